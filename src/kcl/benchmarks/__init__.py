@@ -1,0 +1,1 @@
+"""Tensors → a stream of tasks."""

@@ -1,0 +1,1 @@
+"""x → features, and features → a distribution over frequencies. Ordinary single-run modules."""

@@ -1,0 +1,1 @@
+"""Saved results as tables, figures and one page. Knows records, not methods."""

@@ -1,0 +1,1 @@
+"""Runs of a method over a stream: the loop, the randomness, the evaluation."""

@@ -1,0 +1,43 @@
+# Two commands do everything on a machine with Python 3.11: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test check format clean
+
+help:
+	@echo "make demo    set up, run KCL beside naive SGD on real MNIST, print the table, write the page"
+	@echo "make test    set up, run the tests"
+	@echo "make check   formatter, linter, types, import direction, tests"
+	@echo "make setup   only set up: leaves $(BIN)/kcl"
+	@echo "make format  format and mend what the linter can"
+
+setup: $(STAMP)
+
+# The first line says it in words where the Python found is too old.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "kcl needs Python 3.11 or newer; this is " + sys.version.split()[0] + ": use make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/kcl demo --out demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

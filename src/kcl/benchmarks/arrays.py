@@ -1,0 +1,62 @@
+"""A stream of the user's own arrays: one (inputs, labels) pair per task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kcl.benchmarks.task import Examples, Task, TaskSequence, View
+from kcl.errors import KclError
+
+Pair = tuple[Any, Any]
+
+
+class ArrayStream(TaskSequence):
+    """Tasks from arrays or tensors. Labels may be any integers; tasks may differ in their number of classes.
+
+    uint8 inputs are divided by 255 when seen; all others are used as they are, in float32.
+    """
+
+    def __init__(self, train: Sequence[Pair], test: Sequence[Pair] | None = None) -> None:
+        if not train:
+            raise KclError("a stream needs at least one task: give train=[(inputs, labels), …]")
+        if test is not None and len(test) != len(train):
+            raise KclError(f"train has {len(train)} tasks and test has {len(test)}; give one test pair per task")
+        self._train = [_tensors(*pair, f"train[{i}]") for i, pair in enumerate(train)]
+        self._test = [_tensors(*pair, f"test[{i}]") for i, pair in enumerate(test)] if test is not None else None
+        shapes = {tuple(inputs.shape[1:]) for inputs, _ in self._train + (self._test or [])}
+        if len(shapes) != 1:
+            raise KclError(f"all tasks must have inputs of one shape; these have {sorted(shapes)}")
+        self.task_count = len(train)
+        self.input_shape = shapes.pop()
+        self.class_labels = tuple(torch.cat([labels for _, labels in self._train]).unique().tolist())
+
+    def task(self, index: int) -> Task:
+        inputs, labels = self._train[index]
+        values = labels.unique()
+        test_inputs, test_labels = self._test[index] if self._test else (inputs[:0], labels[:0])
+        strangers = set(test_labels.tolist()) - set(values.tolist())
+        if strangers:
+            raise KclError(f"task {index}: test labels {sorted(strangers)} do not occur in its training labels")
+        numbers = {value: number for number, value in enumerate(self.class_labels)}
+        return Task(
+            index=index,
+            train=Examples(inputs, torch.arange(len(labels)), torch.searchsorted(values, labels)),
+            test=Examples(test_inputs, torch.arange(len(test_labels)), torch.searchsorted(values, test_labels)),
+            classes=tuple(numbers[value] for value in values.tolist()),
+            view=View(),
+        )
+
+
+def _tensors(inputs: Any, labels: Any, name: str) -> tuple[Tensor, Tensor]:
+    x, y = torch.as_tensor(inputs), torch.as_tensor(labels)
+    if y.is_floating_point() or y.dtype == torch.bool or y.ndim != 1:
+        raise KclError(f"{name}: labels must be a list of integers, not {y.ndim}-dimensional {y.dtype}")
+    if x.ndim < 2 or len(x) != len(y):
+        raise KclError(f"{name}: inputs of shape {tuple(x.shape)} do not go with {len(y)} labels")
+    if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+        raise KclError(f"{name}: the inputs contain values that are not finite")
+    return (x if x.dtype == torch.uint8 else x.float()), y.long()

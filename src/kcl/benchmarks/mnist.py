@@ -1,0 +1,130 @@
+"""Permuted and Rotated MNIST: the same images in every task, each task with pixels moved in its own way."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kcl.benchmarks.task import Examples, Task, TaskSequence, View
+from kcl.data import digits, mnist
+from kcl.data.dataset import Dataset
+from kcl.errors import KclError
+from kcl.randomness import numpy_generator
+from kcl.shapes import Int
+
+
+class MovedPixels(TaskSequence):
+    """A stream over one dataset of square images; task t shows every image through its own pixel map."""
+
+    def __init__(self, dataset: Dataset, tasks: int = 20, seed: int = 0, train_per_task: int | None = None) -> None:
+        if tasks < 1:
+            raise KclError(f"tasks must be at least 1, not {tasks}")
+        available = len(dataset.train_labels)
+        if train_per_task is not None and not 1 <= train_per_task <= available:
+            raise KclError(f"train_per_task must lie in 1 … {available} for {dataset.name}, not {train_per_task}")
+        self.dataset = dataset
+        self.task_count = tasks
+        self.seed = seed
+        self.train_per_task = train_per_task
+        self.input_shape = tuple(dataset.train_inputs.shape[1:])
+        self.class_labels = tuple(range(len(dataset.class_names)))
+
+    @abstractmethod
+    def pixel_map(self, index: int) -> Int[Tensor, p] | None:
+        """Which stored pixel task `index` shows at each place; None for the images as they are."""
+
+    def task(self, index: int) -> Task:
+        data = self.dataset
+        rows = np.arange(len(data.train_labels))
+        if self.train_per_task is not None:
+            rows = numpy_generator(self.seed, "train rows", index).choice(rows, self.train_per_task, replace=False)
+        train_rows = torch.from_numpy(rows)
+        test_rows = torch.arange(len(data.test_labels))
+        return Task(
+            index=index,
+            train=Examples(data.train_inputs, train_rows, data.train_labels[train_rows]),
+            test=Examples(data.test_inputs, test_rows, data.test_labels),
+            classes=self.class_labels,
+            view=View(self.pixel_map(index)),
+        )
+
+
+class PermutedPixels(MovedPixels):
+    """Task 0 shows the images as they are; every later task permutes the pixels in its own way."""
+
+    def pixel_map(self, index: int) -> Int[Tensor, p] | None:
+        if index == 0:
+            return None
+        pixels = int(np.prod(self.input_shape))
+        return torch.from_numpy(numpy_generator(self.seed, "permutation", index).permutation(pixels))
+
+
+class RotatedPixels(MovedPixels):
+    """Task t turns every image counter-clockwise by 10t − U(0, 10) degrees, nearest neighbour, black outside."""
+
+    step_degrees = 10.0
+
+    def angle(self, index: int) -> float:
+        return self.step_degrees * (index - numpy_generator(self.seed, "angle", index).random())
+
+    def pixel_map(self, index: int) -> Int[Tensor, p]:
+        return rotation_map(self.input_shape[-1], self.angle(index))
+
+
+def rotation_map(side: int, degrees: float) -> Int[Tensor, p]:
+    """The pixel map of a counter-clockwise rotation about the centre of a side × side image.
+
+    The map is found by rotating an image of pixel numbers (from 1, so that 0 marks what comes from outside).
+    """
+    radians = torch.deg2rad(torch.tensor(degrees, dtype=torch.float64))
+    cosine, sine = torch.cos(radians), torch.sin(radians)
+    matrix = torch.stack([torch.stack([cosine, -sine, 0 * cosine]), torch.stack([sine, cosine, 0 * cosine])])
+    numbers = torch.arange(1, side * side + 1, dtype=torch.float64).view(1, 1, side, side)
+    grid = F.affine_grid(matrix[None], [1, 1, side, side], align_corners=False)
+    rotated = F.grid_sample(numbers, grid, mode="nearest", padding_mode="zeros", align_corners=False)
+    return rotated.flatten().round().long() - 1
+
+
+class PermutedMNIST(PermutedPixels):
+    """Permuted MNIST: 20 tasks of 60,000 training and 10,000 test images, ten digits each."""
+
+    recipe = "permuted-mnist"
+
+    def __init__(
+        self, tasks: int = 20, seed: int = 0, train_per_task: int | None = None, data_dir: Path | str | None = None
+    ) -> None:
+        super().__init__(mnist.load(None if data_dir is None else Path(data_dir)), tasks, seed, train_per_task)
+
+
+class RotatedMNIST(RotatedPixels):
+    """Rotated MNIST: 20 tasks, each about 10 degrees further than the one before."""
+
+    recipe = "rotated-mnist"
+
+    def __init__(
+        self, tasks: int = 20, seed: int = 0, train_per_task: int | None = None, data_dir: Path | str | None = None
+    ) -> None:
+        super().__init__(mnist.load(None if data_dir is None else Path(data_dir)), tasks, seed, train_per_task)
+
+
+class PermutedDigits(PermutedPixels):
+    """Permuted MNIST's miniature on scikit-learn's bundled 8×8 digits."""
+
+    recipe = "permuted-digits"
+
+    def __init__(self, tasks: int = 20, seed: int = 0, train_per_task: int | None = None) -> None:
+        super().__init__(digits.load(), tasks, seed, train_per_task)
+
+
+class RotatedDigits(RotatedPixels):
+    """Rotated MNIST's miniature on scikit-learn's bundled 8×8 digits."""
+
+    recipe = "rotated-digits"
+
+    def __init__(self, tasks: int = 20, seed: int = 0, train_per_task: int | None = None) -> None:
+        super().__init__(digits.load(), tasks, seed, train_per_task)

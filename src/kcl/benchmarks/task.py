@@ -1,0 +1,134 @@
+"""A task: rows of a stored array to learn from and to be tested on, and how a stored row is seen."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from kcl.errors import KclError
+from kcl.shapes import Float, Int, Shaped
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Some rows of a stored array. Tasks and runs share the array; none copies it."""
+
+    inputs: Shaped[Tensor, "rows ..."]
+    rows: Int[Tensor, n]
+    labels: Int[Tensor, n]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def to(self, device: torch.device, stored: Tensor) -> Examples:
+        """The same rows on a device that holds the array already, as `stored`."""
+        return Examples(stored, self.rows.to(device), self.labels.to(device))
+
+
+@dataclass(frozen=True)
+class View:
+    """How a stored row becomes what the network sees: pixels moved about, then scaled.
+
+    `pixel_map[j]` is the stored pixel shown at place j, −1 for black. Permutations are such maps, and so are
+    rotations with nearest-neighbour sampling. Stored bytes are divided by 255; then, where given,
+    mean and standard deviation (per channel) are taken out.
+    """
+
+    pixel_map: Int[Tensor, p] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    def move(self, stored: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "n ..."]:
+        """Move the pixels; the data type stays as stored."""
+        if self.pixel_map is None:
+            return stored
+        moved = stored.flatten(1)[:, self.pixel_map.clamp_min(0)]
+        return (moved * (self.pixel_map >= 0)).view(stored.shape)
+
+    def scale(self, moved: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n ..."]:
+        """Bytes to numbers of order one."""
+        x = moved.float() / 255.0 if moved.dtype == torch.uint8 else moved.float()
+        if self.mean is not None and self.std is not None:
+            shape = (1, -1, *([1] * (x.ndim - 2)))
+            x = (x - x.new_tensor(self.mean).view(shape)) / x.new_tensor(self.std).view(shape)
+        return x
+
+    def to(self, device: torch.device) -> View:
+        return self if self.pixel_map is None else replace(self, pixel_map=self.pixel_map.to(device))
+
+    def __call__(self, stored: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n ..."]:
+        return self.scale(self.move(stored))
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task of a stream. Labels are 0 … ways − 1; `classes[label]` is the place of the class in `class_labels`."""
+
+    index: int
+    train: Examples
+    test: Examples
+    classes: tuple[int, ...]
+    view: View = View()
+
+    @property
+    def ways(self) -> int:
+        return len(self.classes)
+
+    def check(self) -> None:
+        """Refuse what cannot be learned."""
+        if self.ways < 2:
+            raise KclError(f"task {self.index} has {self.ways} class; a task needs at least two to tell apart")
+        if len(self.train) == 0:
+            raise KclError(f"task {self.index} has no training samples")
+        for name, examples in (("training", self.train), ("test", self.test)):
+            if len(examples) and not 0 <= int(examples.labels.min()) <= int(examples.labels.max()) < self.ways:
+                raise KclError(f"task {self.index}: {name} labels must lie in 0 … {self.ways - 1}")
+
+
+class Stream(Protocol):
+    """Tasks in order. Everything random in them is fixed by the stream's seed."""
+
+    @property
+    def recipe(self) -> str | None:
+        """The benchmark whose published settings go with the stream, if it is one."""
+        ...
+
+    @property
+    def input_shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def class_labels(self) -> tuple[int, ...]:
+        """The label of every class of the stream; `Task.classes` are positions in it."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Task: ...
+
+    def __iter__(self) -> Iterator[Task]: ...
+
+
+class TaskSequence(ABC):
+    """Iteration for streams that make task `index` on request."""
+
+    task_count: int
+    recipe: str | None = None
+
+    @abstractmethod
+    def task(self, index: int) -> Task: ...
+
+    def __len__(self) -> int:
+        return self.task_count
+
+    def __getitem__(self, index: int) -> Task:
+        if not 0 <= index < self.task_count:
+            raise IndexError(f"task {index} of {self.task_count}")
+        return self.task(index)
+
+    def __iter__(self) -> Iterator[Task]:
+        return (self[index] for index in range(self.task_count))

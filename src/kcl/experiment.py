@@ -1,0 +1,180 @@
+"""A set of runs and the folder they are kept in: `settings.json`, then one line of `results.jsonl` per finished run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import kcl
+from kcl import results
+from kcl.benchmarks.catalogue import find_benchmark
+from kcl.benchmarks.task import Stream
+from kcl.data.dataset import Dataset
+from kcl.errors import KclError
+from kcl.methods.method import Method
+from kcl.methods.recipes import find_method, published_backbone
+from kcl.settings import Settings
+from kcl.training.run import Run
+from kcl.training.runner import Outcome, Progress, run_stream
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """Everything that decides what a run computes."""
+
+    benchmark: str
+    method: str
+    seed: int
+    settings: Settings
+    tasks: int = 20
+    train_per_task: int | None = None
+
+    @property
+    def label(self) -> str:
+        kernel = f" {self.settings.kernel}" if self.method == "kcl" else ""
+        return f"{self.method}{kernel} seed {self.seed}"
+
+    @property
+    def key(self) -> str:
+        """The same for two runs that compute the same thing."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+
+def key_of(record: dict[str, Any]) -> str:
+    """The key of the run that a line of results.jsonl records."""
+    fields = {field.name: record.get(field.name) for field in dataclasses.fields(RunSpec)}
+    return json.dumps(fields, sort_keys=True)
+
+
+class Folder:
+    """The output folder of an experiment. Made, and seen to be writable, before any work is done."""
+
+    def __init__(self, path: Path, resume: bool) -> None:
+        self.path = path
+        self.results = path / "results.jsonl"
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path):
+                pass
+        except OSError as error:
+            raise KclError(f"cannot write to the output folder {path}: {error.strerror or error}") from None
+        self.finished: dict[str, dict[str, Any]] = {}
+        if self.results.exists():
+            if not resume:
+                raise KclError(
+                    f"{path} holds results already; add --resume to keep its finished runs and do the rest, "
+                    "or choose another --out"
+                )
+            self.finished = {key_of(record): record for record in results.read(self.results)}
+
+    def begin(self, specs: Sequence[RunSpec], command: str) -> None:
+        """Save the resolved settings of everything asked for."""
+        runs = [dataclasses.asdict(spec) for spec in specs]
+        results.write_json(self.path / "settings.json", {"format": 1, "command": command, "runs": runs})
+
+    def add(self, record: dict[str, Any]) -> None:
+        results.append(self.results, record)
+        self.finished[key_of(record)] = record
+
+
+class Experiment:
+    """Runs asked for, with the data they need; made only if all of them can be done."""
+
+    def __init__(
+        self,
+        specs: Sequence[RunSpec],
+        command: str,
+        data_dir: Path | None = None,
+        device: str = "cpu",
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.specs, self.command = specs, command
+        self.device = torch.device(device)
+        self._datasets: dict[str, Dataset] = {}
+        for spec in specs:  # whatever can be refused is refused here, before anything is written
+            if spec.benchmark not in self._datasets:
+                self._datasets[spec.benchmark] = find_benchmark(spec.benchmark).load(data_dir, say)
+            stream = self._stream(spec)
+            method = self._method(spec, stream)
+            for task in stream:
+                method.check(task)
+
+    def _stream(self, spec: RunSpec) -> Stream:
+        dataset = self._datasets[spec.benchmark]
+        return find_benchmark(spec.benchmark).stream(dataset, spec.tasks, spec.seed, spec.train_per_task)
+
+    def _method(self, spec: RunSpec, stream: Stream) -> Method:
+        return find_method(spec.method)(spec.settings, len(stream.class_labels))
+
+    def pending(self, folder: Folder) -> list[RunSpec]:
+        return [spec for spec in self.specs if spec.key not in folder.finished]
+
+    def records(self, folder: Folder) -> list[dict[str, Any]]:
+        """The finished runs among those asked for."""
+        found = (folder.finished.get(spec.key) for spec in self.specs)
+        return [record for record in found if record is not None]
+
+    def execute(self, folder: Folder, watch: Callable[[RunSpec], Callable[[Progress], None]]) -> None:
+        """Do the runs that are not finished yet, each kept the moment it is."""
+        folder.begin(self.specs, self.command)
+        for spec in self.pending(folder):
+            stream = self._stream(spec)
+            make_backbone = partial(published_backbone, stream.input_shape, spec.settings)
+            run = Run(self._method(spec, stream), make_backbone, spec.seed, self.device)
+            folder.add(self._record(spec, run_stream(run, stream, watch(spec))))
+
+    def _record(self, spec: RunSpec, outcome: Outcome) -> dict[str, Any]:
+        matrix, finished = outcome.matrix, not outcome.diverged
+        return {
+            "format": results.FORMAT,
+            **dataclasses.asdict(spec),
+            "kernel": spec.settings.kernel if spec.method == "kcl" else None,
+            "versions": {
+                "kcl": kcl.__version__,
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+            "device": device_name(self.device),
+            "threads": torch.get_num_threads(),
+            "seconds": round(outcome.seconds, 3),
+            "accuracy_matrix": matrix.to_lists(),
+            "initial_accuracy": outcome.initial_accuracy,
+            "average_accuracy": matrix.average_accuracy if finished else None,
+            "forgetting": matrix.forgetting if finished else None,
+            "learning_accuracy": matrix.learning_accuracy if finished else None,
+            "backward_transfer": matrix.backward_transfer if finished else None,
+            "forward_transfer": matrix.forward_transfer(outcome.initial_accuracy) if finished else None,
+            "diverged": outcome.diverged,
+            "memory": outcome.memory,
+            "command": self.command,
+        }
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def choose_device(name: str) -> str:
+    """auto takes a GPU where there is one."""
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise KclError("--device cuda: PyTorch finds no CUDA GPU here; use --device cpu")
+    return "cuda" if available and name != "cpu" else "cpu"
+
+
+def choose_threads(asked: int | None) -> int:
+    """The steps are small: more than four threads cost more than they bring."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return asked if asked is not None else min(4, available)

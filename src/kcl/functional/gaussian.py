@@ -1,0 +1,38 @@
+"""Diagonal Gaussians over the frequencies ω: the variational posterior and its prior (Eq. 8–11)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kcl.shapes import Float
+
+
+class DiagonalGaussian(NamedTuple):
+    """N(mean, diag(exp(log_variance))) in d dimensions."""
+
+    mean: Float[Tensor, d]
+    log_variance: Float[Tensor, d]
+
+
+def standard_normal_like(other: DiagonalGaussian) -> DiagonalGaussian:
+    """N(0, I), the uninformative prior."""
+    return DiagonalGaussian(torch.zeros_like(other.mean), torch.zeros_like(other.log_variance))
+
+
+def sample(gaussian: DiagonalGaussian, noise: Float[Tensor, "D d"]) -> Float[Tensor, "D d"]:
+    """D reparameterised draws ω = μ + σ ε from standard normal ε."""
+    return torch.addcmul(gaussian.mean, torch.exp(0.5 * gaussian.log_variance), noise)
+
+
+def kl_divergence(q: DiagonalGaussian, p: DiagonalGaussian) -> Float[Tensor, ""]:
+    """KL(q ‖ p) = ½ Σ [σ_q²/σ_p² + (μ_q − μ_p)²/σ_p² − 1 + ln σ_p² − ln σ_q²].
+
+    The D frequencies are independent draws from one d-dimensional Gaussian; the divergence counted is that of
+    this Gaussian, once.
+    """
+    log_ratio = q.log_variance - p.log_variance
+    distance = (q.mean - p.mean).square() * torch.exp(-p.log_variance)
+    return 0.5 * (torch.exp(log_ratio) - log_ratio - 1.0 + distance).sum(-1)

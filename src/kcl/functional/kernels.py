@@ -1,0 +1,93 @@
+"""Kernels as pairs of functions: what is computed once per sample, and what compares two samples.
+
+A `Kernel` holds `represent` (x → r) and `compare` (r, r' → Gram matrix). A kernel whose comparison is the plain
+inner product is *explicit*: its ridge regression collapses to one weight matrix (see `ridge.primal_weights`),
+so that a prediction no longer touches the coreset.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kcl.shapes import Float
+
+
+def linear(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
+    """k(x, y) = x·y."""
+    return x @ y.mT
+
+
+def polynomial(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"], degree: int = 3) -> Float[Tensor, "n m"]:
+    """k(x, y) = (x·y + 1)^degree."""
+    return (x @ y.mT + 1.0) ** degree
+
+
+def rbf(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"], gamma: float | Tensor = 0.5) -> Float[Tensor, "n m"]:
+    """k(x, y) = exp(−γ‖x − y‖²).
+
+    γ = 1/2 is the kernel whose spectral measure is N(0, I), the uninformative prior over frequencies.
+    """
+    squared = (x * x).sum(-1)[..., :, None] + (y * y).sum(-1)[..., None, :] - 2.0 * (x @ y.mT)
+    return torch.exp(-gamma * squared.clamp_min(0.0))  # rounding can push ‖x − x‖² below zero
+
+
+def laplacian(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"], gamma: float | Tensor = 0.25) -> Float[Tensor, "n m"]:
+    """k(x, y) = exp(−γ‖x − y‖₁): what the authors' released code computes under the name RBF, with γ = 1/4."""
+    return torch.exp(-gamma * torch.cdist(x, y, p=1.0))
+
+
+def fourier_features(
+    x: Float[Tensor, "n d"], frequencies: Float[Tensor, "D d"], phases: Float[Tensor, D]
+) -> Float[Tensor, "n D"]:
+    """Random Fourier features ψ(x) = √(2/D) cos(ωx + b) (Eq. 7).
+
+    The paper prints √(1/D). With b ~ U[0, 2π], E[2 cos(ωx + b) cos(ωy + b)] = E[cos ω(x − y)] = k(x, y),
+    so √(2/D) is the scale at which ψ(x)·ψ(y) is unbiased (Bochner's theorem, Eq. 6).
+    """
+    scale = math.sqrt(2.0 / frequencies.shape[-2])
+    return scale * torch.cos(torch.addmm(phases, x, frequencies.mT))
+
+
+def _unchanged(x: Tensor) -> Tensor:
+    return x
+
+
+class Kernel(NamedTuple):
+    """k(x, y) = compare(represent(x), represent(y))."""
+
+    represent: Callable[[Tensor], Tensor]
+    compare: Callable[[Tensor, Tensor], Tensor]
+
+    def __call__(self, x: Float[Tensor, "n d"], y: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
+        return self.compare(self.represent(x), self.represent(y))
+
+    @property
+    def explicit(self) -> bool:
+        """Whether `represent` is a feature map: k is an inner product of representations."""
+        return self.compare is linear
+
+
+def linear_kernel() -> Kernel:
+    return Kernel(_unchanged, linear)
+
+
+def polynomial_kernel(degree: int = 3) -> Kernel:
+    return Kernel(_unchanged, partial(polynomial, degree=degree))
+
+
+def rbf_kernel(gamma: float | Tensor = 0.5) -> Kernel:
+    return Kernel(_unchanged, partial(rbf, gamma=gamma))
+
+
+def laplacian_kernel(gamma: float | Tensor = 0.25) -> Kernel:
+    return Kernel(_unchanged, partial(laplacian, gamma=gamma))
+
+
+def fourier_kernel(frequencies: Float[Tensor, "D d"], phases: Float[Tensor, D]) -> Kernel:
+    return Kernel(partial(fourier_features, frequencies=frequencies, phases=phases), linear)

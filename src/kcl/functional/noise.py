@@ -1,0 +1,25 @@
+"""What a computation may ask of randomness. It never draws on its own: the draws belong to a run (`training.noise`)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Noise(Protocol):
+    """A source of independent draws, in the order they are asked for."""
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal draws."""
+        ...
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Draws from [0, 1)."""
+        ...
+
+
+def dropout(x: Tensor, rate: Tensor, noise: Noise) -> Tensor:
+    """Zeroes each entry with probability `rate` and scales the rest by 1 / (1 − rate)."""
+    kept = noise.uniform(*x.shape) >= rate
+    return x * (kept / (1.0 - rate))

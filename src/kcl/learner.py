@@ -1,0 +1,72 @@
+"""Kernel continual learning from Python: one learner, one task after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kcl.benchmarks.task import Stream, Task
+from kcl.methods.kcl import KernelContinualLearning
+from kcl.methods.recipes import published_backbone, published_settings
+from kcl.nets.backbone import Backbone, ModuleBackbone
+from kcl.settings import Settings
+from kcl.training.run import Run, Step
+
+
+class KernelContinualLearner:
+    """Learns the tasks of a stream in turn; answers for every task learned so far.
+
+    `stream` is a benchmark or an `ArrayStream` of your own arrays. `backbone` may be any module that gives one row
+    of features per input; it is copied. Every further keyword is a setting (`kcl list settings`); the defaults are
+    the ones published for the stream.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        kernel: str = "vrf",
+        seed: int = 0,
+        backbone: nn.Module | None = None,
+        device: str | torch.device = "cpu",
+        **settings: Any,
+    ) -> None:
+        published = published_settings(stream.recipe, "kcl") if stream.recipe else Settings()
+        self.stream = stream
+        self.settings = published.replace(kernel=kernel, **settings)
+        method = KernelContinualLearning(self.settings, len(stream.class_labels))
+        self._run = Run(method, lambda: self._make_backbone(backbone), seed, device)
+
+    def _make_backbone(self, given: nn.Module | None) -> Backbone:
+        if given is None:
+            return published_backbone(self.stream.input_shape, self.settings)
+        return given if isinstance(given, Backbone) else ModuleBackbone(given, self.stream.input_shape)
+
+    @property
+    def model(self) -> nn.Module:
+        """The network itself."""
+        return self._run.model
+
+    @property
+    def memory_use(self) -> dict[str, int]:
+        """Samples kept so far and the bytes they take."""
+        return self._run.memory_use()
+
+    def learn(self, task: Task, on_step: Callable[[Step], None] | None = None) -> None:
+        """Learn one task. Earlier tasks are not looked at again."""
+        self._run.learn(task, on_step)
+
+    def accuracy(self, task: Task) -> float:
+        """Percent of a learned task's test samples answered correctly, with the weights as they are now."""
+        return self._run.accuracy(task)
+
+    def logits(self, inputs: Any, task: Task | int) -> Tensor:
+        """Scores of the task's classes, in the order of `task.classes`, for inputs as the stream stores them."""
+        return self._run.logits(torch.as_tensor(inputs), task)
+
+    def predict(self, inputs: Any, task: Task | int) -> Tensor:
+        """The label of each input, among the classes of a learned task."""
+        best = self.logits(inputs, task).argmax(-1).cpu()
+        return torch.tensor([self.stream.class_labels[place] for place in self._run.classes(task)])[best]

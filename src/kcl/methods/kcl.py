@@ -1,0 +1,186 @@
+"""Kernel continual learning with variational random features: the paper's method, equation by equation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kcl.benchmarks.task import Task
+from kcl.functional import kernels, ridge
+from kcl.functional.gaussian import DiagonalGaussian, kl_divergence, sample, standard_normal_like
+from kcl.functional.kernels import Kernel
+from kcl.functional.noise import Noise
+from kcl.methods.coreset import split_coreset
+from kcl.methods.method import Learnable, Memory, Method
+from kcl.nets.amortized import AmortizedGaussian
+from kcl.nets.backbone import Backbone
+from kcl.nets.head import HeadState, KernelRidgeHead
+from kcl.settings import Settings
+from kcl.shapes import Float, Int
+
+
+class KernelModel(nn.Module):
+    """The shared backbone h_θ, the inference network f_φ, the prior network f_γ and the current task's head."""
+
+    phases: Tensor
+    frequencies: Tensor
+    tau: Tensor
+
+    def __init__(self, backbone: Backbone, settings: Settings) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = KernelRidgeHead(settings.ridge_strength)
+        variational = settings.kernel in ("vrf", "vrf-uninformative")
+        self.posterior = AmortizedGaussian(backbone.features) if variational else None
+        self.prior = AmortizedGaussian(backbone.features) if settings.kernel == "vrf" else None
+        if variational or settings.kernel == "rff":
+            self.register_buffer("phases", 2.0 * math.pi * torch.rand(settings.bases))
+        if settings.kernel == "rff":  # the spectral measure of exp(−γ‖x − y‖²) is N(0, 2γI)
+            scale = math.sqrt(2.0 * settings.rbf_gamma)
+            self.register_buffer("frequencies", scale * torch.randn(settings.bases, backbone.features))
+        self.register_buffer("tau", torch.tensor(settings.tau), persistent=False)
+
+
+class Fitted(NamedTuple):
+    """A task's classifier at the model's present weights, ready for queries."""
+
+    kernel: Kernel
+    head: HeadState
+    anchors: Float[Tensor, "m d"] | None
+    """The coreset's representations; None where the kernel is explicit and the coreset is no longer needed."""
+    weights: Tensor
+    """Dual weights α (m × c), or primal weights W (D × c) where the kernel is explicit."""
+
+
+class KernelContinualLearning(Method):
+    name = "kcl"
+    summary = "kernel continual learning: a kernel ridge classifier per task on its coreset, nothing replayed"
+    answers_unseen = False  # without its coreset a task has no classifier
+
+    def build(self, backbone: Backbone) -> KernelModel:
+        return KernelModel(backbone, self.settings)
+
+    def check(self, task: Task) -> None:
+        super().check(task)
+        split_coreset(task.train.labels.numpy(), self.settings.coreset_size_per_class, np.random.default_rng(0))
+
+    # Learning a task
+
+    def begin_task(self, model: KernelModel, task: Task, rng: np.random.Generator) -> Learnable:
+        """Draw the coreset, take it out of the training data, and begin λ, scale and shift anew."""
+        model.head.restart()
+        coreset, rest = split_coreset(task.train.labels.numpy(), self.settings.coreset_size_per_class, rng)
+        kept = torch.from_numpy(coreset)
+        stored = task.train.inputs[task.train.rows[kept]]
+        targets = F.one_hot(task.train.labels[kept], task.ways)
+        return Learnable(rest, {"inputs": task.view.move(stored), "targets": targets.to(torch.uint8)})
+
+    def loss(
+        self,
+        model: KernelModel,
+        memory: Memory,
+        inputs: Float[Tensor, "n ..."],
+        labels: Int[Tensor, n],
+        noise: Noise,
+    ) -> Float[Tensor, ""]:
+        """The negative of the empirical objective (Eq. 11): cross-entropy averaged over L draws of ω, plus τ·KL."""
+        size = len(memory["targets"])
+        features = self._features_together(model, memory["inputs"], inputs, noise)
+        head, targets = model.head(), memory["targets"].float()
+        posterior = self._posterior(model, features[:size])
+        draws = self.settings.monte_carlo_samples if posterior else 1
+        loss = inputs.new_zeros(())
+        for _ in range(draws):
+            kernel = self._kernel(model, posterior, noise)
+            represented = kernel.represent(features)
+            gram = kernel.compare(represented, represented[:size])  # K above, K̃ᵀ below: one product for both
+            weights = ridge.solve_dual(gram[:size], targets, head.strength)
+            scores = ridge.predict_dual(gram[size:], weights)
+            loss = loss + F.cross_entropy(head.scale * scores + head.shift, labels) / draws
+        if posterior is not None:
+            prior = model.prior(features[size:].mean(0)) if model.prior is not None else standard_normal_like(posterior)
+            loss = loss + model.tau * kl_divergence(posterior, prior)
+        return loss
+
+    def end_task(self, model: KernelModel, memory: Memory) -> Memory:
+        """Keep the task's own λ, scale and shift with its coreset."""
+        return memory | {name: value.detach().clone() for name, value in model.head()._asdict().items()}
+
+    # Answering
+
+    def classifier(self, model: KernelModel, memory: Memory, noise: Noise) -> list[Fitted]:
+        """Solve the ridge regression of a task at the model's present weights, once for each draw of ω."""
+        features = self._normalise(model.backbone(memory["inputs"]))
+        posterior = self._posterior(model, features)
+        head = HeadState(memory["strength"], memory["scale"], memory["shift"])
+        fitted = []
+        for _ in range(self.settings.test_draws if posterior else 1):
+            kernel = self._kernel(model, posterior, noise)
+            anchors = kernel.represent(features)
+            weights = ridge.solve_dual(kernel.compare(anchors, anchors), memory["targets"].float(), head.strength)
+            if kernel.explicit:
+                fitted.append(Fitted(kernel, head, None, ridge.primal_weights(anchors, weights)))
+            else:
+                fitted.append(Fitted(kernel, head, anchors, weights))
+        return fitted
+
+    def logits(
+        self, model: KernelModel, classifier: list[Fitted], inputs: Float[Tensor, "n ..."]
+    ) -> Float[Tensor, "n c"]:
+        """Eq. 5 for each draw of ω; several draws are averaged as probabilities, in the log domain."""
+        features = self._normalise(model.backbone(inputs))
+        scores = []
+        for kernel, head, anchors, weights in classifier:
+            represented = kernel.represent(features)
+            cross = represented if anchors is None else kernel.compare(represented, anchors)
+            scores.append(head.scale * ridge.predict_dual(cross, weights) + head.shift)
+        if len(scores) == 1:
+            return scores[0]
+        return torch.logsumexp(torch.stack(scores).log_softmax(-1), dim=0) - math.log(len(scores))
+
+    # Parts
+
+    def _features_together(self, model: KernelModel, coreset: Tensor, inputs: Tensor, noise: Noise) -> Tensor:
+        """Features of the coreset, then of the batch. They share every product unless samples of a pass mix."""
+        if model.backbone.mixes_samples:
+            parts = model.backbone(coreset, noise), model.backbone(inputs, noise)
+        else:
+            parts = model.backbone(torch.cat([coreset, inputs]), noise).split([len(coreset), len(inputs)])
+        return torch.cat([self._normalise(part) for part in parts])
+
+    def _normalise(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        if self.settings.feature_norm == "l2":
+            return unit_length(features)
+        if self.settings.feature_norm == "batch-minmax":
+            low, high = features.min(), features.max()
+            return (features - low) / (high - low).clamp_min(1e-12)
+        return features
+
+    def _posterior(self, model: KernelModel, coreset_features: Float[Tensor, "m d"]) -> DiagonalGaussian | None:
+        """q(ω | C_t), amortised from the coreset's mean feature."""
+        return None if model.posterior is None else model.posterior(coreset_features.mean(0))
+
+    def _kernel(self, model: KernelModel, posterior: DiagonalGaussian | None, noise: Noise) -> Kernel:
+        settings = self.settings
+        if posterior is not None:
+            draws = noise.normal(settings.bases, model.backbone.features)
+            return kernels.fourier_kernel(sample(posterior, draws), model.phases)
+        if settings.kernel == "rff":
+            return kernels.fourier_kernel(model.frequencies, model.phases)
+        fixed: dict[str, Any] = {
+            "linear": kernels.linear_kernel,
+            "polynomial": lambda: kernels.polynomial_kernel(settings.polynomial_degree),
+            "rbf": lambda: kernels.rbf_kernel(settings.rbf_gamma),
+            "laplacian": lambda: kernels.laplacian_kernel(settings.laplacian_gamma),
+        }
+        return fixed[settings.kernel]()
+
+
+def unit_length(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """x / ‖x‖, smooth at zero: a sample whose features all vanish stays zero, with a finite gradient."""
+    return features * torch.rsqrt(features.square().sum(-1, keepdim=True) + 1e-12)

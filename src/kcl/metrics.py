@@ -1,0 +1,145 @@
+"""The accuracy matrix of one run, and every number derived from it.
+
+Accuracies are percentages, as the field prints them; forgetting and transfer are fractions, as the paper prints them.
+A metric is None when an accuracy it needs was not evaluated: nothing is averaged over what happens to be there.
+Tasks count from zero here and from one in the paper's equations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from kcl.errors import KclError
+
+
+@final
+class AccuracyMatrix:
+    """values[t, i]: accuracy in percent on task i after learning task t; NaN where it was not evaluated."""
+
+    def __init__(self, task_count: int) -> None:
+        if task_count < 1:
+            raise KclError(f"an accuracy matrix of {task_count} tasks was asked for; it needs at least one task")
+        self.task_count = task_count
+        self._values = np.full((task_count, task_count), np.nan)
+
+    @property
+    def values(self) -> npt.NDArray[np.float64]:
+        """The matrix itself, read-only: `record` is the one way in."""
+        view = self._values.view()
+        view.flags.writeable = False
+        return view
+
+    def record(self, learned: int, task: int, percent: float) -> None:
+        """Sets a[learned, task], the accuracy on `task` after learning task number `learned`."""
+        for index in (learned, task):
+            if not 0 <= index < self.task_count:
+                raise KclError(f"task {index} does not exist: there are {self.task_count} tasks, counted from 0")
+        self._values[learned, task] = _percent(percent, f"accuracy on task {task} after task {learned}")
+
+    def to_lists(self) -> list[list[float | None]]:
+        """Rows of percentages for JSON, None where not evaluated."""
+        return [[None if math.isnan(value) else value for value in row] for row in self._values.tolist()]
+
+    @classmethod
+    def from_lists(cls, rows: Any) -> AccuracyMatrix:
+        """The inverse of `to_lists`; a matrix that is not square or holds anything but percentages is refused."""
+        if not isinstance(rows, list) or not rows:
+            raise KclError("an accuracy matrix must be a list of rows, at least one")
+        matrix = cls(len(rows))
+        for learned, row in enumerate(rows):
+            if not isinstance(row, list) or len(row) != len(rows):
+                raise KclError(f"accuracy matrix, row {learned}: expected a list of {len(rows)} accuracies")
+            for task, percent in enumerate(row):
+                if percent is not None:
+                    matrix.record(learned, task, percent)
+        return matrix
+
+    def average_accuracy_after(self, learned: int) -> float | None:
+        """Average accuracy over the tasks seen so far, in percent: A_t = 1/t Σ_{i≤t} a_{t,i} (Eq. 12)."""
+        if not 0 <= learned < self.task_count:
+            raise KclError(f"task {learned} does not exist: there are {self.task_count} tasks, counted from 0")
+        return _mean(self._values[learned, : learned + 1])
+
+    @property
+    def average_accuracy(self) -> float | None:
+        """Average accuracy at the end of the run, in percent: A_T (Eq. 12)."""
+        return self.average_accuracy_after(self.task_count - 1)
+
+    @property
+    def forgetting(self) -> float | None:
+        """Average forgetting, a fraction: F = 1/(T−1) Σ_{i<T} max_{t<T} (a_{t,i} − a_{T,i}) (Eq. 13).
+
+        The maximum is over t from i on, where task i has been learned; the paper's starts at 1. Accuracy on a task not
+        yet learned is chance, or does not exist for kernel continual learning, so this is what the definition means.
+        It is negative when old tasks got better, and None for one task.
+        """
+        last = self.task_count - 1
+        # np.max, unlike np.nanmax, hands a missing accuracy on.
+        best = np.array([np.max(self._values[task:last, task]) for task in range(last)])
+        return _fraction(best - self._values[last, :last])
+
+    @property
+    def learning_accuracy(self) -> float | None:
+        """Accuracy on each task just after learning it, in percent: 1/T Σ_i a_{i,i} (not in the paper)."""
+        return _mean(self._values.diagonal())
+
+    @property
+    def backward_transfer(self) -> float | None:
+        """What later tasks did to earlier ones, a fraction: 1/(T−1) Σ_{i<T} (a_{T,i} − a_{i,i}); None for one task.
+
+        Lopez-Paz and Ranzato, "Gradient episodic memory for continual learning", 2017, Eq. 3; not in the paper.
+        """
+        last = self.task_count - 1
+        return _fraction(self._values[last, :last] - self._values.diagonal()[:last])
+
+    def forward_transfer(self, initial: Sequence[float | None] | None) -> float | None:
+        """What earlier tasks did for later ones, a fraction: 1/(T−1) Σ_{i>1} (a_{i−1,i} − b_i).
+
+        b_i is the accuracy of the untrained network on task i, in percent (`initial`). Lopez-Paz and Ranzato, 2017,
+        Eq. 4; not in the paper. None for one task, and for kernel continual learning, which has no classifier for a
+        task whose coreset it has not seen.
+        """
+        if initial is None:
+            return None
+        if len(initial) != self.task_count:
+            raise KclError(f"{len(initial)} initial accuracies were given for {self.task_count} tasks")
+        before = [
+            math.nan if percent is None else _percent(percent, f"initial accuracy on task {task}")
+            for task, percent in enumerate(initial)
+        ]
+        return _fraction(self._values.diagonal(1) - np.array(before[1:]))
+
+    def summary(self, initial: Sequence[float | None] | None = None) -> dict[str, float | None]:
+        """Every metric under the name it has in a result record."""
+        return {
+            "average_accuracy": self.average_accuracy,
+            "forgetting": self.forgetting,
+            "learning_accuracy": self.learning_accuracy,
+            "backward_transfer": self.backward_transfer,
+            "forward_transfer": self.forward_transfer(initial),
+        }
+
+
+def _percent(value: Any, what: str) -> float:
+    # bool is an int to Python; NaN fails the comparison, so a diverged evaluation cannot pass for "not evaluated".
+    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not number or not 0 <= value <= 100:
+        raise KclError(f"{what} is {str(value)[:40]!r}; expected a percentage from 0 to 100")
+    return float(value)
+
+
+def _mean(percents: npt.NDArray[np.float64]) -> float | None:
+    """The mean, or None if there is nothing to average or any entry is missing."""
+    if percents.size == 0 or bool(np.isnan(percents).any()):
+        return None
+    return float(percents.mean())
+
+
+def _fraction(percents: npt.NDArray[np.float64]) -> float | None:
+    mean = _mean(percents)
+    return None if mean is None else mean / 100

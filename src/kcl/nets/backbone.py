@@ -1,0 +1,57 @@
+"""The shared feature extractor h_θ: what a backbone must offer, and how any module becomes one."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from kcl.errors import KclError
+from kcl.functional.noise import Noise
+from kcl.shapes import Float
+
+
+class Backbone(nn.Module, ABC):
+    """Turns inputs into features. With `noise` it is training (dropout, batch statistics), without it is not."""
+
+    features: int
+
+    @abstractmethod
+    def forward(self, x: Float[Tensor, "n ..."], noise: Noise | None = None) -> Float[Tensor, "n d"]: ...
+
+    @property
+    def mixes_samples(self) -> bool:
+        """Whether a sample's features depend on its batch-mates while training, as with BatchNorm."""
+        return any(isinstance(module, _BatchNorm) for module in self.modules())
+
+
+class ModuleBackbone(Backbone):
+    """Any module whose output has one row per input. The module given is copied, not changed."""
+
+    def __init__(self, module: nn.Module, input_shape: Sequence[int]) -> None:
+        super().__init__()
+        self.module = copy.deepcopy(module)
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                output = self.module(torch.zeros(2, *input_shape))
+        except Exception as error:
+            raise KclError(f"the backbone does not accept inputs of shape {tuple(input_shape)}: {error}") from error
+        if not isinstance(output, Tensor) or output.ndim < 2 or output.shape[0] != 2:
+            raise KclError("the backbone must return one tensor with one row of features per input")
+        self.features = output[0].numel()
+
+    def forward(self, x: Float[Tensor, "n ..."], noise: Noise | None = None) -> Float[Tensor, "n d"]:
+        training = noise is not None
+        if self.module.training != training:
+            self.module.train(training)
+        if noise is None:
+            return self.module(x).flatten(1)
+        # The module may draw from PyTorch's global generator (nn.Dropout does): lend it one seeded by the run.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(noise.uniform(1).item() * 2**24))
+            return self.module(x).flatten(1)

@@ -1,0 +1,35 @@
+"""The MNIST backbone: two hidden layers of 256, ReLU, dropout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from kcl.functional.noise import Noise, dropout
+from kcl.nets.backbone import Backbone
+from kcl.shapes import Float
+
+
+class MLP(Backbone):
+    """flatten → (Linear → ReLU → dropout) × layers. Dropout also falls on the features themselves, as published."""
+
+    dropout: Tensor
+
+    def __init__(self, input_shape: Sequence[int], width: int = 256, layers: int = 2, dropout: float = 0.5) -> None:
+        super().__init__()
+        widths = [math.prod(input_shape)] + [width] * layers
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.features = width
+        self.drops = dropout > 0.0
+        self.register_buffer("dropout", torch.tensor(dropout), persistent=False)
+
+    def forward(self, x: Float[Tensor, "n ..."], noise: Noise | None = None) -> Float[Tensor, "n d"]:
+        x = x.flatten(1)
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+            if noise is not None and self.drops:
+                x = dropout(x, self.dropout, noise)
+        return x

@@ -1,0 +1,28 @@
+"""Seeds for everything random, derived from the run's seed and a name for what is drawn.
+
+Every draw has an address (seed, purpose, indices…), so that what one part draws never shifts what another part gets,
+and a task's data are the same whether or not the tasks before it were looked at.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import torch
+
+
+def derive(seed: int, purpose: str, *indices: int) -> int:
+    """A 64-bit seed for one purpose of one run; different addresses give unrelated seeds."""
+    sequence = np.random.SeedSequence(entropy=seed, spawn_key=(zlib.crc32(purpose.encode()), *indices))
+    return int(sequence.generate_state(1, np.uint64)[0])
+
+
+def numpy_generator(seed: int, purpose: str, *indices: int) -> np.random.Generator:
+    """For choices made on the host: permutations, angles, coresets, batch orders."""
+    return np.random.Generator(np.random.PCG64(derive(seed, purpose, *indices)))
+
+
+def torch_generator(device: torch.device, seed: int, purpose: str, *indices: int) -> torch.Generator:
+    """For tensors of noise. The numbers depend on the kind of device; everything else a seed fixes does not."""
+    return torch.Generator(device).manual_seed(derive(seed, purpose, *indices))

@@ -1,0 +1,179 @@
+"""Figures over seeds, in one style: Okabe–Ito colours, which colour-blind readers can tell apart, and a marker each.
+
+matplotlib is imported where a figure is made, not before: tables and runs do without it.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kcl.errors import KclError
+from kcl.report.curves import Curve, average_accuracy_curve, has_history, task_curve
+from kcl.report.groups import Group, Record, group_runs
+from kcl.results import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+# Three tones of their own, so that a page can exchange them for its own in the SVG (`page.py`).
+INK, LINE, PAPER = "#1f2328", "#d1d9e0", "#ffffff"
+FIRST_TASKS = 5
+MOST_PANELS = 12
+# Okabe and Ito, "Color Universal Design", 2008; their black is the ink, their yellow too faint on paper.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK)
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_LINES = ("-", "--", ":", "-.")
+_STYLE = {
+    "svg.hashsalt": "kcl",
+    "svg.fonttype": "path",
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": LINE,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4.5,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
+}
+# Anything that would change from one day or version to the next stays out of the files.
+_METADATA: dict[str, dict[str, None]] = {
+    "svg": {"Creator": None, "Date": None, "Format": None, "Type": None},
+    "png": {"Software": None},
+}
+
+
+def overview(records: Sequence[Record]) -> Figure:
+    """Per benchmark: average accuracy after each task (left), and what becomes of the first tasks (right)."""
+    groups = [group for group in group_runs(records) if group.runs]
+    if not groups:
+        raise KclError("there is nothing to draw: every run diverged")
+    benchmarks = list(dict.fromkeys(group.benchmark for group in groups))
+    members = [[group for group in groups if group.benchmark == name] for name in benchmarks]
+    grids = [_grid(len(_with_history(own))) for own in members]
+    heights = [max(3.4, 0.8 + 1.6 * rows) for rows, _ in grids]
+    with _style():
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(10, sum(heights)), layout="constrained")
+        parts = figure.subfigures(len(benchmarks), 1, height_ratios=heights, squeeze=False)[:, 0]
+        for part, name, own, grid in zip(parts, benchmarks, members, grids, strict=True):
+            _draw_benchmark(part, name, own, grid)
+        # The layout is settled once, so that every format shows the same picture.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+    return figure
+
+
+def average_accuracy(axes: Axes, groups: Sequence[Group]) -> None:
+    """Average accuracy over the tasks seen, after each task (Eq. 12), one curve per group."""
+    for index, group in enumerate(groups):
+        curve, seen = average_accuracy_curve(group), np.arange(1, group.tasks + 1)
+        if not has_history(group):  # multi-task training is measured once, at the end
+            axes.axhline(float(curve.mean[-1]), label=_plain(group.label), **_look(index, marker=False))
+            continue
+        _draw(axes, seen, curve, index, group.label)
+    axes.set(xlabel="tasks learned", ylabel="average accuracy %")
+    axes.set_title("average over the tasks seen, mean ± s.d. over seeds", loc="left")
+    _whole_ticks(axes)
+
+
+def first_tasks(axes: Axes, group: Group) -> None:
+    """Accuracy on each of the first tasks, from when it is learned to the end."""
+    for task in range(min(FIRST_TASKS, group.tasks)):
+        seen = np.arange(task + 1, group.tasks + 1)
+        _draw(axes, seen, task_curve(group, task), task, f"task {task}")
+    axes.set_title(_plain(group.label), loc="left")
+    _whole_ticks(axes)
+
+
+def render(figure: Figure, kind: str) -> bytes:
+    """The figure as the bytes of a file, the same for the same records."""
+    buffer = io.BytesIO()
+    with _style():
+        figure.savefig(buffer, format=kind, dpi=200, metadata=_METADATA.get(kind))
+    return buffer.getvalue()
+
+
+def save(figure: Figure, path_without_suffix: str | Path, formats: Sequence[str] = ("svg", "png")) -> list[Path]:
+    """Writes `<path>.<format>` for each format, each file whole or not at all; returns the paths."""
+    contents = {Path(f"{path_without_suffix}.{kind}"): render(figure, kind) for kind in formats}
+    for path, content in contents.items():
+        write_whole(path, content)
+    return list(contents)
+
+
+def _draw_benchmark(part: SubFigure, name: str, groups: list[Group], grid: tuple[int, int]) -> None:
+    panels = _with_history(groups)
+    part.suptitle(_plain(name), fontweight="bold", x=0.01, ha="left")
+    left, right = part.subfigures(1, 2, width_ratios=(0.42, 0.58), squeeze=False)[0] if panels else (part, None)
+    axes = left.subplots()
+    average_accuracy(axes, groups)
+    left.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    if right is None:
+        return
+    cells = right.subplots(*grid, sharex=True, sharey=True, squeeze=False)
+    for cell, group in zip(cells.flat, panels, strict=False):
+        first_tasks(cell, group)
+    for cell in cells.flat[len(panels) :]:
+        cell.remove()
+    for lowest in cells.flat[max(0, len(panels) - grid[1]) : len(panels)]:  # one in each column
+        lowest.set_xlabel("tasks learned")
+        lowest.tick_params(labelbottom=True)
+    right.supylabel("accuracy on a task %", fontsize=9)
+    right.legend(*cells.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=FIRST_TASKS)
+
+
+def _draw(axes: Axes, seen: npt.NDArray[np.int_], curve: Curve, index: int, label: str) -> None:
+    look, step = _look(index), max(1, len(seen) // 6)
+    axes.plot(seen, curve.mean, label=_plain(label), markevery=(index % step, step), **look)
+    axes.fill_between(seen, curve.mean - curve.band, curve.mean + curve.band, color=look["color"], alpha=0.18, lw=0)
+
+
+def _whole_ticks(axes: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+
+
+def _look(index: int, marker: bool = True) -> dict[str, Any]:
+    look = {"color": _COLOURS[index % len(_COLOURS)], "linestyle": _LINES[index % len(_LINES)]}
+    return look | {"marker": _MARKERS[index % len(_MARKERS)]} if marker else look
+
+
+def _with_history(groups: Sequence[Group]) -> list[Group]:
+    return [group for group in groups if has_history(group)][:MOST_PANELS]
+
+
+def _grid(panels: int) -> tuple[int, int]:
+    columns = panels if panels <= 3 else 2 if panels == 4 else 3 if panels <= 6 else 4
+    return math.ceil(panels / columns) if columns else 0, columns
+
+
+def _plain(label: str) -> str:
+    """A dollar sign is a dollar sign, not the beginning of a formula."""
+    return label.replace("$", r"\$")
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """matplotlib in this file's style, whatever the user's own settings are, which come back afterwards."""
+    try:
+        from matplotlib import style
+    except ImportError:
+        raise KclError('figures need matplotlib; install it: pip install "kernel-continual-learning[report]"') from None
+    with style.context(["default", _STYLE]):
+        yield

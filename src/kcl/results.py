@@ -1,0 +1,202 @@
+"""`results.jsonl`: one JSON object a line, one line a finished run. Whole lines in, checked records out.
+
+A crash can tear the last line; it costs that line only. Every other flaw is an error that names the file and the line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+from kcl.errors import KclError
+from kcl.metrics import AccuracyMatrix
+
+FORMAT = 1
+MAX_LINE_BYTES = 64 * 2**20
+
+_NULL = type(None)
+# Every field of format 1 and the types JSON may give it. Other fields are kept as they are.
+_FIELDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("format", "seed", "tasks"), (int,)),
+    **dict.fromkeys(("benchmark", "method", "device"), (str,)),
+    **dict.fromkeys(("settings", "versions", "memory"), (dict,)),
+    **dict.fromkeys(("kernel", "command"), (str, _NULL)),
+    "diverged": (bool,),
+    "seconds": (int, float),
+    "accuracy_matrix": (list,),
+    "initial_accuracy": (list, _NULL),
+    **dict.fromkeys(("average_accuracy", "learning_accuracy"), (int, float, _NULL)),
+    **dict.fromkeys(("forgetting", "backward_transfer", "forward_transfer"), (int, float, _NULL)),
+}
+# How far a stored metric may lie from the one its matrix gives: rounding is allowed, contradiction is not.
+_PERCENT_TOLERANCE, _FRACTION_TOLERANCE = 0.1, 0.001
+
+
+def append(path: str | Path, record: dict[str, Any]) -> None:
+    """Adds one run as one whole line: checked, written at once, on the disk when this returns."""
+    path = Path(path)
+    try:
+        line = _encode(record)
+        check(_decode(line))
+    except (KclError, TypeError, ValueError, RecursionError) as error:
+        raise KclError(f"a run could not be saved to {path}: {error}") from None
+    if len(line) >= MAX_LINE_BYTES:
+        raise KclError(f"a run could not be saved to {path}: its record is longer than {MAX_LINE_BYTES} bytes")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b", buffering=0) as file:
+            _lock(file)
+            end = _repair(file, path)
+            try:
+                if file.write(line + b"\n") != len(line) + 1:
+                    raise OSError("no space left for the whole line")
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(end)
+                raise
+    except OSError as error:
+        raise KclError(f"a run could not be saved to {path}: {error.strerror or error}") from None
+
+
+def read(path: str | Path, warn: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
+    """All runs of a file, in order. A torn last line is left out, and `warn` is told."""
+    path = Path(path)
+    records: list[dict[str, Any]] = []
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
+                where = f"{path}, line {number}"
+                if len(line) > MAX_LINE_BYTES:
+                    raise KclError(f"{where}: longer than {MAX_LINE_BYTES} bytes; this is not a results file")
+                try:
+                    record = _decode(line)
+                except (ValueError, RecursionError) as error:
+                    if line.endswith(b"\n"):
+                        raise KclError(f"{where}: {error}; mend or delete the line") from None
+                    if warn is not None:
+                        warn(f"{where}: the last line is incomplete and was ignored; its run has to be repeated")
+                    break
+                try:
+                    check(record)
+                except KclError as error:
+                    raise KclError(f"{where}: {error}") from None
+                records.append(record)
+    except OSError as error:
+        raise KclError(f"{path} could not be read: {error.strerror or error}; give a file `kcl run` wrote") from None
+    return records
+
+
+def check(record: Any) -> None:
+    """Raises KclError unless the record is format 1, complete, and its metrics follow from its matrix."""
+    if not isinstance(record, dict):
+        raise KclError("expected a JSON object, one run")
+    if record.get("format") != FORMAT:
+        raise KclError(f"record format {str(record.get('format'))[:40]!r}; this version of kcl reads format {FORMAT}")
+    for name, types in _FIELDS.items():
+        if name not in record:
+            raise KclError(f"the field {name!r} is missing")
+        if type(record[name]) not in types:  # not isinstance: a bool is no number here
+            expected = " or ".join("null" if kind is _NULL else kind.__name__ for kind in types)
+            raise KclError(f"the field {name!r} is {type(record[name]).__name__}; expected {expected}")
+    for name in ("benchmark", "method", "kernel"):
+        value = record[name]
+        if value is not None and not (value.isprintable() and 0 < len(value) <= 100):
+            raise KclError(f"the field {name!r} is {value[:40]!r}; expected a printable name of 1 to 100 characters")
+    if record["seconds"] < 0:
+        raise KclError(f"the field 'seconds' is {record['seconds']}; expected no negative time")
+    _check_metrics(record)
+
+
+def _check_metrics(record: dict[str, Any]) -> None:
+    matrix = AccuracyMatrix.from_lists(record["accuracy_matrix"])
+    if matrix.task_count != record["tasks"]:
+        raise KclError(f"the accuracy matrix has {matrix.task_count} rows for {record['tasks']} tasks")
+    if record["average_accuracy"] is None and not record["diverged"]:
+        raise KclError("the field 'average_accuracy' is null, but the run did not diverge")
+    for name, derived in matrix.summary(record["initial_accuracy"]).items():
+        stored = record[name]
+        tolerance = _PERCENT_TOLERANCE if name.endswith("_accuracy") else _FRACTION_TOLERANCE
+        if stored is not None and (derived is None or abs(stored - derived) > tolerance):
+            raise KclError(f"the field {name!r} is {stored}, but the accuracy matrix gives {derived}")
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Writes one JSON file whole or not at all."""
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, indent=2).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise KclError(f"{path} was not written: {error}") from None
+    write_whole(path, text + b"\n")
+
+
+def write_whole(path: str | Path, content: bytes) -> None:
+    """Replaces a file by `content`, so that a reader sees the old bytes or the new ones, never a part."""
+    path = Path(path)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with draft.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise KclError(f"{path} was not written: {error.strerror or error}") from None
+
+
+def _encode(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, allow_nan=False, ensure_ascii=False).encode()
+
+
+def _decode(line: bytes) -> Any:
+    """JSON with finite numbers only. Encoding it again finds text that no file could hold (lone surrogates)."""
+    value = json.loads(line.decode(), parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
+    _encode(value)
+    return value
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"the number {text[:40]} is not finite or too large")
+
+
+def _finite(text: str) -> float:
+    return number if math.isfinite(number := float(text)) else _refuse(text)
+
+
+def _whole(text: str) -> int:
+    return int(text) if len(text) < 20 else _refuse(text)
+
+
+def _lock(file: BinaryIO) -> None:
+    """Keeps a second process from repairing a line this one is still writing, where the system has locks."""
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def _repair(file: BinaryIO, path: Path) -> int:
+    """Ends a last line a crash left open: completed if it is whole, cut off if it is torn. Returns the file's end."""
+    end = file.seek(0, os.SEEK_END)
+    start = max(0, end - MAX_LINE_BYTES)
+    file.seek(max(0, end - 1))
+    if file.read(1) in (b"", b"\n"):
+        return end
+    file.seek(start)
+    last_line = file.read(end - start).rpartition(b"\n")[2]
+    file.seek(0)
+    if file.read(1) != b"{" or len(last_line) == MAX_LINE_BYTES:
+        raise KclError(f"{path} is not a results file and was left as it is; give another file")
+    try:
+        _decode(last_line)
+    except (ValueError, RecursionError):
+        return file.truncate(end - len(last_line))
+    return end + file.write(b"\n")

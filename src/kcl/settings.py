@@ -1,0 +1,146 @@
+"""Every setting of a run: its name, type, range, meaning and default. The defaults are the paper's for Permuted MNIST;
+what a benchmark or a method sets otherwise is in `methods.recipes`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kcl.errors import KclError
+
+KERNELS = {
+    "vrf": "variational random features, prior learned from the batch (the paper's method)",
+    "vrf-uninformative": "variational random features with the prior N(0, I)",
+    "rff": "fixed random Fourier features of the RBF kernel",
+    "linear": "inner product of the features",
+    "polynomial": "(x·y + 1)^degree",
+    "rbf": "exp(−γ‖x − y‖²)",
+    "laplacian": "exp(−γ‖x − y‖₁), which the authors' code calls RBF",
+}
+FEATURE_NORMS = {
+    "l2": "each sample's features have length one",
+    "batch-minmax": "features scaled to [0, 1] over the whole batch, as in the authors' code for the MLP",
+    "none": "features as the backbone gives them",
+}
+
+
+def _setting(
+    default: Any,
+    help: str,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+    choices: Mapping[str, str] | None = None,
+) -> Any:
+    limits = {"low": low, "high": high, "above": above, "below": below, "choices": choices}
+    return dataclasses.field(default=default, metadata={"help": help, **limits})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one run. Values out of range are refused when the object is made."""
+
+    kernel: str = _setting("vrf", "kernel of the ridge regression", choices=KERNELS)
+    coreset_size_per_class: int = _setting(20, "coreset samples kept per class", 1, 100_000)
+    bases: int = _setting(1024, "random Fourier features D", 1, 1_000_000)
+    tau: float = _setting(0.01, "weight of the KL divergence", 0.0)
+    monte_carlo_samples: int = _setting(1, "draws of ω per training step (L)", 1, 1000)
+    test_draws: int = _setting(1, "draws of ω whose probabilities are averaged at test", 1, 1000)
+    ridge_strength: float = _setting(0.1, "initial l of λ = |l| + 0.01, at each task", 0.0, 1e6)
+    rbf_gamma: float = _setting(0.5, "γ of the RBF kernel and of its fixed random features", above=0.0)
+    laplacian_gamma: float = _setting(0.25, "γ of the Laplacian kernel", above=0.0)
+    polynomial_degree: int = _setting(3, "degree of the polynomial kernel", 1, 10)
+    feature_norm: str = _setting("l2", "how features are normalised before the kernel", choices=FEATURE_NORMS)
+    width: int = _setting(256, "units per hidden layer of the MLP", 1, 65_536)
+    layers: int = _setting(2, "hidden layers of the MLP", 1, 64)
+    dropout: float = _setting(0.5, "dropout rate of the backbone while training", 0.0, below=1.0)
+    batch_size: int = _setting(10, "samples per step", 1, 1_000_000)
+    epochs: int = _setting(1, "passes over each task's training samples", 1, 10_000)
+    lr: float = _setting(0.1, "learning rate η of SGD", above=0.0)
+    lr_decay: float = _setting(0.8, "factor per task: task t (from 0) uses η · decay^(t + 1)", above=0.0, high=1.0)
+    lr_floor: float = _setting(5e-5, "the learning rate never falls below this", 0.0)
+    momentum: float = _setting(0.8, "momentum of SGD, begun anew at each task", 0.0, below=1.0)
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _check(field, getattr(self, field.name))
+
+    def replace(self, **changes: Any) -> Settings:
+        """A copy with some values changed; unknown names are refused with the nearest known ones."""
+        for name in changes:
+            _field(name)
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """'; did you mean …?' or the whole list, to end an error message with."""
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or [k for k in known if name and name in k][:3]
+    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
+
+
+def parse_setting(name: str, text: str) -> Any:
+    """The value of `--set name=text`, with its type and range checked."""
+    field = _field(name)
+    kind = type(field.default)
+    try:
+        value = kind(text)
+    except ValueError:
+        raise KclError(f"setting {name}: {text!r} is not {_kind(kind)}; expected {describe_range(name)}") from None
+    _check(field, value)
+    return value
+
+
+def describe_range(name: str) -> str:
+    """What a setting accepts, in words."""
+    field = _field(name)
+    limits = field.metadata
+    if limits["choices"]:
+        return "one of " + ", ".join(limits["choices"])
+    words = [_kind(type(field.default))]
+    words += [f"≥ {limits['low']:g}"] if limits["low"] is not None else []
+    words += [f"> {limits['above']:g}"] if limits["above"] is not None else []
+    words += [f"≤ {limits['high']:g}"] if limits["high"] is not None else []
+    words += [f"< {limits['below']:g}"] if limits["below"] is not None else []
+    return " ".join(words)
+
+
+def _kind(kind: type) -> str:
+    return {int: "a whole number", float: "a number", str: "a word"}[kind]
+
+
+def _field(name: str) -> dataclasses.Field[Any]:
+    known = {field.name: field for field in dataclasses.fields(Settings)}
+    if name not in known:
+        raise KclError(f"unknown setting {name!r}; {nearest(name, list(known))}")
+    return known[name]
+
+
+def _check(field: dataclasses.Field[Any], value: Any) -> None:
+    kind, limits = type(field.default), field.metadata
+    right_type = isinstance(value, kind) or (kind is float and isinstance(value, int))
+    if not right_type or isinstance(value, bool):
+        raise KclError(f"setting {field.name}: {value!r} is not {_kind(kind)}; expected {describe_range(field.name)}")
+    if kind is str:
+        fine = value in limits["choices"]
+        if not fine:
+            raise KclError(f"unknown {field.name} {value!r}; {nearest(value, list(limits['choices']))}")
+        return
+    fine = (
+        math.isfinite(value)
+        and (limits["low"] is None or value >= limits["low"])
+        and (limits["high"] is None or value <= limits["high"])
+        and (limits["above"] is None or value > limits["above"])
+        and (limits["below"] is None or value < limits["below"])
+    )
+    if not fine:
+        raise KclError(f"setting {field.name}: {value} is out of range; expected {describe_range(field.name)}")

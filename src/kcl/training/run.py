@@ -1,0 +1,168 @@
+"""One run: a model that learns the tasks of a stream in turn and answers for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from kcl.benchmarks.task import Examples, Task, View
+from kcl.errors import KclError
+from kcl.methods.method import Memory, Method
+from kcl.nets.backbone import Backbone
+from kcl.randomness import derive, numpy_generator
+from kcl.shapes import Float, Int, Shaped
+from kcl.training.noise import RunNoise
+
+EVALUATION_BATCH = 2048
+
+
+class Step(NamedTuple):
+    """Progress within a task: `step` of `steps` done, with the loss of that step."""
+
+    step: int
+    steps: int
+    loss: float
+
+
+class Kept(NamedTuple):
+    """What the run keeps of a learned task."""
+
+    memory: Memory
+    classes: tuple[int, ...]
+    view: View
+
+
+class Run:
+    """A method, a seed and everything learned so far."""
+
+    def __init__(
+        self, method: Method, make_backbone: Callable[[], Backbone], seed: int, device: str | torch.device = "cpu"
+    ) -> None:
+        self.method = method
+        self.seed = seed
+        self.device = torch.device(device)
+        self.kept: dict[int, Kept] = {}
+        self.diverged = False
+        self._version = 0
+        self._classifiers: dict[int, tuple[int, Any]] = {}
+        self._stored: dict[int, tuple[Tensor, Tensor]] = {}
+        with torch.random.fork_rng(devices=[]):  # PyTorch's initialisers draw from the global generator only
+            torch.manual_seed(derive(seed, "initial weights"))
+            self.model: nn.Module = method.build(make_backbone()).to(self.device)
+
+    def learn(self, task: Task, on_step: Callable[[Step], None] | None = None) -> None:
+        """One task: draw what is kept of it, then pass over the rest in batches, `epochs` times."""
+        self.method.check(task)
+        if task.index in self.kept:
+            raise KclError(f"task {task.index} was learned before; a stream shows each task once")
+        settings = self.method.settings
+        rng = numpy_generator(self.seed, "coreset", task.index)
+        positions, memory = self.method.begin_task(self.model, task, rng)
+        memory = {name: tensor.to(self.device) for name, tensor in memory.items()}
+        train, view = self._here(task.train), task.view.to(self.device)
+        working = _seen(memory, view)
+        noise = RunNoise(self.device, self.seed, "training noise", task.index)
+        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.SGD(
+            parameters, lr=learning_rate(settings, task.index), momentum=settings.momentum, fused=True
+        )
+        steps = settings.epochs * -(-len(positions) // settings.batch_size)
+        for step, batch in enumerate(self._batches(task, positions), start=1):
+            inputs = view(train.inputs[train.rows[batch]])
+            loss = self.method.loss(self.model, working, inputs, train.labels[batch], noise)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            value = loss.item()
+            if value - value != 0.0:  # infinite or not a number: stop before the weights are spoiled
+                self.diverged = True
+                break
+            optimizer.step()
+            if on_step is not None:
+                on_step(Step(step, steps, value))
+        with torch.no_grad():
+            self.kept[task.index] = Kept(self.method.end_task(self.model, memory), task.classes, view)
+        self._version += 1
+
+    def _batches(self, task: Task, positions: Any) -> Iterator[Int[Tensor, n]]:
+        """The training positions in an order of the run's own, cut into batches; the last may be smaller."""
+        for epoch in range(self.method.settings.epochs):
+            order = numpy_generator(self.seed, "batch order", task.index, epoch).permutation(positions)
+            yield from torch.from_numpy(order).to(self.device).split(self.method.settings.batch_size)
+
+    def _here(self, examples: Examples) -> Examples:
+        """Examples on the run's device; a stored array is moved once, as bytes, and stays."""
+        if self.device.type == "cpu":
+            return examples
+        key = id(examples.inputs)
+        if key not in self._stored:  # the original is kept beside its copy, so that its id stays its own
+            self._stored[key] = (examples.inputs, examples.inputs.to(self.device))
+        return examples.to(self.device, self._stored[key][1])
+
+    def can_answer(self, task: Task) -> bool:
+        return task.index in self.kept or self.method.answers_unseen
+
+    @torch.no_grad()
+    def logits(self, stored: Shaped[Tensor, "n ..."], task: Task | int) -> Float[Tensor, "n c"]:
+        """Scores of a learned task's classes for inputs as the stream stores them."""
+        classifier, view = self._classifier(task), self._kept(task).view
+        parts = stored.to(self.device).split(EVALUATION_BATCH)
+        return torch.cat([self.method.logits(self.model, classifier, view(part)) for part in parts])
+
+    def classes(self, task: Task | int) -> tuple[int, ...]:
+        return self._kept(task).classes
+
+    def _kept(self, task: Task | int) -> Kept:
+        index = task if isinstance(task, int) else task.index
+        if index not in self.kept:
+            raise KclError(f"task {index} was not learned yet, so it has no classifier; learned: {sorted(self.kept)}")
+        return self.kept[index]
+
+    @torch.no_grad()
+    def accuracy(self, task: Task) -> float:
+        """Percent of the task's test samples whose class has the highest score."""
+        if len(task.test) == 0:
+            raise KclError(f"task {task.index} has no test samples")
+        classifier, test, view = self._classifier(task), self._here(task.test), task.view.to(self.device)
+        correct = torch.zeros((), dtype=torch.int64, device=self.device)
+        for rows, labels in zip(test.rows.split(EVALUATION_BATCH), test.labels.split(EVALUATION_BATCH), strict=True):
+            scores = self.method.logits(self.model, classifier, view(test.inputs[rows]))
+            correct += (scores.argmax(-1) == labels).sum()
+        return 100.0 * correct.item() / len(test)
+
+    @torch.no_grad()
+    def _classifier(self, task: Task | int) -> Any:
+        """The task's classifier, solved again only when the weights have changed since."""
+        index = task if isinstance(task, int) else task.index
+        found = self._classifiers.get(index)
+        if found is not None and found[0] == self._version:
+            return found[1]
+        if index not in self.kept and isinstance(task, Task) and self.method.answers_unseen:
+            memory = {"classes": torch.tensor(task.classes, device=self.device)}
+        else:
+            kept = self._kept(task)
+            memory = _seen(kept.memory, kept.view)
+        classifier = self.method.classifier(self.model, memory, RunNoise(self.device, self.seed, "test noise", index))
+        self._classifiers[index] = (self._version, classifier)
+        return classifier
+
+    def memory_use(self) -> dict[str, int]:
+        """Samples kept over all tasks and the bytes everything kept takes."""
+        memories = [kept.memory for kept in self.kept.values()]
+        tensors: list[Shaped[Tensor, ...]] = [tensor for memory in memories for tensor in memory.values()]
+        return {
+            "samples": sum(len(memory["inputs"]) for memory in memories if "inputs" in memory),
+            "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+        }
+
+
+def learning_rate(settings: Any, task_index: int) -> float:
+    """η · decay^(t + 1), t from 0, but never below the floor: the first task is decayed already, as published."""
+    return max(settings.lr * settings.lr_decay ** (task_index + 1), settings.lr_floor)
+
+
+def _seen(memory: Memory, view: View) -> Memory:
+    """What is kept of a task, with its samples as the network sees them."""
+    return memory | {"inputs": view.scale(memory["inputs"])} if "inputs" in memory else memory

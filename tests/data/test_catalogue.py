@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kcl.data import catalogue, mnist
+from kcl.errors import KclError
+
+if TYPE_CHECKING:
+    from conftest import Stand
+
+
+def test_describe_tells_where_each_dataset_is(stand: Stand, tmp_path: Path) -> None:
+    rows = {row.name: row for row in catalogue.describe()}
+    assert list(rows) == ["mnist", "digits"]
+    assert rows["mnist"].where == "not found"
+    assert "none stated" in rows["mnist"].licence
+    stand.lay(stand.folder)
+    assert catalogue.describe()[0].where == str(stand.folder)
+    assert catalogue.describe(tmp_path / "own")[0].where == "not found"
+
+
+def test_fetch_and_verify(
+    stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[[Path], str]
+) -> None:
+    monkeypatch.setattr(mnist, "MIRRORS", (serve(stand.lay(tmp_path / "mirror")),))
+    assert catalogue.fetch("mnist", stand.said.append) == str(stand.folder)
+    assert stand.said
+    assert catalogue.verify("mnist") == str(stand.folder)
+    with pytest.raises(KclError, match="MNIST was not found under"):
+        catalogue.verify("mnist", tmp_path / "own")
+
+
+def test_digits_need_no_fetching() -> None:
+    pytest.importorskip("sklearn")
+    assert catalogue.fetch("digits") == catalogue.verify("digits") == "inside scikit-learn"
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("minst", "'minst': did you mean mnist\\? kcl knows mnist, digits"),
+        ("Digit", "did you mean digits\\?"),
+        ("imagenet-22k", "'imagenet-22k': kcl knows mnist, digits"),
+    ],
+)
+def test_unknown_name(name: str, answer: str) -> None:
+    for ask in (catalogue.fetch, catalogue.verify):
+        with pytest.raises(KclError, match=answer):
+            ask(name)
+
+
+def test_importing_needs_neither_pooch_nor_scikit_learn() -> None:
+    """The core must import with torch and numpy alone."""
+    lazy = "['pooch', 'requests', 'sklearn']"
+    code = f"import sys; sys.modules.update(dict.fromkeys({lazy})); import kcl.data.catalogue"
+    subprocess.run([sys.executable, "-c", code], check=True)
