@@ -50,10 +50,11 @@ class AccuracyMatrix:
         """The inverse of `to_lists`; a matrix that is not square or holds anything but percentages is refused."""
         if not isinstance(rows, list) or not rows:
             raise KclError("an accuracy matrix must be a list of rows, at least one")
-        matrix = cls(len(rows))
         for learned, row in enumerate(rows):
             if not isinstance(row, list) or len(row) != len(rows):
                 raise KclError(f"accuracy matrix, row {learned}: expected a list of {len(rows)} accuracies")
+        matrix = cls(len(rows))  # after the check: a million empty rows must not ask for a terabyte
+        for learned, row in enumerate(rows):
             for task, percent in enumerate(row):
                 if percent is not None:
                     matrix.record(learned, task, percent)

@@ -1,4 +1,4 @@
-"""What a person sees while runs go on: a live bar on a terminal, plain lines elsewhere, nothing when asked to be quiet."""
+"""What a person sees while runs go on: a live bar on a terminal, plain lines elsewhere, or nothing."""
 
 from __future__ import annotations
 

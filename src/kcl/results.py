@@ -19,6 +19,7 @@ from kcl.metrics import AccuracyMatrix
 FORMAT = 1
 MAX_LINE_BYTES = 64 * 2**20
 
+_METRICS = ("average_accuracy", "forgetting", "learning_accuracy", "backward_transfer", "forward_transfer")
 _NULL = type(None)
 # Every field of format 1 and the types JSON may give it. Other fields are kept as they are.
 _FIELDS: dict[str, tuple[type, ...]] = {
@@ -30,8 +31,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "seconds": (int, float),
     "accuracy_matrix": (list,),
     "initial_accuracy": (list, _NULL),
-    **dict.fromkeys(("average_accuracy", "learning_accuracy"), (int, float, _NULL)),
-    **dict.fromkeys(("forgetting", "backward_transfer", "forward_transfer"), (int, float, _NULL)),
+    **dict.fromkeys(_METRICS, (int, float, _NULL)),
 }
 # How far a stored metric may lie from the one its matrix gives: rounding is allowed, contradiction is not.
 _PERCENT_TOLERANCE, _FRACTION_TOLERANCE = 0.1, 0.001
@@ -42,11 +42,11 @@ def append(path: str | Path, record: dict[str, Any]) -> None:
     path = Path(path)
     try:
         line = _encode(record)
+        if len(line) >= MAX_LINE_BYTES:
+            raise KclError(f"its record is longer than {MAX_LINE_BYTES} bytes")
         check(_decode(line))
     except (KclError, TypeError, ValueError, RecursionError) as error:
         raise KclError(f"a run could not be saved to {path}: {error}") from None
-    if len(line) >= MAX_LINE_BYTES:
-        raise KclError(f"a run could not be saved to {path}: its record is longer than {MAX_LINE_BYTES} bytes")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b", buffering=0) as file:
@@ -75,16 +75,14 @@ def read(path: str | Path, warn: Callable[[str], None] | None = None) -> list[di
                     raise KclError(f"{where}: longer than {MAX_LINE_BYTES} bytes; this is not a results file")
                 try:
                     record = _decode(line)
-                except (ValueError, RecursionError) as error:
-                    if line.endswith(b"\n"):
-                        raise KclError(f"{where}: {error}; mend or delete the line") from None
+                    check(record)
+                except (KclError, ValueError, RecursionError) as error:
+                    if line.endswith(b"\n") or isinstance(error, KclError):
+                        # A JSON error's own text counts lines from this one; its `msg` does not.
+                        raise KclError(f"{where}: {getattr(error, 'msg', error)}; mend or delete the line") from None
                     if warn is not None:
                         warn(f"{where}: the last line is incomplete and was ignored; its run has to be repeated")
                     break
-                try:
-                    check(record)
-                except KclError as error:
-                    raise KclError(f"{where}: {error}") from None
                 records.append(record)
     except OSError as error:
         raise KclError(f"{path} could not be read: {error.strerror or error}; give a file `kcl run` wrote") from None
@@ -172,7 +170,7 @@ def _finite(text: str) -> float:
 
 
 def _whole(text: str) -> int:
-    return int(text) if len(text) < 20 else _refuse(text)
+    return int(text) if len(text) <= 20 else _refuse(text)  # room for 64 bits
 
 
 def _lock(file: BinaryIO) -> None:

@@ -91,7 +91,7 @@ def nearest(name: str, known: list[str]) -> str:
 def parse_setting(name: str, text: str) -> Any:
     """The value of `--set name=text`, with its type and range checked."""
     field = _field(name)
-    kind = type(field.default)
+    kind: type = type(field.default)
     try:
         value = kind(text)
     except ValueError:

@@ -48,7 +48,7 @@ def workshop(folder: Path) -> Iterator[Path]:
     except OSError as error:
         raise KclError(
             f"the cache folder {folder} cannot be written to ({error.strerror or error}): "
-            f"set {CACHE_VARIABLE} to a folder that can"
+            f"set {CACHE_VARIABLE} to one that can be"
         ) from error
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from kcl.cuda import cholesky
 from kcl.shapes import Float
 
 
@@ -21,25 +22,34 @@ class _SolveShifted(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(gram: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
-        shifted = gram.clone()
-        shifted.diagonal(dim1=-2, dim2=-1).add_(strength[..., None])
-        factor = torch.linalg.cholesky_ex(shifted)[0]
-        return torch.cholesky_solve(targets, factor), factor
+    def forward(gram: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        factor, inverse = cholesky.factorise(gram, strength)
+        return cholesky.solve(factor, inverse, targets), factor, inverse
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-        weights, factor = output
-        ctx.mark_non_differentiable(factor)
-        ctx.save_for_backward(weights, factor)
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:  # noqa: ARG004
+        weights, factor, inverse = output
+        ctx.mark_non_differentiable(factor, inverse)
+        ctx.save_for_backward(weights, factor, inverse)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        weights, factor = ctx.saved_tensors
-        solved = torch.cholesky_solve(grad, factor)
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        weights, factor, inverse = ctx.saved_tensors
+        solved = cholesky.solve(factor, inverse, grad)
         grad_gram = -(solved @ weights.mT)
         return grad_gram, solved, grad_gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[int, int, int]]:
+        """Stacked runs are solved together: the routines take leading dimensions as they are."""
+        stacked = [
+            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            for tensor, dim in zip(inputs, in_dims, strict=True)
+        ]
+        return _SolveShifted.apply(*stacked), (0, 0, 0)
 
 
 def solve_dual(

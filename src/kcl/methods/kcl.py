@@ -17,7 +17,7 @@ from kcl.functional.kernels import Kernel
 from kcl.functional.noise import Noise
 from kcl.methods.coreset import split_coreset
 from kcl.methods.method import Learnable, Memory, Method
-from kcl.nets.amortized import AmortizedGaussian
+from kcl.nets.amortized import AmortizedGaussians
 from kcl.nets.backbone import Backbone
 from kcl.nets.head import HeadState, KernelRidgeHead
 from kcl.settings import Settings
@@ -25,7 +25,8 @@ from kcl.shapes import Float, Int
 
 
 class KernelModel(nn.Module):
-    """The shared backbone h_θ, the inference network f_φ, the prior network f_γ and the current task's head."""
+    """The shared backbone h_θ, the inference network f_φ and the prior network f_γ (together in `gaussians`),
+    and the current task's head."""
 
     phases: Tensor
     frequencies: Tensor
@@ -36,8 +37,8 @@ class KernelModel(nn.Module):
         self.backbone = backbone
         self.head = KernelRidgeHead(settings.ridge_strength)
         variational = settings.kernel in ("vrf", "vrf-uninformative")
-        self.posterior = AmortizedGaussian(backbone.features) if variational else None
-        self.prior = AmortizedGaussian(backbone.features) if settings.kernel == "vrf" else None
+        self.conditional_prior = settings.kernel == "vrf"
+        self.gaussians = AmortizedGaussians(backbone.features, 1 + self.conditional_prior) if variational else None
         if variational or settings.kernel == "rff":
             self.register_buffer("phases", 2.0 * math.pi * torch.rand(settings.bases))
         if settings.kernel == "rff":  # the spectral measure of exp(−γ‖x − y‖²) is N(0, 2γI)
@@ -92,7 +93,7 @@ class KernelContinualLearning(Method):
         size = len(memory["targets"])
         features = self._features_together(model, memory["inputs"], inputs, noise)
         head, targets = model.head(), memory["targets"].float()
-        posterior = self._posterior(model, features[:size])
+        posterior, prior = self._gaussians(model, features[:size], features[size:])
         draws = self.settings.monte_carlo_samples if posterior else 1
         loss = inputs.new_zeros(())
         for _ in range(draws):
@@ -102,8 +103,7 @@ class KernelContinualLearning(Method):
             weights = ridge.solve_dual(gram[:size], targets, head.strength)
             scores = ridge.predict_dual(gram[size:], weights)
             loss = loss + F.cross_entropy(head.scale * scores + head.shift, labels) / draws
-        if posterior is not None:
-            prior = model.prior(features[size:].mean(0)) if model.prior is not None else standard_normal_like(posterior)
+        if posterior is not None and prior is not None:
             loss = loss + model.tau * kl_divergence(posterior, prior)
         return loss
 
@@ -116,7 +116,7 @@ class KernelContinualLearning(Method):
     def classifier(self, model: KernelModel, memory: Memory, noise: Noise) -> list[Fitted]:
         """Solve the ridge regression of a task at the model's present weights, once for each draw of ω."""
         features = self._normalise(model.backbone(memory["inputs"]))
-        posterior = self._posterior(model, features)
+        posterior, _ = self._gaussians(model, features)
         head = HeadState(memory["strength"], memory["scale"], memory["shift"])
         fitted = []
         for _ in range(self.settings.test_draws if posterior else 1):
@@ -161,9 +161,17 @@ class KernelContinualLearning(Method):
             return (features - low) / (high - low).clamp_min(1e-12)
         return features
 
-    def _posterior(self, model: KernelModel, coreset_features: Float[Tensor, "m d"]) -> DiagonalGaussian | None:
-        """q(ω | C_t), amortised from the coreset's mean feature."""
-        return None if model.posterior is None else model.posterior(coreset_features.mean(0))
+    def _gaussians(
+        self, model: KernelModel, coreset: Float[Tensor, "m d"], batch: Float[Tensor, "n d"] | None = None
+    ) -> tuple[DiagonalGaussian | None, DiagonalGaussian | None]:
+        """q(ω | C_t) amortised from the coreset's mean feature, and the prior from the batch's, or N(0, I)."""
+        if model.gaussians is None:
+            return None, None
+        if batch is not None and model.conditional_prior:
+            posterior, prior = model.gaussians(torch.stack([coreset.mean(0), batch.mean(0)]))
+            return posterior, prior
+        posterior = model.gaussians(coreset.mean(0, keepdim=True))[0]
+        return posterior, standard_normal_like(posterior)
 
     def _kernel(self, model: KernelModel, posterior: DiagonalGaussian | None, noise: Noise) -> Kernel:
         settings = self.settings

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import math
+
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kcl.functional.gaussian import DiagonalGaussian
 from kcl.shapes import Float
 
 
-def _three_layers(width: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(width, width), nn.ELU(), nn.Linear(width, width), nn.ELU(), nn.Linear(width, width))
+class AmortizedGaussians(nn.Module):
+    """q(ω | set) from the mean of a set's features, so that the order of the set cannot matter.
 
-
-class AmortizedGaussian(nn.Module):
-    """q(ω | set) from the mean of the set's features, so that the order of the set cannot matter.
-
-    Mean and log-variance have networks of their own, each Linear–ELU–Linear–ELU–Linear at feature width.
+    Each Gaussian has two networks of its own, for mean and log-variance, each Linear–ELU–Linear–ELU–Linear at feature
+    width. They all have one shape, so their weights lie side by side and each layer is one batched product.
     """
 
-    def __init__(self, features: int) -> None:
+    def __init__(self, features: int, count: int = 1) -> None:
         super().__init__()
-        self.mean = _three_layers(features)
-        self.log_variance = _three_layers(features)
+        bound = 1.0 / math.sqrt(features)  # what nn.Linear uses, for weights and biases alike
+        self.weights = nn.ParameterList(
+            nn.Parameter(torch.empty(2 * count, features, features).uniform_(-bound, bound)) for _ in range(3)
+        )
+        self.biases = nn.ParameterList(
+            nn.Parameter(torch.empty(2 * count, 1, features).uniform_(-bound, bound)) for _ in range(3)
+        )
 
-    def forward(self, pooled: Float[Tensor, d]) -> DiagonalGaussian:
-        return DiagonalGaussian(self.mean(pooled), self.log_variance(pooled))
+    def forward(self, pooled: Float[Tensor, "g d"]) -> list[DiagonalGaussian]:
+        """One Gaussian per row; fewer rows than there are Gaussians use the first of them."""
+        x = pooled.repeat_interleave(2, dim=0)[:, None, :]
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = torch.baddbmm(bias[: len(x)], F.elu(x) if layer else x, weight[: len(x)])
+        return [DiagonalGaussian(x[2 * i, 0], x[2 * i + 1, 0]) for i in range(len(pooled))]

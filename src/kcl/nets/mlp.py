@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -21,7 +22,7 @@ class MLP(Backbone):
     def __init__(self, input_shape: Sequence[int], width: int = 256, layers: int = 2, dropout: float = 0.5) -> None:
         super().__init__()
         widths = [math.prod(input_shape)] + [width] * layers
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         self.features = width
         self.drops = dropout > 0.0
         self.register_buffer("dropout", torch.tensor(dropout), persistent=False)

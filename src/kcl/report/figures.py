@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 INK, LINE, PAPER = "#1f2328", "#d1d9e0", "#ffffff"
 FIRST_TASKS = 5
 MOST_PANELS = 12
+_LEGEND_WIDTH = 26
 # Okabe and Ito, "Color Universal Design", 2008; their black is the ink, their yellow too faint on paper.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -53,6 +55,7 @@ _STYLE = {
 _METADATA: dict[str, dict[str, None]] = {
     "svg": {"Creator": None, "Date": None, "Format": None, "Type": None},
     "png": {"Software": None},
+    "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
 }
 
 
@@ -64,7 +67,8 @@ def overview(records: Sequence[Record]) -> Figure:
     benchmarks = list(dict.fromkeys(group.benchmark for group in groups))
     members = [[group for group in groups if group.benchmark == name] for name in benchmarks]
     grids = [_grid(len(_with_history(own))) for own in members]
-    heights = [max(3.4, 0.8 + 1.6 * rows) for rows, _ in grids]
+    legends = [sum(_wrapped(group.label, _LEGEND_WIDTH).count("\n") + 1 for group in own) / 2 for own in members]
+    heights = [max(3.1 + 0.2 * lines, 0.8 + 1.6 * rows) for lines, (rows, _) in zip(legends, grids, strict=True)]
     with _style():
         from matplotlib.figure import Figure
 
@@ -82,29 +86,32 @@ def average_accuracy(axes: Axes, groups: Sequence[Group]) -> None:
     """Average accuracy over the tasks seen, after each task (Eq. 12), one curve per group."""
     for index, group in enumerate(groups):
         curve, seen = average_accuracy_curve(group), np.arange(1, group.tasks + 1)
+        label = _wrapped(group.label, _LEGEND_WIDTH)
         if not has_history(group):  # multi-task training is measured once, at the end
-            axes.axhline(float(curve.mean[-1]), label=_plain(group.label), **_look(index, marker=False))
+            axes.axhline(float(curve.mean[-1]), label=label, **_look(index, marker=False))
             continue
-        _draw(axes, seen, curve, index, group.label)
+        _draw(axes, seen, curve, index, label)
     axes.set(xlabel="tasks learned", ylabel="average accuracy %")
     axes.set_title("average over the tasks seen, mean ± s.d. over seeds", loc="left")
     _whole_ticks(axes)
 
 
-def first_tasks(axes: Axes, group: Group) -> None:
-    """Accuracy on each of the first tasks, from when it is learned to the end."""
+def first_tasks(axes: Axes, group: Group, title_width: int = 60) -> None:
+    """Accuracy on each of the first tasks, from when it is learned to the end; the title is wrapped at a width."""
     for task in range(min(FIRST_TASKS, group.tasks)):
         seen = np.arange(task + 1, group.tasks + 1)
         _draw(axes, seen, task_curve(group, task), task, f"task {task}")
-    axes.set_title(_plain(group.label), loc="left")
+    axes.set_title(_wrapped(group.label, title_width), loc="left")
     _whole_ticks(axes)
 
 
 def render(figure: Figure, kind: str) -> bytes:
-    """The figure as the bytes of a file, the same for the same records."""
+    """The figure as the bytes of an svg, png or pdf file, the same for the same records."""
+    if kind not in _METADATA:
+        raise KclError(f"figures are written as {', '.join(_METADATA)}, not as {kind!r}")
     buffer = io.BytesIO()
     with _style():
-        figure.savefig(buffer, format=kind, dpi=200, metadata=_METADATA.get(kind))
+        figure.savefig(buffer, format=kind, dpi=200, metadata=_METADATA[kind])
     return buffer.getvalue()
 
 
@@ -118,7 +125,8 @@ def save(figure: Figure, path_without_suffix: str | Path, formats: Sequence[str]
 
 def _draw_benchmark(part: SubFigure, name: str, groups: list[Group], grid: tuple[int, int]) -> None:
     panels = _with_history(groups)
-    part.suptitle(_plain(name), fontweight="bold", x=0.01, ha="left")
+    left_out = f" (on the right, the first {MOST_PANELS} methods)" if len(groups) > len(panels) == MOST_PANELS else ""
+    part.suptitle(_wrapped(name + left_out, 100), fontweight="bold", x=0.01, ha="left")
     left, right = part.subfigures(1, 2, width_ratios=(0.42, 0.58), squeeze=False)[0] if panels else (part, None)
     axes = left.subplots()
     average_accuracy(axes, groups)
@@ -127,7 +135,7 @@ def _draw_benchmark(part: SubFigure, name: str, groups: list[Group], grid: tuple
         return
     cells = right.subplots(*grid, sharex=True, sharey=True, squeeze=False)
     for cell, group in zip(cells.flat, panels, strict=False):
-        first_tasks(cell, group)
+        first_tasks(cell, group, title_width=66 // grid[1])
     for cell in cells.flat[len(panels) :]:
         cell.remove()
     for lowest in cells.flat[max(0, len(panels) - grid[1]) : len(panels)]:  # one in each column
@@ -139,7 +147,7 @@ def _draw_benchmark(part: SubFigure, name: str, groups: list[Group], grid: tuple
 
 def _draw(axes: Axes, seen: npt.NDArray[np.int_], curve: Curve, index: int, label: str) -> None:
     look, step = _look(index), max(1, len(seen) // 6)
-    axes.plot(seen, curve.mean, label=_plain(label), markevery=(index % step, step), **look)
+    axes.plot(seen, curve.mean, label=label, markevery=(index % step, step), **look)
     axes.fill_between(seen, curve.mean - curve.band, curve.mean + curve.band, color=look["color"], alpha=0.18, lw=0)
 
 
@@ -163,9 +171,9 @@ def _grid(panels: int) -> tuple[int, int]:
     return math.ceil(panels / columns) if columns else 0, columns
 
 
-def _plain(label: str) -> str:
-    """A dollar sign is a dollar sign, not the beginning of a formula."""
-    return label.replace("$", r"\$")
+def _wrapped(label: str, width: int) -> str:
+    """At most three lines; a dollar sign is a dollar sign, not the beginning of a formula."""
+    return textwrap.fill(label, width, max_lines=3, placeholder=" …").replace("$", r"\$")
 
 
 @contextmanager

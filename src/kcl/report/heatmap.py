@@ -28,12 +28,13 @@ def shading_range(groups: Sequence[Group]) -> tuple[float, float]:
 
 
 def heatmap(group: Group, low: float, high: float) -> str:
-    """Mean over seeds of a[t, i], one row for each task learned. The shade stays light enough to read the number on."""
+    """Mean over seeds of a[t, i], one row for each task after which anything was evaluated."""
     mean = group.matrices().mean(axis=0)
     head = "".join(f'<th scope="col">{task}</th>' for task in range(group.tasks))
     body = "".join(
         f'<tr><th scope="row">after task {learned}</th>{"".join(_cell(value, low, high) for value in row)}</tr>'
         for learned, row in enumerate(mean.tolist())
+        if not all(map(math.isnan, row))
     )
     return (
         f'<table class="heat{" many" if group.tasks > _MANY_TASKS else ""}"><caption>{escape(group.label)}</caption>'

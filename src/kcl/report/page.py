@@ -70,7 +70,7 @@ def _facts(groups: Sequence[Group]) -> str:
     versions = {f"{name} {version}" for run in runs for name, version in run["versions"].items()}
     facts = {
         "benchmarks": ", ".join(sorted(benchmarks)),
-        "methods": ", ".join(dict.fromkeys(group.label for group in groups)),
+        "methods": "; ".join(dict.fromkeys(group.label for group in groups)),
         "runs": str(len(runs)) + (f", of which {diverged} diverged" if diverged else ""),
         "seeds": ", ".join(map(str, seeds)),
         "devices": ", ".join(sorted({run["device"] for run in runs})),
@@ -81,7 +81,8 @@ def _facts(groups: Sequence[Group]) -> str:
 
 
 def _results(groups: Sequence[Group]) -> str:
-    head = "".join(f'<th scope="col"{_aligned(column)}>{name}</th>' for column, name in enumerate(tables.HEADER))
+    names = [name.replace(" %", "&nbsp;%") for name in tables.HEADER]
+    head = "".join(f'<th scope="col"{_aligned(column)}>{name}</th>' for column, name in enumerate(names))
     body = "".join(
         f"<tr>{''.join(f'<td{_aligned(column)}>{escape(cell)}</td>' for column, cell in enumerate(row))}</tr>"
         for row in tables.rows(groups)
@@ -157,7 +158,7 @@ def _commands(groups: Sequence[Group]) -> str:
     commands = _unique(run["command"] for group in groups for run in (*group.runs, *group.diverged))
     if not commands:
         return '<p class="muted">These runs were not made from the command line.</p>'
-    blocks = "".join(f"<pre><code>{escape(command)}</code></pre>" for command in commands)
+    blocks = "".join(_scroll("command", f"<pre><code>{escape(command)}</code></pre>") for command in commands)
     return f'<p class="muted">These commands made the runs.</p>{blocks}'
 
 

@@ -34,7 +34,7 @@ dd { margin: 0; overflow-wrap: anywhere; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 caption { padding-bottom: .4rem; text-align: left; }
 .grid caption { font-weight: 600; }
-.scroll + .scroll { margin-top: 1.25rem; }
+.scroll + .scroll { margin-top: .75rem; }
 .matrices .scroll { margin-top: 0; }
 th { font-weight: 600; }
 .grid { width: 100%; font-size: .875rem; }
@@ -56,11 +56,12 @@ figure svg { display: block; width: 100%; min-width: 44rem; height: auto; }
   padding: .3rem .4rem; min-width: 2.2em; border: 1px solid var(--paper); text-align: center;
   background: rgb(var(--heat) / calc(var(--level) * .62)); print-color-adjust: exact; -webkit-print-color-adjust: exact;
 }
+.heat.many td, .heat.many th { padding: .15rem .3rem; }
 .heat td.none { color: var(--muted); background: none; }
 pre {
-  margin: .25rem 0; padding: .7rem .9rem;
+  margin: 0; padding: .6rem .9rem; width: max-content; min-width: 100%;
   background: var(--ground); border: 1px solid var(--line); border-radius: .4rem;
-  font: .85rem/1.5 ui-monospace, "Liberation Mono", monospace; white-space: pre-wrap; overflow-wrap: anywhere;
+  font: .85rem/1.5 ui-monospace, "Liberation Mono", monospace;
 }
 @media (max-width: 40rem) {
   body { padding: 1rem .6rem 2rem; }
@@ -72,9 +73,10 @@ pre {
 @media print {
   body { max-width: none; padding: 0; background: none; font-size: 10pt; }
   section { padding: 0; border: 0; }
-  h2, h3, caption { break-after: avoid; }
+  h2, h3, caption, p { break-after: avoid; }
   figure, .matrices > *, pre, tr { break-inside: avoid; }
   .scroll { overflow: visible; }
+  pre { width: auto; white-space: pre-wrap; }
   .grid { font-size: 7.5pt; }
   .grid th, .grid td { padding: .2rem .35rem; }
   .heat { font-size: 7pt; }

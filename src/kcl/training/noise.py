@@ -1,11 +1,23 @@
-"""Randomness that belongs to a run: the same draws whether the run is alone, beside others, or begun again."""
+"""Randomness that belongs to a run: the same draws whether the run is alone, beside others, or begun again.
+
+A method asks for draws through a `Noise`. One run on its own is handed `RunNoise`. Stacked runs cannot draw inside a
+vmapped step, so a `Recorder` first learns what a step asks for, a `Source` then draws all of it for all runs, and a
+`Replay` hands it out in the same order.
+"""
 
 from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from kcl.randomness import torch_generator
+from kcl.cuda import philox
+from kcl.randomness import derive, torch_generator
+from kcl.shapes import Float
 
 
 class RunNoise:
@@ -19,3 +31,95 @@ class RunNoise:
 
     def uniform(self, *shape: int) -> Tensor:
         return torch.rand(shape, generator=self.generator, device=self.generator.device)
+
+
+class Request(NamedTuple):
+    kind: int
+    shape: tuple[int, ...]
+
+
+class Recorder:
+    """Hands out harmless numbers and remembers what was asked for."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.requests: list[Request] = []
+
+    def normal(self, *shape: int) -> Tensor:
+        self.requests.append(Request(philox.NORMAL, shape))
+        return torch.zeros(shape, device=self.device)
+
+    def uniform(self, *shape: int) -> Tensor:
+        self.requests.append(Request(philox.UNIFORM, shape))
+        return torch.full(shape, 0.5, device=self.device)
+
+
+class Replay:
+    """Hands out draws made beforehand, in the order of the requests."""
+
+    def __init__(self, drawn: Sequence[Tensor]) -> None:
+        self._left = iter(drawn)
+
+    def normal(self, *shape: int) -> Tensor:  # noqa: ARG002
+        return next(self._left)
+
+    def uniform(self, *shape: int) -> Tensor:  # noqa: ARG002
+        return next(self._left)
+
+
+class Source(ABC):
+    """Draws for one purpose of s runs, step after step, into tensors that stay where they are."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.requests = requests
+        self.drawn: list[Float[Tensor, "s ..."]] = []
+
+    @abstractmethod
+    def draw(self) -> None:
+        """Fill `drawn` for the next step."""
+
+
+class SeparateSource(Source):
+    """The draws each run would get from its own `RunNoise`: for the CPU."""
+
+    def __init__(self, requests: Sequence[Request], noises: Sequence[RunNoise]) -> None:
+        super().__init__(requests)
+        self.noises = noises
+
+    def draw(self) -> None:
+        self.drawn = [torch.empty(len(self.noises), *request.shape) for request in self.requests]
+        for run, noise in enumerate(self.noises):
+            for request, drawn in zip(self.requests, self.drawn, strict=True):
+                kind = noise.normal if request.kind == philox.NORMAL else noise.uniform
+                drawn[run] = kind(*request.shape)
+
+
+class PhiloxSource(Source):
+    """One kernel per kind of draw for all runs: for the GPU, inside a CUDA graph."""
+
+    def __init__(
+        self, requests: Sequence[Request], device: torch.device, seeds: Sequence[int], purpose: str, *indices: int
+    ) -> None:
+        super().__init__(requests)
+        derived = [derive(seed, purpose, *indices) for seed in seeds]
+        self.key = torch.tensor([[seed & 0xFFFFFFFF, seed >> 32] for seed in derived], device=device)
+        self.step = torch.zeros((), dtype=torch.int64, device=device)
+        self._flat: dict[int, Tensor] = {}
+        taken = {philox.NORMAL: 0, philox.UNIFORM: 0}
+        places = []
+        for request in requests:
+            size = math.prod(request.shape)
+            places.append((request, taken[request.kind], size))
+            taken[request.kind] += -(-size // 32) * 32  # every tensor begins at a multiple of 128 bytes
+        for kind, size in taken.items():
+            if size:
+                self._flat[kind] = torch.empty(len(seeds), size, device=device)
+        self.drawn = [
+            self._flat[request.kind][:, start : start + size].view(len(seeds), *request.shape)
+            for request, start, size in places
+        ]
+
+    def draw(self) -> None:
+        for kind, out in self._flat.items():
+            philox.draw(out, self.key, self.step, kind)
+        self.step += 1

@@ -1,0 +1,50 @@
+"""The Triton twin of `philox.draw`: one program fills BLOCK counters' worth of one run's row."""
+
+# mypy: ignore-errors
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def draw(out, key, step, n, stride, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    run = tl.program_id(0).to(tl.int64)
+    index = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    k0 = tl.load(key + 2 * run).to(tl.uint32)
+    k1 = tl.load(key + 2 * run + 1).to(tl.uint32)
+    c0 = index.to(tl.uint32)
+    c1 = tl.zeros_like(c0) + tl.load(step).to(tl.uint32)
+    c2 = tl.zeros_like(c0) + KIND
+    c3 = tl.zeros_like(c0)
+    m0 = tl.full((BLOCK,), 0xD2511F53, tl.uint32)
+    m1 = tl.full((BLOCK,), 0xCD9E8D57, tl.uint32)
+    for _ in tl.static_range(10):
+        h0 = tl.umulhi(m0, c0)
+        h1 = tl.umulhi(m1, c2)
+        l0 = m0 * c0
+        l1 = m1 * c2
+        c0 = h1 ^ c1 ^ k0
+        c1 = l1
+        c2 = h0 ^ c3 ^ k1
+        c3 = l0
+        k0 += 0x9E3779B9
+        k1 += 0xBB67AE85
+    unit: tl.constexpr = 5.9604644775390625e-08  # 2⁻²⁴
+    v0 = (c0 >> 8).to(tl.float32) * unit
+    v1 = (c1 >> 8).to(tl.float32) * unit
+    v2 = (c2 >> 8).to(tl.float32) * unit
+    v3 = (c3 >> 8).to(tl.float32) * unit
+    if KIND == 0:
+        turn: tl.constexpr = 6.283185307179586
+        r0 = tl.sqrt(-2.0 * tl.log(1.0 - v0))
+        r1 = tl.sqrt(-2.0 * tl.log(1.0 - v2))
+        a0 = turn * v1
+        a1 = turn * v3
+        v0 = r0 * tl.cos(a0)
+        v1 = r0 * tl.sin(a0)
+        v2 = r1 * tl.cos(a1)
+        v3 = r1 * tl.sin(a1)
+    place = out + run * stride + 4 * index
+    tl.store(place, v0, mask=4 * index < n)
+    tl.store(place + 1, v1, mask=4 * index + 1 < n)
+    tl.store(place + 2, v2, mask=4 * index + 2 < n)
+    tl.store(place + 3, v3, mask=4 * index + 3 < n)
