@@ -72,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--data-dir", type=Path, help="where the data lie (default: KCL_DATA, then the cache)")
         command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
         command.add_argument("--threads", type=int, help="CPU threads (default: up to 4)")
+        command.add_argument("--runs-at-once", type=int, metavar="N", help="runs trained together (default: what fits)")
         command.add_argument("--quiet", action="store_true", help="no progress, no table; errors only")
 
     data = commands.add_parser("data", help="find, fetch and verify data").add_subparsers(required=True, metavar="WHAT")
@@ -116,17 +117,19 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _execute(specs: list[RunSpec], out: Path, options: argparse.Namespace, resume: bool) -> list[dict[str, object]]:
     """Do the runs, show the table. After Ctrl-C: what is finished stays, and how to go on is said."""
-    if options.threads is not None and options.threads < 1:
-        raise KclError(f"--threads must be at least 1, not {options.threads}")
+    for name in ("threads", "runs_at_once"):
+        if (value := getattr(options, name)) is not None and value < 1:
+            raise KclError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
     torch.set_num_threads(choose_threads(options.threads))
     display = make_display(options.quiet)
-    experiment = Experiment(specs, options.command_line, options.data_dir, choose_device(options.device), display.say)
+    device = choose_device(options.device)
+    experiment = Experiment(specs, options.command_line, options.data_dir, device, options.runs_at_once, display.say)
     folder = Folder(out, resume)
     reused = len(specs) - len(experiment.pending(folder))
     if reused:
         display.say(f"{reused} of {len(specs)} runs are finished in {folder.results} and are not done again")
     try:
-        experiment.execute(folder, display.watch)
+        experiment.execute(folder, display.watch, display.say)
     except KeyboardInterrupt:
         display.close()
         done = len(experiment.records(folder))

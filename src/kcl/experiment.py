@@ -25,8 +25,10 @@ from kcl.errors import KclError
 from kcl.methods.method import Method
 from kcl.methods.recipes import find_method, published_backbone
 from kcl.settings import Settings
+from kcl.training.learner import Learner, SeparateRuns
 from kcl.training.run import Run
-from kcl.training.runner import Outcome, Progress, run_stream
+from kcl.training.runner import OnProgress, Outcome, run_streams
+from kcl.training.stacked import CannotStack, StackedRuns
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,10 @@ class Experiment:
         command: str,
         data_dir: Path | None = None,
         device: str = "cpu",
+        runs_at_once: int | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.specs, self.command = specs, command
+        self.specs, self.command, self.runs_at_once = specs, command, runs_at_once
         self.device = torch.device(device)
         self._datasets: dict[str, Dataset] = {}
         for spec in specs:  # whatever can be refused is refused here, before anything is written
@@ -125,17 +128,67 @@ class Experiment:
         found = (folder.finished.get(spec.key) for spec in self.specs)
         return [record for record in found if record is not None]
 
-    def execute(self, folder: Folder, watch: Callable[[RunSpec], Callable[[Progress], None]]) -> None:
+    def execute(self, folder: Folder, watch: Callable[[str], OnProgress], say: Callable[[str], None]) -> None:
         """Do the runs that are not finished yet, each kept the moment it is."""
         folder.begin(self.specs, self.command)
-        for spec in self.pending(folder):
-            stream = self._stream(spec)
-            make_backbone = partial(published_backbone, stream.input_shape, spec.settings)
-            run = Run(self._method(spec, stream), make_backbone, spec.seed, self.device)
-            folder.add(self._record(spec, run_stream(run, stream, watch(spec))))
+        for group in self._groups(self.pending(folder)):
+            streams = [self._stream(spec) for spec in group]
+            label = group[0].label if len(group) == 1 else f"{group[0].method}, {len(group)} runs"
+            try:
+                outcomes = run_streams(self._learner(group, streams), streams, watch(label))
+            except CannotStack as reason:
+                say(f"{reason}: the {len(group)} runs are done one after another")
+                for spec, stream in zip(group, streams, strict=True):
+                    alone = SeparateRuns([self._run(spec, stream)])
+                    [outcome] = run_streams(alone, [stream], watch(spec.label))
+                    folder.add(self._record(spec, outcome, 1))
+            else:
+                for spec, outcome in zip(group, outcomes, strict=True):
+                    folder.add(self._record(spec, outcome, len(group)))
 
-    def _record(self, spec: RunSpec, outcome: Outcome) -> dict[str, Any]:
-        matrix, finished = outcome.matrix, not outcome.diverged
+    def _groups(self, specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
+        """Runs to be trained together: on a GPU those that stack, on a CPU each alone, where stacking gains nothing."""
+        at_once = self.runs_at_once or (1 if self.device.type == "cpu" else None)
+        groups: dict[Any, list[RunSpec]] = {}
+        for spec in specs:
+            shared = (spec.benchmark, spec.method, spec.tasks, spec.train_per_task, spec.settings.stacking_key())
+            groups.setdefault(shared, []).append(spec)
+        parts = []
+        for group in groups.values():
+            size = at_once or self._fitting(group)
+            parts += [group[start : start + size] for start in range(0, len(group), size)]
+        return parts
+
+    def _fitting(self, group: Sequence[RunSpec]) -> int:
+        """How many runs fit the GPU's memory, from what a step of one of them takes."""
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self.device)
+        stream = self._stream(group[0])
+        learner = self._stacked(group[:1], [stream])
+        try:
+            learner.rehearse([stream[0]])
+        except CannotStack:
+            return len(group)
+        each = torch.cuda.max_memory_allocated(self.device)
+        return max(1, min(len(group), int(0.7 * torch.cuda.mem_get_info(self.device)[0] / each)))
+
+    def _learner(self, group: Sequence[RunSpec], streams: Sequence[Stream]) -> Learner:
+        if self.device.type == "cuda":
+            return self._stacked(group, streams)
+        return SeparateRuns([self._run(spec, stream) for spec, stream in zip(group, streams, strict=True)])
+
+    def _stacked(self, group: Sequence[RunSpec], streams: Sequence[Stream]) -> StackedRuns:
+        pairs = list(zip(group, streams, strict=True))
+        methods = [self._method(spec, stream) for spec, stream in pairs]
+        backbones = [partial(published_backbone, stream.input_shape, spec.settings) for spec, stream in pairs]
+        return StackedRuns(methods, backbones, [spec.seed for spec in group], self.device)
+
+    def _run(self, spec: RunSpec, stream: Stream) -> Run:
+        make_backbone = partial(published_backbone, stream.input_shape, spec.settings)
+        return Run(self._method(spec, stream), make_backbone, spec.seed, self.device)
+
+    def _record(self, spec: RunSpec, outcome: Outcome, at_once: int) -> dict[str, Any]:
+        matrix = outcome.matrix
         return {
             "format": results.FORMAT,
             **dataclasses.asdict(spec),
@@ -149,13 +202,10 @@ class Experiment:
             "device": device_name(self.device),
             "threads": torch.get_num_threads(),
             "seconds": round(outcome.seconds, 3),
+            "runs_at_once": at_once,
             "accuracy_matrix": matrix.to_lists(),
             "initial_accuracy": outcome.initial_accuracy,
-            "average_accuracy": matrix.average_accuracy if finished else None,
-            "forgetting": matrix.forgetting if finished else None,
-            "learning_accuracy": matrix.learning_accuracy if finished else None,
-            "backward_transfer": matrix.backward_transfer if finished else None,
-            "forward_transfer": matrix.forward_transfer(outcome.initial_accuracy) if finished else None,
+            **matrix.summary(outcome.initial_accuracy),
             "diverged": outcome.diverged,
             "memory": outcome.memory,
             "command": self.command,

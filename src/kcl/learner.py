@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.recipes import published_backbone, published_settings
 from kcl.nets.backbone import Backbone, ModuleBackbone
 from kcl.settings import Settings
-from kcl.training.run import Run, Step
+from kcl.training.run import OnStep, Run
 
 
 class KernelContinualLearner:
@@ -54,7 +53,7 @@ class KernelContinualLearner:
         """Samples kept so far and the bytes they take."""
         return self._run.memory_use()
 
-    def learn(self, task: Task, on_step: Callable[[Step], None] | None = None) -> None:
+    def learn(self, task: Task, on_step: OnStep = lambda _: None) -> None:
         """Learn one task. Earlier tasks are not looked at again."""
         self._run.learn(task, on_step)
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kcl.experiment import RunSpec
 from kcl.training.runner import Progress
 
 
@@ -24,7 +23,7 @@ def make_display(quiet: bool) -> Lines | Bar | Silent:
 
 
 class Silent:
-    def watch(self, spec: RunSpec) -> Callable[[Progress], None]:  # noqa: ARG002
+    def watch(self, label: str) -> Callable[[Progress], None]:  # noqa: ARG002
         return lambda _: None
 
     def say(self, message: str) -> None:
@@ -37,7 +36,7 @@ class Silent:
 class Lines:
     """A line on standard error when a run begins and after every task."""
 
-    def watch(self, spec: RunSpec) -> Callable[[Progress], None]:
+    def watch(self, label: str) -> Callable[[Progress], None]:
         begun = time.perf_counter()
 
         def show(progress: Progress) -> None:
@@ -45,7 +44,7 @@ class Lines:
                 elapsed = time.perf_counter() - begun
                 left = elapsed / (progress.task + 1) * (progress.tasks - progress.task - 1)
                 self.say(
-                    f"{spec.label}: task {progress.task + 1} of {progress.tasks} learned, average accuracy "
+                    f"{label}: task {progress.task + 1} of {progress.tasks} learned, average accuracy "
                     f"{progress.average_accuracy:.2f} %, {elapsed:.0f} s, about {left:.0f} s left"
                 )
 
@@ -65,9 +64,9 @@ class Bar:
     def __init__(self, tqdm: Any) -> None:
         self._tqdm, self._bar = tqdm, None
 
-    def watch(self, spec: RunSpec) -> Callable[[Progress], None]:
+    def watch(self, label: str) -> Callable[[Progress], None]:
         self.close()
-        bar = self._bar = self._tqdm(total=1, unit="step", desc=spec.label, dynamic_ncols=True, leave=True)
+        bar = self._bar = self._tqdm(total=1, unit="step", desc=label, dynamic_ncols=True, leave=True)
 
         def show(progress: Progress) -> None:
             accuracy = "–" if progress.average_accuracy is None else f"{progress.average_accuracy:.2f} %"

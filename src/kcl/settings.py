@@ -38,8 +38,9 @@ def _setting(
     above: float | None = None,
     below: float | None = None,
     choices: Mapping[str, str] | None = None,
+    stackable: bool = False,
 ) -> Any:
-    limits = {"low": low, "high": high, "above": above, "below": below, "choices": choices}
+    limits = {"low": low, "high": high, "above": above, "below": below, "choices": choices, "stackable": stackable}
     return dataclasses.field(default=default, metadata={"help": help, **limits})
 
 
@@ -50,23 +51,25 @@ class Settings:
     kernel: str = _setting("vrf", "kernel of the ridge regression", choices=KERNELS)
     coreset_size_per_class: int = _setting(20, "coreset samples kept per class", 1, 100_000)
     bases: int = _setting(1024, "random Fourier features D", 1, 1_000_000)
-    tau: float = _setting(0.01, "weight of the KL divergence", 0.0)
+    tau: float = _setting(0.01, "weight of the KL divergence", 0.0, stackable=True)
     monte_carlo_samples: int = _setting(1, "draws of ω per training step (L)", 1, 1000)
     test_draws: int = _setting(1, "draws of ω whose probabilities are averaged at test", 1, 1000)
-    ridge_strength: float = _setting(0.1, "initial l of λ = |l| + 0.01, at each task", 0.0, 1e6)
-    rbf_gamma: float = _setting(0.5, "γ of the RBF kernel and of its fixed random features", above=0.0)
-    laplacian_gamma: float = _setting(0.25, "γ of the Laplacian kernel", above=0.0)
+    ridge_strength: float = _setting(0.1, "initial l of λ = |l| + 0.01, at each task", 0.0, 1e6, stackable=True)
+    rbf_gamma: float = _setting(0.5, "γ of the RBF kernel and of its fixed random features", above=0.0, stackable=True)
+    laplacian_gamma: float = _setting(0.25, "γ of the Laplacian kernel", above=0.0, stackable=True)
     polynomial_degree: int = _setting(3, "degree of the polynomial kernel", 1, 10)
     feature_norm: str = _setting("l2", "how features are normalised before the kernel", choices=FEATURE_NORMS)
     width: int = _setting(256, "units per hidden layer of the MLP", 1, 65_536)
     layers: int = _setting(2, "hidden layers of the MLP", 1, 64)
-    dropout: float = _setting(0.5, "dropout rate of the backbone while training", 0.0, below=1.0)
+    dropout: float = _setting(0.5, "dropout rate of the backbone while training", 0.0, below=1.0, stackable=True)
     batch_size: int = _setting(10, "samples per step", 1, 1_000_000)
     epochs: int = _setting(1, "passes over each task's training samples", 1, 10_000)
-    lr: float = _setting(0.1, "learning rate η of SGD", above=0.0)
-    lr_decay: float = _setting(0.8, "factor per task: task t (from 0) uses η · decay^(t + 1)", above=0.0, high=1.0)
-    lr_floor: float = _setting(5e-5, "the learning rate never falls below this", 0.0)
-    momentum: float = _setting(0.8, "momentum of SGD, begun anew at each task", 0.0, below=1.0)
+    lr: float = _setting(0.1, "learning rate η of SGD", above=0.0, stackable=True)
+    lr_decay: float = _setting(
+        0.8, "factor per task: task t (from 0) uses η · decay^(t + 1)", above=0.0, high=1.0, stackable=True
+    )
+    lr_floor: float = _setting(5e-5, "the learning rate never falls below this", 0.0, stackable=True)
+    momentum: float = _setting(0.8, "momentum of SGD, begun anew at each task", 0.0, below=1.0, stackable=True)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -77,6 +80,11 @@ class Settings:
         for name in changes:
             _field(name)
         return dataclasses.replace(self, **changes)
+
+    def stacking_key(self) -> tuple[Any, ...]:
+        """The same for settings whose runs can be trained together: they differ in stackable numbers only."""
+        fixed = [getattr(self, field.name) for field in dataclasses.fields(self) if not field.metadata["stackable"]]
+        return (*fixed, self.dropout > 0.0)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -50,7 +50,7 @@ class TestDivergence:
         assert gaussian.kl_divergence(q, p) > 0.0
         assert gaussian.kl_divergence(p, q) > 0.0
 
-    def test_of_nearly_equal_gaussians_keeps_its_sign_in_single_precision(self, draw: Any) -> None:
+    def test_of_nearly_equal_gaussians_is_not_lost_in_single_precision(self, draw: Any) -> None:
         """Near its minimum the divergence is quadratically small: r²/4 for a difference r of the log-variances."""
         q = DiagonalGaussian(draw.normal(256), draw.normal(256))
         for difference in (1e-2, 1e-3, 1e-4):

@@ -67,6 +67,23 @@ class TestDualWeights:
         loop = [ridge.solve_dual(a @ a.mT, b, c) for a, b, c in zip(z, targets, strength, strict=True)]
         torch.testing.assert_close(found, torch.stack(loop), rtol=1e-12, atol=1e-12)
 
+    def test_are_the_same_under_vmap(self, draw64: Any) -> None:
+        """Gradients included, and with what the runs share given once."""
+        z, targets, strength = draw64.normal(4, 6, 5), draw64.normal(6, 3), draw64.uniform(4) + 0.01
+
+        def total(solve: Callable[..., Tensor], shared: Tensor, z: Tensor) -> Tensor:
+            return (solve(z @ z.mT, shared, strength) * torch.arange(3)).sum()
+
+        def loop(gram: Tensor, shared: Tensor, strength: Tensor) -> Tensor:
+            return torch.stack([ridge.solve_dual(a, shared, b) for a, b in zip(gram, strength, strict=True)])
+
+        mapped = torch.func.vmap(ridge.solve_dual, in_dims=(0, None, 0))
+        torch.testing.assert_close(mapped(z @ z.mT, targets, strength), loop(z @ z.mT, targets, strength))
+        inputs = targets.requires_grad_(), z.requires_grad_()
+        found = torch.autograd.grad(total(mapped, *inputs), inputs)
+        expected = torch.autograd.grad(total(loop, *inputs), inputs)
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
     @pytest.mark.parametrize(
         "gram",
         [

@@ -58,9 +58,7 @@ def factorise(
 
 
 @triton.jit
-def solve(
-    factor, inverse, targets, out, m, c, M: tl.constexpr, B: tl.constexpr, C: tl.constexpr, P: tl.constexpr
-):
+def solve(factor, inverse, targets, out, m, c, M: tl.constexpr, B: tl.constexpr, C: tl.constexpr, P: tl.constexpr):
     """(L Lᵀ)⁻¹ Y into `out` (M × C per run, scratch beyond m × c)."""
     run = tl.program_id(0).to(tl.int64)
     factor += run * M * M

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ class KernelModel(nn.Module):
 
     phases: Tensor
     frequencies: Tensor
+    gamma: Tensor
     tau: Tensor
 
     def __init__(self, backbone: Backbone, settings: Settings) -> None:
@@ -44,6 +45,8 @@ class KernelModel(nn.Module):
         if settings.kernel == "rff":  # the spectral measure of exp(−γ‖x − y‖²) is N(0, 2γI)
             scale = math.sqrt(2.0 * settings.rbf_gamma)
             self.register_buffer("frequencies", scale * torch.randn(settings.bases, backbone.features))
+        gamma = settings.laplacian_gamma if settings.kernel == "laplacian" else settings.rbf_gamma
+        self.register_buffer("gamma", torch.tensor(gamma), persistent=False)
         self.register_buffer("tau", torch.tensor(settings.tau), persistent=False)
 
 
@@ -91,7 +94,9 @@ class KernelContinualLearning(Method):
     ) -> Float[Tensor, ""]:
         """The negative of the empirical objective (Eq. 11): cross-entropy averaged over L draws of ω, plus τ·KL."""
         size = len(memory["targets"])
-        features = self._features_together(model, memory["inputs"], inputs, noise)
+        # The batch goes first: where BatchNorm keeps running statistics, the coreset is their last word, as published.
+        batch, coreset = model.backbone.forward_parts([inputs, memory["inputs"]], noise)
+        features = torch.cat([self._normalise(coreset), self._normalise(batch)])
         head, targets = model.head(), memory["targets"].float()
         posterior, prior = self._gaussians(model, features[:size], features[size:])
         draws = self.settings.monte_carlo_samples if posterior else 1
@@ -145,14 +150,6 @@ class KernelContinualLearning(Method):
 
     # Parts
 
-    def _features_together(self, model: KernelModel, coreset: Tensor, inputs: Tensor, noise: Noise) -> Tensor:
-        """Features of the coreset, then of the batch. They share every product unless samples of a pass mix."""
-        if model.backbone.mixes_samples:
-            parts = model.backbone(coreset, noise), model.backbone(inputs, noise)
-        else:
-            parts = model.backbone(torch.cat([coreset, inputs]), noise).split([len(coreset), len(inputs)])
-        return torch.cat([self._normalise(part) for part in parts])
-
     def _normalise(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         if self.settings.feature_norm == "l2":
             return unit_length(features)
@@ -180,13 +177,13 @@ class KernelContinualLearning(Method):
             return kernels.fourier_kernel(sample(posterior, draws), model.phases)
         if settings.kernel == "rff":
             return kernels.fourier_kernel(model.frequencies, model.phases)
-        fixed: dict[str, Any] = {
-            "linear": kernels.linear_kernel,
-            "polynomial": lambda: kernels.polynomial_kernel(settings.polynomial_degree),
-            "rbf": lambda: kernels.rbf_kernel(settings.rbf_gamma),
-            "laplacian": lambda: kernels.laplacian_kernel(settings.laplacian_gamma),
-        }
-        return fixed[settings.kernel]()
+        if settings.kernel == "rbf":
+            return kernels.rbf_kernel(model.gamma)
+        if settings.kernel == "laplacian":
+            return kernels.laplacian_kernel(model.gamma)
+        if settings.kernel == "polynomial":
+            return kernels.polynomial_kernel(settings.polynomial_degree)
+        return kernels.linear_kernel()
 
 
 def unit_length(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:

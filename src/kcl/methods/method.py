@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task
@@ -65,9 +66,13 @@ class Method(ABC):
     ) -> Float[Tensor, ""]:
         """What a training step minimises."""
 
-    def end_task(self, model: Any, memory: Memory) -> Memory:
+    def end_task(self, model: Any, memory: Memory) -> Memory:  # noqa: ARG002
         """What is kept after the last batch of a task."""
         return memory
+
+    def unseen_memory(self, task: Task) -> Memory:
+        """What stands in for a task's memory before the task was learned, where `answers_unseen`."""
+        return {"classes": torch.tensor(task.classes)}
 
     @abstractmethod
     def classifier(self, model: Any, memory: Memory, noise: Noise) -> Any:

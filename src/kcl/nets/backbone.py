@@ -23,6 +23,15 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def forward(self, x: Float[Tensor, "n ..."], noise: Noise | None = None) -> Float[Tensor, "n d"]: ...
 
+    def forward_parts(self, parts: Sequence[Float[Tensor, "_ ..."]], noise: Noise) -> list[Float[Tensor, "_ d"]]:
+        """Features of several batches while training, each as if it had been passed alone.
+
+        They share every product unless the samples of a pass mix.
+        """
+        if self.mixes_samples:
+            return [self(part, noise) for part in parts]
+        return list(self(torch.cat(list(parts)), noise).split([len(part) for part in parts]))
+
     @property
     def mixes_samples(self) -> bool:
         """Whether a sample's features depend on its batch-mates while training, as with BatchNorm."""

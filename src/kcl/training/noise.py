@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -68,23 +68,30 @@ class Replay:
 
 
 class Source(ABC):
-    """Draws for one purpose of s runs, step after step, into tensors that stay where they are."""
+    """Draws for one purpose of s runs, step after step."""
 
-    def __init__(self, requests: Sequence[Request]) -> None:
-        self.requests = requests
-        self.drawn: list[Float[Tensor, "s ..."]] = []
+    drawn: list[Float[Tensor, "s ..."]]
+    changes: Sequence[Tensor] = ()
+    """Tensors of its own that a draw changes, apart from `drawn`."""
 
     @abstractmethod
     def draw(self) -> None:
         """Fill `drawn` for the next step."""
+
+    @abstractmethod
+    def share(self, other: Any) -> None:
+        """Take part in another source's sequence of steps."""
+
+    @abstractmethod
+    def renew(self, other: Any) -> None:
+        """Go on as `other`, a new source with the same requests, in the tensors that are here already."""
 
 
 class SeparateSource(Source):
     """The draws each run would get from its own `RunNoise`: for the CPU."""
 
     def __init__(self, requests: Sequence[Request], noises: Sequence[RunNoise]) -> None:
-        super().__init__(requests)
-        self.noises = noises
+        self.requests, self.noises = requests, noises
 
     def draw(self) -> None:
         self.drawn = [torch.empty(len(self.noises), *request.shape) for request in self.requests]
@@ -93,27 +100,30 @@ class SeparateSource(Source):
                 kind = noise.normal if request.kind == philox.NORMAL else noise.uniform
                 drawn[run] = kind(*request.shape)
 
+    def share(self, other: SeparateSource) -> None:
+        self.noises = other.noises
+
+    def renew(self, other: SeparateSource) -> None:
+        self.noises = other.noises
+
 
 class PhiloxSource(Source):
-    """One kernel per kind of draw for all runs: for the GPU, inside a CUDA graph."""
+    """One kernel per kind of draw for all runs, into tensors that stay where they are: for CUDA graphs."""
 
     def __init__(
         self, requests: Sequence[Request], device: torch.device, seeds: Sequence[int], purpose: str, *indices: int
     ) -> None:
-        super().__init__(requests)
         derived = [derive(seed, purpose, *indices) for seed in seeds]
         self.key = torch.tensor([[seed & 0xFFFFFFFF, seed >> 32] for seed in derived], device=device)
-        self.step = torch.zeros((), dtype=torch.int64, device=device)
-        self._flat: dict[int, Tensor] = {}
+        self.step = torch.zeros(1, dtype=torch.int64, device=device)
+        self.changes = [self.step]
         taken = {philox.NORMAL: 0, philox.UNIFORM: 0}
         places = []
         for request in requests:
             size = math.prod(request.shape)
             places.append((request, taken[request.kind], size))
             taken[request.kind] += -(-size // 32) * 32  # every tensor begins at a multiple of 128 bytes
-        for kind, size in taken.items():
-            if size:
-                self._flat[kind] = torch.empty(len(seeds), size, device=device)
+        self._flat = {kind: torch.empty(len(seeds), size, device=device) for kind, size in taken.items() if size}
         self.drawn = [
             self._flat[request.kind][:, start : start + size].view(len(seeds), *request.shape)
             for request, start, size in places
@@ -123,3 +133,11 @@ class PhiloxSource(Source):
         for kind, out in self._flat.items():
             philox.draw(out, self.key, self.step, kind)
         self.step += 1
+
+    def share(self, other: PhiloxSource) -> None:
+        self.step = other.step
+        self.changes = [self.step]
+
+    def renew(self, other: PhiloxSource) -> None:
+        self.key.copy_(other.key)
+        self.step.zero_()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +14,7 @@ from kcl.errors import KclError
 from kcl.methods.method import Memory, Method
 from kcl.nets.backbone import Backbone
 from kcl.randomness import derive, numpy_generator
+from kcl.settings import Settings
 from kcl.shapes import Float, Int, Shaped
 from kcl.training.noise import RunNoise
 
@@ -25,6 +27,9 @@ class Step(NamedTuple):
     step: int
     steps: int
     loss: float
+
+
+OnStep = Callable[[Step], None]
 
 
 class Kept(NamedTuple):
@@ -49,11 +54,9 @@ class Run:
         self._version = 0
         self._classifiers: dict[int, tuple[int, Any]] = {}
         self._stored: dict[int, tuple[Tensor, Tensor]] = {}
-        with torch.random.fork_rng(devices=[]):  # PyTorch's initialisers draw from the global generator only
-            torch.manual_seed(derive(seed, "initial weights"))
-            self.model: nn.Module = method.build(make_backbone()).to(self.device)
+        self.model = build_model(method, make_backbone, seed).to(self.device)
 
-    def learn(self, task: Task, on_step: Callable[[Step], None] | None = None) -> None:
+    def learn(self, task: Task, on_step: OnStep = lambda _: None) -> None:
         """One task: draw what is kept of it, then pass over the rest in batches, `epochs` times."""
         self.method.check(task)
         if task.index in self.kept:
@@ -63,7 +66,7 @@ class Run:
         positions, memory = self.method.begin_task(self.model, task, rng)
         memory = {name: tensor.to(self.device) for name, tensor in memory.items()}
         train, view = self._here(task.train), task.view.to(self.device)
-        working = _seen(memory, view)
+        working = seen(memory, view)
         noise = RunNoise(self.device, self.seed, "training noise", task.index)
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         optimizer = torch.optim.SGD(
@@ -80,8 +83,7 @@ class Run:
                 self.diverged = True
                 break
             optimizer.step()
-            if on_step is not None:
-                on_step(Step(step, steps, value))
+            on_step(Step(step, steps, value))
         with torch.no_grad():
             self.kept[task.index] = Kept(self.method.end_task(self.model, memory), task.classes, view)
         self._version += 1
@@ -89,7 +91,7 @@ class Run:
     def _batches(self, task: Task, positions: Any) -> Iterator[Int[Tensor, n]]:
         """The training positions in an order of the run's own, cut into batches; the last may be smaller."""
         for epoch in range(self.method.settings.epochs):
-            order = numpy_generator(self.seed, "batch order", task.index, epoch).permutation(positions)
+            order = batch_order(self.seed, task.index, epoch, positions)
             yield from torch.from_numpy(order).to(self.device).split(self.method.settings.batch_size)
 
     def _here(self, examples: Examples) -> Examples:
@@ -100,9 +102,6 @@ class Run:
         if key not in self._stored:  # the original is kept beside its copy, so that its id stays its own
             self._stored[key] = (examples.inputs, examples.inputs.to(self.device))
         return examples.to(self.device, self._stored[key][1])
-
-    def can_answer(self, task: Task) -> bool:
-        return task.index in self.kept or self.method.answers_unseen
 
     @torch.no_grad()
     def logits(self, stored: Shaped[Tensor, "n ..."], task: Task | int) -> Float[Tensor, "n c"]:
@@ -140,29 +139,48 @@ class Run:
         if found is not None and found[0] == self._version:
             return found[1]
         if index not in self.kept and isinstance(task, Task) and self.method.answers_unseen:
-            memory = {"classes": torch.tensor(task.classes, device=self.device)}
+            memory = {name: tensor.to(self.device) for name, tensor in self.method.unseen_memory(task).items()}
         else:
             kept = self._kept(task)
-            memory = _seen(kept.memory, kept.view)
+            memory = seen(kept.memory, kept.view)
         classifier = self.method.classifier(self.model, memory, RunNoise(self.device, self.seed, "test noise", index))
         self._classifiers[index] = (self._version, classifier)
         return classifier
 
     def memory_use(self) -> dict[str, int]:
         """Samples kept over all tasks and the bytes everything kept takes."""
-        memories = [kept.memory for kept in self.kept.values()]
-        tensors: list[Shaped[Tensor, ...]] = [tensor for memory in memories for tensor in memory.values()]
-        return {
-            "samples": sum(len(memory["inputs"]) for memory in memories if "inputs" in memory),
-            "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
-        }
+        return memory_use([kept.memory for kept in self.kept.values()])
 
 
-def learning_rate(settings: Any, task_index: int) -> float:
+def build_model(method: Method, make_backbone: Callable[[], Backbone], seed: int) -> nn.Module:
+    """A run's model with its initial weights, without touching PyTorch's global generator."""
+    with torch.random.fork_rng(devices=[]):  # the initialisers draw from the global generator only
+        torch.manual_seed(derive(seed, "initial weights"))
+        return method.build(make_backbone())
+
+
+def learning_rate(settings: Settings, task_index: int) -> float:
     """η · decay^(t + 1), t from 0, but never below the floor: the first task is decayed already, as published."""
     return max(settings.lr * settings.lr_decay ** (task_index + 1), settings.lr_floor)
 
 
-def _seen(memory: Memory, view: View) -> Memory:
-    """What is kept of a task, with its samples as the network sees them."""
-    return memory | {"inputs": view.scale(memory["inputs"])} if "inputs" in memory else memory
+def batch_order(seed: int, task_index: int, epoch: int, positions: np.ndarray) -> np.ndarray:
+    """The training positions in the order an epoch of a run visits them."""
+    return numpy_generator(seed, "batch order", task_index, epoch).permutation(positions)
+
+
+def seen(memory: Memory, view: View, runs: bool = False) -> Memory:
+    """What is kept of a task, with its samples as the network sees them; `runs`: stacked over runs."""
+    if "inputs" not in memory:
+        return memory
+    scale = torch.func.vmap(view.scale) if runs else view.scale
+    return memory | {"inputs": scale(memory["inputs"])}
+
+
+def memory_use(memories: Sequence[Memory]) -> dict[str, int]:
+    """Samples and bytes in what is kept of several tasks."""
+    tensors = [tensor for memory in memories for tensor in memory.values()]
+    return {
+        "samples": sum(len(memory["inputs"]) for memory in memories if "inputs" in memory),
+        "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+    }

@@ -1,27 +1,29 @@
-"""One run over a whole stream: tasks in order, evaluation after each, and the record of it."""
+"""Runs over their whole streams: tasks in order, evaluation after each, and what was measured."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from kcl.benchmarks.task import Stream
 from kcl.metrics import AccuracyMatrix
-from kcl.training.run import Run, Step
+from kcl.training.learner import Learner
+from kcl.training.run import Step
 
 
 class Progress(NamedTuple):
-    """Where a run stands: at a step of the task being learned, or (step None) at the end of that task."""
+    """Where the runs stand: at a step of the task being learned, or (step None) at the end of that task."""
 
     task: int
     tasks: int
     step: Step | None
     average_accuracy: float | None
+    """After the last task, averaged over the runs that have not diverged."""
 
 
 class Outcome(NamedTuple):
-    """What a finished run leaves: what was measured, and how long it took."""
+    """What a finished run leaves: what was measured, and how long all the runs trained together took."""
 
     matrix: AccuracyMatrix
     initial_accuracy: list[float] | None
@@ -30,19 +32,38 @@ class Outcome(NamedTuple):
     memory: dict[str, int]
 
 
-def run_stream(run: Run, stream: Stream, on_progress: Callable[[Progress], None] | None = None) -> Outcome:
+OnProgress = Callable[[Progress], None]
+
+
+def run_streams(learner: Learner, streams: Sequence[Stream], on_progress: OnProgress = lambda _: None) -> list[Outcome]:
     """Learn every task in order; after each, test every task seen so far, and the next one where that is possible."""
-    begun, count = time.perf_counter(), len(stream)
-    matrix, average = AccuracyMatrix(count), None
-    report = on_progress or (lambda _: None)
-    unseen = run.method.answers_unseen
-    initial = [run.accuracy(task) for task in stream] if unseen else None
+    begun, count, runs = time.perf_counter(), len(streams[0]), range(len(streams))
+    matrices = [AccuracyMatrix(count) for _ in runs]
+    unseen, average = learner.answers_unseen, None
+    initial = [learner.accuracy([stream[index] for stream in streams]) for index in range(count)] if unseen else []
     for index in range(count):
-        run.learn(stream[index], lambda step, i=index, a=average: report(Progress(i, count, step, a)))
-        if run.diverged:
+
+        def report(step: Step, index: int = index, average: float | None = average) -> None:
+            on_progress(Progress(index, count, step, average))
+
+        learner.learn([stream[index] for stream in streams], report)
+        alive = [run for run in runs if not learner.diverged[run]]
+        if not alive:
             break
         for other in range(min(index + 1 + unseen, count)):
-            matrix.record(index, other, run.accuracy(stream[other]))
-        average = matrix.average_accuracy_after(index)
-        report(Progress(index, count, None, average))
-    return Outcome(matrix, initial, time.perf_counter() - begun, run.diverged, run.memory_use())
+            measured = learner.accuracy([stream[other] for stream in streams])
+            for run in alive:
+                matrices[run].record(index, other, measured[run])
+        average = sum(matrices[run].average_accuracy_after(index) or 0.0 for run in alive) / len(alive)
+        on_progress(Progress(index, count, None, average))
+    seconds, use = time.perf_counter() - begun, learner.memory_use()
+    return [
+        Outcome(
+            matrices[run],
+            [accuracies[run] for accuracies in initial] if unseen else None,
+            seconds,
+            learner.diverged[run],
+            use[run],
+        )
+        for run in runs
+    ]

@@ -1,0 +1,71 @@
+"""A step captured in a CUDA graph, and a way to watch its progress that never makes the device wait."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from kcl.shapes import Float
+from kcl.training.run import OnStep, Step
+
+CHUNK = 250
+
+
+class GraphedStep:
+    """Captures `step` once; every call replays it. `changed` are the tensors a step changes in place."""
+
+    def __init__(self, step: Callable[[], None], changed: Sequence[Tensor]) -> None:
+        saved = [tensor.clone() for tensor in changed]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # rehearsals choose algorithms and compile kernels; then all is put back
+            for _ in range(3):
+                step()
+        torch.cuda.current_stream().wait_stream(side)
+        for tensor, value in zip(changed, saved, strict=True):
+            tensor.copy_(value)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            step()
+
+    def __call__(self) -> None:
+        self.graph.replay()
+
+
+class Watcher:
+    """Tells `on_step` how far the device has come. The host stays at most two chunks of steps ahead."""
+
+    def __init__(self, device: torch.device, losses: Float[Tensor, "steps s"], on_step: OnStep) -> None:
+        self.device, self.losses, self.on_step = device, losses, on_step
+        self.sent = 0
+        self._chunks: deque[tuple[int, torch.cuda.Event]] = deque()
+        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def one_more(self) -> None:
+        self.sent += 1
+        if self._side is None:
+            self._tell(self.sent)
+        elif self.sent % CHUNK == 0:
+            event = torch.cuda.Event()
+            event.record()
+            self._chunks.append((self.sent, event))
+            if len(self._chunks) > 2:
+                self._catch_up()
+
+    def finish(self) -> None:
+        while self._chunks:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        sent, event = self._chunks.popleft()
+        assert self._side is not None  # noqa: S101 - chunks are only made on a GPU
+        self._side.wait_event(event)
+        with torch.cuda.stream(self._side):  # this copy waits for the chunk, not for the steps sent after it
+            self._tell(sent)
+
+    def _tell(self, done: int) -> None:
+        losses = self.losses[done - 1].tolist()
+        self.on_step(Step(done, len(self.losses), sum(losses) / len(losses)))

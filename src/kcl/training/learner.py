@@ -1,0 +1,61 @@
+"""What trains s runs of one method over their streams, and the plain way of doing it: one run after another."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from kcl.benchmarks.task import Task
+from kcl.training.run import OnStep, Run, Step
+
+
+class Learner(ABC):
+    """s runs of one method. A run's result does not depend on the runs beside it."""
+
+    seeds: Sequence[int]
+    answers_unseen: bool
+
+    @abstractmethod
+    def learn(self, tasks: Sequence[Task], on_step: OnStep) -> None:
+        """Every run learns its own version of the next task."""
+
+    @abstractmethod
+    def accuracy(self, tasks: Sequence[Task]) -> list[float]:
+        """Percent correct of every run on its own version of a task."""
+
+    @property
+    @abstractmethod
+    def diverged(self) -> list[bool]:
+        """Which runs met a loss that is not finite; they stay as they were before it."""
+
+    @abstractmethod
+    def memory_use(self) -> list[dict[str, int]]:
+        """Samples and bytes kept by every run."""
+
+
+class SeparateRuns(Learner):
+    """Runs that share nothing but the loop: what a CPU does best, and what works for every module."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = runs
+        self.seeds = [run.seed for run in runs]
+        self.answers_unseen = runs[0].method.answers_unseen
+
+    def learn(self, tasks: Sequence[Task], on_step: OnStep) -> None:
+        for before, (run, task) in enumerate(zip(self.runs, tasks, strict=True)):
+
+            def report(step: Step, before: int = before) -> None:
+                on_step(Step(before * step.steps + step.step, len(self.runs) * step.steps, step.loss))
+
+            if not run.diverged:
+                run.learn(task, report)
+
+    def accuracy(self, tasks: Sequence[Task]) -> list[float]:
+        return [run.accuracy(task) for run, task in zip(self.runs, tasks, strict=True)]
+
+    @property
+    def diverged(self) -> list[bool]:
+        return [run.diverged for run in self.runs]
+
+    def memory_use(self) -> list[dict[str, int]]:
+        return [run.memory_use() for run in self.runs]

@@ -1,0 +1,58 @@
+"""The published settings, as the paper's appendix and the baseline's authors print them."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcl.benchmarks.catalogue import BENCHMARKS
+from kcl.errors import KclError
+from kcl.methods.recipes import METHODS, find_method, published_settings
+from kcl.settings import Settings
+
+PAPER = {
+    "batch_size": 10,
+    "lr": 0.1,
+    "lr_decay": 0.8,
+    "lr_floor": 5e-5,
+    "momentum": 0.8,
+    "dropout": 0.5,
+    "coreset_size_per_class": 20,
+    "bases": 1024,
+    "tau": 0.01,
+    "monte_carlo_samples": 1,
+    "epochs": 1,
+    "width": 256,
+    "layers": 2,
+    "ridge_strength": 0.1,
+    "kernel": "vrf",
+    "feature_norm": "l2",
+}
+
+
+@pytest.mark.parametrize("benchmark", ["permuted-mnist", "rotated-mnist"])
+def test_kernel_continual_learning_is_as_the_paper_prints_it(benchmark: str) -> None:
+    settings = published_settings(benchmark, "kcl").to_dict()
+    assert {name: settings[name] for name in PAPER} == PAPER
+
+
+@pytest.mark.parametrize("benchmark", ["permuted-mnist", "rotated-mnist"])
+def test_naive_sgd_is_as_its_authors_ran_it(benchmark: str) -> None:
+    settings = published_settings(benchmark, "naive-sgd")
+    found = settings.lr, settings.lr_decay, settings.dropout, settings.batch_size, settings.momentum, settings.epochs
+    assert found == (0.01, 1.0, 0.0, 10, 0.8, 1)
+    assert (settings.width, settings.layers) == (256, 2)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_every_pair_has_settings(benchmark: str, method: str) -> None:
+    assert isinstance(published_settings(benchmark, method), Settings)
+
+
+def test_an_unknown_method_names_the_nearest() -> None:
+    with pytest.raises(KclError, match="naive-sgd"):
+        find_method("naive-sdg")
+
+
+def test_the_default_settings_are_those_of_permuted_mnist() -> None:
+    assert Settings() == published_settings("permuted-mnist", "kcl")
