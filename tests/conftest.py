@@ -1,4 +1,4 @@
-"""What every test stands on: annotated shapes checked, one thread, no global random numbers, real data only when named."""
+"""What every test stands on: shapes checked, one thread, no global random numbers, real data only where named."""
 
 from __future__ import annotations
 

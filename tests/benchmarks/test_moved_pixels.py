@@ -189,7 +189,9 @@ class TestRotated:
             different = int((found != _rotated_by_pillow(numbers, float(degrees))[0]).sum())
             if different:
                 differing[float(degrees)] = different
-        assert not differing, f"{len(differing)} of {len(angles)} angles differ, in up to {max(differing.values())} pixels"
+        assert not differing, (
+            f"{len(differing)} of {len(angles)} angles differ, in up to {max(differing.values())} pixels"
+        )
 
     def test_the_images_shown_are_those_of_pillow(self) -> None:
         stream = RotatedPixels(_dataset(28), tasks=20, seed=3)
@@ -239,12 +241,13 @@ class TestByName:
         assert kcl.RotatedDigits().recipe == "rotated-digits"
 
 
+@pytest.fixture(scope="module")
+def rotated(data_dir: Path) -> kcl.RotatedMNIST:
+    return kcl.RotatedMNIST(tasks=20, data_dir=data_dir)
+
+
 @pytest.mark.data
 class TestRealImages:
-    @pytest.fixture(scope="class")
-    def rotated(self, data_dir: Path) -> kcl.RotatedMNIST:
-        return kcl.RotatedMNIST(tasks=20, data_dir=data_dir)
-
     @pytest.mark.parametrize("seed", range(5))
     def test_rotated_images_are_those_of_pillow(self, rotated: kcl.RotatedMNIST, seed: int) -> None:
         stream = RotatedPixels(rotated.dataset, tasks=20, seed=seed)

@@ -13,7 +13,7 @@ from kcl.functional.noise import dropout
 
 @pytest.mark.parametrize("rate", [0.02, 0.1, 0.5, 0.9])
 def test_zeroes_the_rate_and_scales_the_rest(draw: Any, rate: float) -> None:
-    """The share of zeros lies within five standard errors of the rate; what stays is divided by what stays on average."""
+    """The share of zeros lies within five standard errors of the rate; what stays is scaled up by 1/(1 − rate)."""
     x = torch.full((200, 100), 3.0)
     found = dropout(x, torch.tensor(rate), draw)
     dropped = (found == 0.0).float().mean().item()

@@ -36,9 +36,7 @@ def _frequencies(draw: Any) -> tuple[Tensor, Tensor]:
 
 def _fourier(x: list[float], y: list[float], draw: Any) -> float:
     frequencies, phases = (tensor.tolist() for tensor in _frequencies(draw))
-    terms = (
-        math.cos(_dot(w, x) + b) * math.cos(_dot(w, y) + b) for w, b in zip(frequencies, phases, strict=True)
-    )
+    terms = (math.cos(_dot(w, x) + b) * math.cos(_dot(w, y) + b) for w, b in zip(frequencies, phases, strict=True))
     return 2.0 / BASES * sum(terms)
 
 
@@ -56,9 +54,7 @@ CASES = {
     "polynomial of degree 2": Case(lambda _: kernels.polynomial_kernel(2), lambda x, y, _: (_dot(x, y) + 1.0) ** 2),
     "rbf": Case(lambda _: kernels.rbf_kernel(), lambda x, y, _: math.exp(-0.5 * _squared_distance(x, y))),
     "rbf of gamma 2": Case(lambda _: kernels.rbf_kernel(2.0), lambda x, y, _: math.exp(-2.0 * _squared_distance(x, y))),
-    "laplacian": Case(
-        lambda _: kernels.laplacian_kernel(), lambda x, y, _: math.exp(-0.25 * _absolute_distance(x, y))
-    ),
+    "laplacian": Case(lambda _: kernels.laplacian_kernel(), lambda x, y, _: math.exp(-0.25 * _absolute_distance(x, y))),
     "laplacian of gamma 1": Case(
         lambda _: kernels.laplacian_kernel(1.0), lambda x, y, _: math.exp(-_absolute_distance(x, y))
     ),
@@ -93,9 +89,7 @@ class TestEveryKernel:
     def test_equals_its_formula(self, name: str, kernel: Kernel, draw64: Any, make_noise: Any) -> None:
         x, y = draw64.normal(6, FEATURES), draw64.normal(4, FEATURES)
         y[0] = x[0]
-        expected = [
-            [CASES[name].formula(a, b, make_noise(1, torch.float64)) for b in y.tolist()] for a in x.tolist()
-        ]
+        expected = [[CASES[name].formula(a, b, make_noise(1, torch.float64)) for b in y.tolist()] for a in x.tolist()]
         torch.testing.assert_close(kernel(x, y), torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-12)
 
     def test_keeps_single_precision(self, name: str, kernel: Kernel, draw64: Any, make_noise: Any) -> None:

@@ -29,60 +29,16 @@ class TestDualWeights:
         kernel_ridge = pytest.importorskip("sklearn.kernel_ridge")
         x, targets, queries = draw64.normal(size, 5), draw64.normal(size, 3), draw64.normal(9, 5)
         model = kernel_ridge.KernelRidge(alpha=strength, kernel="rbf", gamma=0.5).fit(x.numpy(), targets.numpy())
-        weights = ridge.solve_dual(kernels.rbf(x, x), targets, _scalar(strength))
+        weights = ridge.dual_weights(kernels.rbf(x, x), targets, _scalar(strength))
         torch.testing.assert_close(weights, torch.from_numpy(model.dual_coef_), rtol=1e-8, atol=1e-10)
-        found = ridge.predict_dual(kernels.rbf(queries, x), weights)
+        found = kernels.rbf(queries, x) @ weights
         torch.testing.assert_close(found, torch.from_numpy(model.predict(queries.numpy())), rtol=1e-8, atol=1e-10)
 
-    @pytest.mark.parametrize(("samples", "features"), [(20, 5), (5, 20), (1, 3)])
-    def test_give_the_primal_solution(self, draw64: Any, samples: int, features: int) -> None:
-        """(ΨᵀΨ + λI)⁻¹ΨᵀY = Ψᵀ(ΨΨᵀ + λI)⁻¹Y, whichever side has more rows; and so for every prediction."""
-        psi, targets, strength = draw64.normal(samples, features), draw64.normal(samples, 3), 0.3
-        shifted = psi.mT @ psi + strength * torch.eye(features, dtype=torch.float64)
-        primal = torch.linalg.solve(shifted, psi.mT @ targets)
-        weights = ridge.solve_dual(psi @ psi.mT, targets, _scalar(strength))
-        collapsed = ridge.primal_weights(psi, weights)
-        torch.testing.assert_close(collapsed, primal, rtol=1e-9, atol=1e-12)
-        queries = draw64.normal(8, features)
-        torch.testing.assert_close(queries @ collapsed, ridge.predict_dual(queries @ psi.mT, weights))
-
-    def test_minimise_the_objective(self, draw64: Any) -> None:
-        """Eq. 1, with the square the paper's print misses: ½ Σ‖y − w·ψ(x)‖² + ½ λ‖w‖² is flat at w."""
-        psi, targets, strength = draw64.normal(12, 5), draw64.normal(12, 3), 0.3
-        weights = ridge.primal_weights(psi, ridge.solve_dual(psi @ psi.mT, targets, _scalar(strength)))
-        weights.requires_grad_()
-        objective = 0.5 * (targets - psi @ weights).square().sum() + 0.5 * strength * weights.square().sum()
-        (slope,) = torch.autograd.grad(objective, weights)
-        torch.testing.assert_close(slope, torch.zeros_like(slope), rtol=0.0, atol=1e-12)
-
     def test_do_not_depend_on_the_order_of_the_coreset(self, draw64: Any) -> None:
-        x, targets, order = draw64.normal(12, 5), draw64.normal(12, 3), torch.tensor([7, 3, 11, 0, 5, 1, 9, 2, 10, 4, 8, 6])
-        weights = ridge.solve_dual(kernels.rbf(x, x), targets, _scalar(0.1))
-        shuffled = ridge.solve_dual(kernels.rbf(x[order], x[order]), targets[order], _scalar(0.1))
+        x, targets, order = draw64.normal(12, 5), draw64.normal(12, 3), [7, 3, 11, 0, 5, 1, 9, 2, 10, 4, 8, 6]
+        weights = ridge.dual_weights(kernels.rbf(x, x), targets, _scalar(0.1))
+        shuffled = ridge.dual_weights(kernels.rbf(x[order], x[order]), targets[order], _scalar(0.1))
         torch.testing.assert_close(shuffled, weights[order], rtol=1e-10, atol=1e-12)
-
-    def test_are_solved_for_many_runs_at_once(self, draw64: Any) -> None:
-        z, targets, strength = draw64.normal(4, 6, 5), draw64.normal(4, 6, 3), draw64.uniform(4) + 0.01
-        found = ridge.solve_dual(z @ z.mT, targets, strength)
-        loop = [ridge.solve_dual(a @ a.mT, b, c) for a, b, c in zip(z, targets, strength, strict=True)]
-        torch.testing.assert_close(found, torch.stack(loop), rtol=1e-12, atol=1e-12)
-
-    def test_are_the_same_under_vmap(self, draw64: Any) -> None:
-        """Gradients included, and with what the runs share given once."""
-        z, targets, strength = draw64.normal(4, 6, 5), draw64.normal(6, 3), draw64.uniform(4) + 0.01
-
-        def total(solve: Callable[..., Tensor], shared: Tensor, z: Tensor) -> Tensor:
-            return (solve(z @ z.mT, shared, strength) * torch.arange(3)).sum()
-
-        def loop(gram: Tensor, shared: Tensor, strength: Tensor) -> Tensor:
-            return torch.stack([ridge.solve_dual(a, shared, b) for a, b in zip(gram, strength, strict=True)])
-
-        mapped = torch.func.vmap(ridge.solve_dual, in_dims=(0, None, 0))
-        torch.testing.assert_close(mapped(z @ z.mT, targets, strength), loop(z @ z.mT, targets, strength))
-        inputs = targets.requires_grad_(), z.requires_grad_()
-        found = torch.autograd.grad(total(mapped, *inputs), inputs)
-        expected = torch.autograd.grad(total(loop, *inputs), inputs)
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
     @pytest.mark.parametrize(
         "gram",
@@ -96,42 +52,111 @@ class TestDualWeights:
     def test_are_not_finite_where_the_matrix_is_not_positive_definite(self, gram: list[list[float]]) -> None:
         """As documented: plausible numbers from half a factorisation would be learned from in silence."""
         targets = torch.eye(len(gram))
-        weights = ridge.solve_dual(torch.tensor(gram), targets, torch.tensor(0.01))
+        weights = ridge.dual_weights(torch.tensor(gram), targets, torch.tensor(0.01))
         assert not torch.isfinite(weights).all()
 
+    def test_one_matrix_of_several_that_is_not_positive_definite_spoils_no_other(self) -> None:
+        gram, targets = torch.stack([torch.eye(2), -torch.eye(2), torch.eye(2)]), torch.eye(2).expand(3, 2, 2)
+        weights = ridge.dual_weights(gram, targets, torch.full((3,), 0.01))
+        torch.testing.assert_close(weights[[0, 2]], torch.eye(2).expand(2, 2, 2) / 1.01)
+        assert not torch.isfinite(weights[1]).all()
 
-class TestGradient:
-    """Gradient of α = (K + λI)⁻¹Y. K = ZZᵀ keeps the matrix symmetric whatever is varied."""
 
-    @staticmethod
-    def _solve(z: Tensor, targets: Tensor, strength: Tensor) -> Tensor:
-        return ridge.solve_dual(z @ z.mT, targets, strength)
+class TestPrimalWeights:
+    @pytest.mark.parametrize(("samples", "features"), [(20, 5), (5, 20), (1, 3)])
+    def test_are_the_primal_solution(self, draw64: Any, samples: int, features: int) -> None:
+        """(ΨᵀΨ + λI)⁻¹ΨᵀY = Ψᵀ(ΨΨᵀ + λI)⁻¹Y, whichever side has more rows; and so for every prediction."""
+        psi, targets, queries, strength = (
+            draw64.normal(samples, features),
+            draw64.normal(samples, 3),
+            draw64.normal(8, features),
+            0.3,
+        )
+        shifted = psi.mT @ psi + strength * torch.eye(features, dtype=torch.float64)
+        weights = ridge.primal_weights(psi, targets, _scalar(strength))
+        torch.testing.assert_close(weights, torch.linalg.solve(shifted, psi.mT @ targets), rtol=1e-9, atol=1e-12)
+        dual = ridge.dual_weights(psi @ psi.mT, targets, _scalar(strength))
+        torch.testing.assert_close(queries @ weights, (queries @ psi.mT) @ dual, rtol=1e-9, atol=1e-12)
+
+    def test_equal_scikit_learn(self, draw64: Any) -> None:
+        """Linear kernel ridge regression is ridge regression."""
+        linear_model = pytest.importorskip("sklearn.linear_model")
+        psi, targets = draw64.normal(30, 5), draw64.normal(30, 3)
+        model = linear_model.Ridge(alpha=0.11, fit_intercept=False).fit(psi.numpy(), targets.numpy())
+        found = ridge.primal_weights(psi, targets, _scalar(0.11))
+        torch.testing.assert_close(found, torch.from_numpy(model.coef_.T.copy()), rtol=1e-8, atol=1e-10)
+
+    def test_minimise_the_objective(self, draw64: Any) -> None:
+        """Eq. 1, with the square the paper's print misses: ½ Σ‖y − w·ψ(x)‖² + ½ λ‖w‖² is flat at w."""
+        psi, targets, strength = draw64.normal(12, 5), draw64.normal(12, 3), 0.3
+        weights = ridge.primal_weights(psi, targets, _scalar(strength)).requires_grad_()
+        objective = 0.5 * (targets - psi @ weights).square().sum() + 0.5 * strength * weights.square().sum()
+        (slope,) = torch.autograd.grad(objective, weights)
+        torch.testing.assert_close(slope, torch.zeros_like(slope), rtol=0.0, atol=1e-12)
+
+
+Solve = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _dual(z: Tensor, targets: Tensor, strength: Tensor) -> Tensor:
+    """K = ZZᵀ keeps the matrix symmetric whatever is varied."""
+    return ridge.dual_weights(z @ z.mT, targets, strength)
+
+
+def _general(z: Tensor, targets: Tensor, strength: Tensor) -> Tensor:
+    """The same by a solve that knows nothing of symmetry, differentiated by autograd."""
+    return torch.linalg.solve(z @ z.mT + strength * torch.eye(len(z), dtype=z.dtype), targets)
+
+
+REFERENCES: dict[Solve, Solve] = {_dual: _general, ridge.primal_weights: lambda z, y, s: z.mT @ _general(z, y, s)}
+
+
+@pytest.mark.parametrize("solve", REFERENCES, ids=["dual", "primal"])
+class TestBoth:
+    """Gradients and stacked runs, for α and for W."""
 
     @pytest.mark.parametrize(("samples", "features"), [(1, 1), (5, 3), (3, 5)])
-    def test_equals_finite_differences(self, draw64: Any, samples: int, features: int) -> None:
+    def test_the_gradient_equals_finite_differences(
+        self, draw64: Any, solve: Solve, samples: int, features: int
+    ) -> None:
         z, targets = draw64.normal(samples, features).requires_grad_(), draw64.normal(samples, 2).requires_grad_()
-        assert torch.autograd.gradcheck(self._solve, (z, targets, _scalar(0.2).requires_grad_()))
+        assert torch.autograd.gradcheck(solve, (z, targets, _scalar(0.2).requires_grad_()))
 
-    def test_equals_finite_differences_for_many_runs_at_once(self, draw64: Any) -> None:
+    def test_the_gradient_equals_finite_differences_for_many_runs_at_once(self, draw64: Any, solve: Solve) -> None:
         inputs = draw64.normal(3, 4, 2), draw64.normal(3, 4, 2), draw64.uniform(3) + 0.1
-        assert torch.autograd.gradcheck(self._solve, tuple(value.requires_grad_() for value in inputs))
+        assert torch.autograd.gradcheck(solve, tuple(value.requires_grad_() for value in inputs))
 
     @pytest.mark.parametrize("which", [0, 1, 2])
-    def test_of_one_input_needs_no_other(self, draw64: Any, which: int) -> None:
+    def test_the_gradient_of_one_input_needs_no_other(self, draw64: Any, solve: Solve, which: int) -> None:
         inputs = [draw64.normal(4, 3), draw64.normal(4, 2), _scalar(0.2)]
         inputs[which].requires_grad_()
-        assert torch.autograd.gradcheck(self._solve, tuple(inputs))
+        assert torch.autograd.gradcheck(solve, tuple(inputs))
 
-    def test_equals_autograd_through_a_general_solve(self, draw64: Any) -> None:
-        def reference(z: Tensor, targets: Tensor, strength: Tensor) -> Tensor:
-            return torch.linalg.solve(z @ z.mT + strength * torch.eye(len(z), dtype=z.dtype), targets)
-
+    def test_the_gradient_equals_autograd_through_a_general_solve(self, draw64: Any, solve: Solve) -> None:
         inputs = tuple(value.requires_grad_() for value in (draw64.normal(9, 4), draw64.normal(9, 3), _scalar(0.05)))
-        outward = draw64.normal(9, 3)
-        found = torch.autograd.grad(self._solve(*inputs), inputs, outward)
-        expected = torch.autograd.grad(reference(*inputs), inputs, outward)
-        for ours, theirs in zip(found, expected, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
+        found, expected = solve(*inputs), REFERENCES[solve](*inputs)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
+        outward = draw64.normal(*expected.shape)
+        slopes = [torch.autograd.grad(value, inputs, outward) for value in (found, expected)]
+        torch.testing.assert_close(*slopes, rtol=1e-9, atol=1e-10)
+
+    def test_many_runs_are_solved_at_once(self, draw64: Any, solve: Solve) -> None:
+        z, targets, strength = draw64.normal(4, 6, 5), draw64.normal(4, 6, 3), draw64.uniform(4) + 0.01
+        loop = [solve(*each) for each in zip(z, targets, strength, strict=True)]
+        torch.testing.assert_close(solve(z, targets, strength), torch.stack(loop), rtol=1e-10, atol=1e-10)
+
+    def test_is_the_same_under_vmap(self, draw64: Any, solve: Solve) -> None:
+        """Gradients included, and with what the runs share given once."""
+        inputs = tuple(
+            x.requires_grad_() for x in (draw64.normal(4, 6, 5), draw64.normal(6, 3), draw64.uniform(4) + 0.1)
+        )
+        z, targets, strength = inputs
+        mapped = torch.func.vmap(solve, in_dims=(0, None, 0))(z, targets, strength)
+        loop = torch.stack([solve(a, targets, b) for a, b in zip(z, strength, strict=True)])
+        torch.testing.assert_close(mapped, loop, rtol=1e-10, atol=1e-10)
+        outward = draw64.normal(*loop.shape)
+        slopes = [torch.autograd.grad(value, inputs, outward) for value in (mapped, loop)]
+        torch.testing.assert_close(*slopes, rtol=1e-10, atol=1e-10)
 
 
 def _kernel(name: str, noise: Any, dtype: torch.dtype) -> Kernel:
@@ -178,16 +203,30 @@ class TestSinglePrecision:
 
     @pytest.mark.parametrize("strength", [0.01, 0.11, 1.0])
     @pytest.mark.parametrize("size", SIZES)
-    @pytest.mark.parametrize("name", ["linear", "polynomial", "rbf", "laplacian", "fourier"])
-    def test_agrees_with_double(self, make_noise: Any, name: str, size: int, strength: float) -> None:
+    @pytest.mark.parametrize(
+        ("name", "collapsed"),
+        [
+            ("linear", False),
+            ("linear", True),
+            ("fourier", False),
+            ("fourier", True),
+            ("polynomial", False),
+            ("rbf", False),
+            ("laplacian", False),
+        ],
+    )
+    def test_agrees_with_double(self, make_noise: Any, name: str, collapsed: bool, size: int, strength: float) -> None:
         coreset, targets, queries = self._problem(size, make_noise)
 
         def answer(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
             kernel = _kernel(name, make_noise(1), dtype)
             c, q = coreset.to(dtype).requires_grad_(), queries.to(dtype)
             gram = kernel(c, c)
-            weights = ridge.solve_dual(gram, targets.to(dtype), torch.tensor(strength, dtype=dtype))
-            scores = ridge.predict_dual(kernel(q, c), weights)
+            y, lam = targets.to(dtype), torch.tensor(strength, dtype=dtype)
+            if collapsed:
+                scores = kernel.represent(q) @ ridge.primal_weights(kernel.represent(c), y, lam)
+            else:
+                scores = kernel(q, c) @ ridge.dual_weights(gram, y, lam)
             (slope,) = torch.autograd.grad(F.cross_entropy(scores, torch.arange(len(q)) % CLASSES), c)
             return gram.detach(), scores.detach(), slope
 

@@ -91,3 +91,20 @@ def test_what_is_not_one_row_per_input_is_refused(output: Any) -> None:
 def test_a_module_for_other_inputs_is_refused(module: nn.Module) -> None:
     with pytest.raises(KclError, match=r"does not accept inputs of shape \(3, 6, 6\)"):
         ModuleBackbone(module, (3, 6, 6))
+
+
+class TestParts:
+    """Batches passed together give what each gives alone."""
+
+    def test_where_samples_do_not_mix(self, seeded: Any, draw: Any) -> None:
+        with seeded(0):
+            backbone = ModuleBackbone(nn.Linear(4, 3), (4,))
+        parts = [draw.normal(5, 4), draw.normal(2, 4)]
+        for found, part in zip(backbone.forward_parts(parts, draw), parts, strict=True):
+            torch.testing.assert_close(found, backbone(part))
+
+    def test_where_samples_mix(self, seeded: Any, draw: Any) -> None:
+        """Each has its own batch statistics: mean zero, whatever the others are."""
+        backbone = ModuleBackbone(nn.BatchNorm1d(4), (4,))
+        for found in backbone.forward_parts([draw.normal(50, 4), 100.0 + draw.normal(20, 4)], draw):
+            torch.testing.assert_close(found.mean(0), torch.zeros(4), rtol=0.0, atol=1e-5)

@@ -16,7 +16,26 @@ from kcl.cuda import cholesky
 from kcl.shapes import Float
 
 
-class _SolveShifted(torch.autograd.Function):
+class _Ridge(torch.autograd.Function):
+    """Shared by both solutions: several matrices, one for each stacked run, are solved together."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(inputs[0], *output)
+
+    @classmethod
+    def stacked(cls, info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Tensor, ...]) -> Any:
+        """The vmap rule: the routines take leading dimensions as they are."""
+        together = [
+            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            for tensor, dim in zip(inputs, in_dims, strict=True)
+        ]
+        output = cls.apply(*together)
+        return output, (0,) * len(output)
+
+
+class _Dual(_Ridge):
     """α = (K + λI)⁻¹ Y. Its gradient is another solve with the same matrix, never one through the factorisation:
     with ᾱ = ∂L/∂α and v = (K + λI)⁻¹ ᾱ, ∂L/∂Y = v, ∂L/∂K = −v αᵀ and ∂L/∂λ = −tr(v αᵀ).
     """
@@ -27,47 +46,55 @@ class _SolveShifted(torch.autograd.Function):
         return cholesky.solve(factor, inverse, targets), factor, inverse
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:  # noqa: ARG004
-        weights, factor, inverse = output
-        ctx.mark_non_differentiable(factor, inverse)
-        ctx.save_for_backward(weights, factor, inverse)
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        _, dual, factor, inverse = ctx.saved_tensors
+        solved = cholesky.solve(factor, inverse, grad)
+        return -(solved @ dual.mT), solved, -(solved * dual).sum((-2, -1))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> Any:
+        return _Dual.stacked(info, in_dims, inputs)
+
+
+class _Primal(_Ridge):
+    """W = ψᵀα with α = (ψψᵀ + λI)⁻¹ Y. With W̄ = ∂L/∂W and v = (ψψᵀ + λI)⁻¹ ψ W̄, ∂L/∂Y = v, ∂L/∂λ = −tr(v αᵀ)
+    and ∂L/∂ψ = α (W̄ − ψᵀv)ᵀ − v Wᵀ: products of rank c, where the gradient through ψψᵀ would take two of rank m.
+    """
+
+    @staticmethod
+    def forward(features: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        factor, inverse = cholesky.factorise(features @ features.mT, strength)
+        dual = cholesky.solve(factor, inverse, targets)
+        return (dual.mT @ features).mT, dual, factor, inverse  # the order of the product that BLAS is quick at
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        weights, factor, inverse = ctx.saved_tensors
-        solved = cholesky.solve(factor, inverse, grad)
-        grad_gram = -(solved @ weights.mT)
-        return grad_gram, solved, grad_gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+        features, primal, dual, factor, inverse = ctx.saved_tensors
+        solved = cholesky.solve(factor, inverse, features @ grad)
+        left = torch.cat([dual, solved], dim=-1)
+        right = torch.cat([grad.mT - solved.mT @ features, -primal.mT], dim=-2)
+        return left @ right, solved, -(solved * dual).sum((-2, -1))
 
     @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor
-    ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[int, int, int]]:
-        """Stacked runs are solved together: the routines take leading dimensions as they are."""
-        stacked = [
-            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-            for tensor, dim in zip(inputs, in_dims, strict=True)
-        ]
-        return _SolveShifted.apply(*stacked), (0, 0, 0)
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> Any:
+        return _Primal.stacked(info, in_dims, inputs)
 
 
-def solve_dual(
+def dual_weights(
     gram: Float[Tensor, "*s m m"], targets: Float[Tensor, "*s m c"], strength: Float[Tensor, "*s"]
 ) -> Float[Tensor, "*s m c"]:
-    """Dual weights of kernel ridge regression, α = (K + λI)⁻¹ Y (Eq. 3).
+    """α = (K + λI)⁻¹ Y (Eq. 3): the scores of n queries are K̃ᵀα (Eq. 5 before scale and softmax).
 
     `gram` must be symmetric: only its lower triangle is read. Where K + λI is not positive definite in floating
     point the result is not finite; nothing is raised, because that would need the device to be waited for.
     """
-    return _SolveShifted.apply(gram, targets, strength)[0]
+    return _Dual.apply(gram, targets, strength)[0]
 
 
-def predict_dual(cross: Float[Tensor, "n m"], weights: Float[Tensor, "m c"]) -> Float[Tensor, "n c"]:
-    """Scores of n queries from their kernel values with the coreset, K̃ᵀα (Eq. 5 before scale and softmax)."""
-    return cross @ weights
-
-
-def primal_weights(features: Float[Tensor, "m D"], weights: Float[Tensor, "m c"]) -> Float[Tensor, "D c"]:
-    """W = ψ(C)ᵀα (Eq. 2): with explicit features, ψ(x) W equals K̃ᵀα and no longer needs the coreset."""
-    return features.mT @ weights
+def primal_weights(
+    features: Float[Tensor, "*s m D"], targets: Float[Tensor, "*s m c"], strength: Float[Tensor, "*s"]
+) -> Float[Tensor, "*s D c"]:
+    """W = ψ(C)ᵀα (Eq. 2) for an explicit kernel K = ψψᵀ: ψ(x) W equals K̃ᵀα and no longer needs the coreset."""
+    return _Primal.apply(features, targets, strength)[0]

@@ -93,20 +93,17 @@ class KernelContinualLearning(Method):
         noise: Noise,
     ) -> Float[Tensor, ""]:
         """The negative of the empirical objective (Eq. 11): cross-entropy averaged over L draws of ω, plus τ·KL."""
-        size = len(memory["targets"])
         # The batch goes first: where BatchNorm keeps running statistics, the coreset is their last word, as published.
-        batch, coreset = model.backbone.forward_parts([inputs, memory["inputs"]], noise)
-        features = torch.cat([self._normalise(coreset), self._normalise(batch)])
+        batch, coreset = map(self._normalise, model.backbone.forward_parts([inputs, memory["inputs"]], noise))
+        features, sizes = torch.cat([coreset, batch]), (len(coreset), len(batch))
         head, targets = model.head(), memory["targets"].float()
-        posterior, prior = self._gaussians(model, features[:size], features[size:])
+        posterior, prior = self._gaussians(model, coreset, batch)
         draws = self.settings.monte_carlo_samples if posterior else 1
         loss = inputs.new_zeros(())
         for _ in range(draws):
             kernel = self._kernel(model, posterior, noise)
-            represented = kernel.represent(features)
-            gram = kernel.compare(represented, represented[:size])  # K above, K̃ᵀ below: one product for both
-            weights = ridge.solve_dual(gram[:size], targets, head.strength)
-            scores = ridge.predict_dual(gram[size:], weights)
+            anchors, queries = kernel.represent(features).split(sizes)
+            scores = self._scores(kernel, queries, anchors, self._weights(kernel, anchors, targets, head))
             loss = loss + F.cross_entropy(head.scale * scores + head.shift, labels) / draws
         if posterior is not None and prior is not None:
             loss = loss + model.tau * kl_divergence(posterior, prior)
@@ -123,15 +120,13 @@ class KernelContinualLearning(Method):
         features = self._normalise(model.backbone(memory["inputs"]))
         posterior, _ = self._gaussians(model, features)
         head = HeadState(memory["strength"], memory["scale"], memory["shift"])
+        targets = memory["targets"].float()
         fitted = []
         for _ in range(self.settings.test_draws if posterior else 1):
             kernel = self._kernel(model, posterior, noise)
             anchors = kernel.represent(features)
-            weights = ridge.solve_dual(kernel.compare(anchors, anchors), memory["targets"].float(), head.strength)
-            if kernel.explicit:
-                fitted.append(Fitted(kernel, head, None, ridge.primal_weights(anchors, weights)))
-            else:
-                fitted.append(Fitted(kernel, head, anchors, weights))
+            weights = self._weights(kernel, anchors, targets, head)
+            fitted.append(Fitted(kernel, head, None if kernel.explicit else anchors, weights))
         return fitted
 
     def logits(
@@ -139,16 +134,25 @@ class KernelContinualLearning(Method):
     ) -> Float[Tensor, "n c"]:
         """Eq. 5 for each draw of ω; several draws are averaged as probabilities, in the log domain."""
         features = self._normalise(model.backbone(inputs))
-        scores = []
-        for kernel, head, anchors, weights in classifier:
-            represented = kernel.represent(features)
-            cross = represented if anchors is None else kernel.compare(represented, anchors)
-            scores.append(head.scale * ridge.predict_dual(cross, weights) + head.shift)
+        scores = [
+            head.scale * self._scores(kernel, kernel.represent(features), anchors, weights) + head.shift
+            for kernel, head, anchors, weights in classifier
+        ]
         if len(scores) == 1:
             return scores[0]
         return torch.logsumexp(torch.stack(scores).log_softmax(-1), dim=0) - math.log(len(scores))
 
     # Parts
+
+    def _weights(self, kernel: Kernel, anchors: Tensor, targets: Float[Tensor, "m c"], head: HeadState) -> Tensor:
+        """The ridge solution on the coreset: primal where the kernel is explicit, dual otherwise."""
+        if kernel.explicit:
+            return ridge.primal_weights(anchors, targets, head.strength)
+        return ridge.dual_weights(kernel.compare(anchors, anchors), targets, head.strength)
+
+    def _scores(self, kernel: Kernel, queries: Tensor, anchors: Tensor | None, weights: Tensor) -> Tensor:
+        """ψ(x) W, or K̃ᵀα where the kernel has no explicit features."""
+        return (queries if kernel.explicit or anchors is None else kernel.compare(queries, anchors)) @ weights
 
     def _normalise(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         if self.settings.feature_norm == "l2":

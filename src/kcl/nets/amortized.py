@@ -33,5 +33,8 @@ class AmortizedGaussians(nn.Module):
         """One Gaussian per row; fewer rows than there are Gaussians use the first of them."""
         x = pooled.repeat_interleave(2, dim=0)[:, None, :]
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = torch.baddbmm(bias[: len(x)], F.elu(x) if layer else x, weight[: len(x)])
-        return [DiagonalGaussian(x[2 * i, 0], x[2 * i + 1, 0]) for i in range(len(pooled))]
+            if len(x) < len(weight):
+                weight, bias = weight[: len(x)], bias[: len(x)]
+            x = torch.baddbmm(bias, F.elu(x) if layer else x, weight)
+        values = x.squeeze(1).unbind(0)
+        return [DiagonalGaussian(*pair) for pair in zip(values[::2], values[1::2], strict=True)]
