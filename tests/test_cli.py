@@ -542,7 +542,7 @@ class TestLists:
         assert [line.split()[0] for line in said.out.splitlines()] == list(names)
         assert all(len(line.split()) > 1 for line in said.out.splitlines())
 
-    def test_the_names_the_issue_fixed_are_there(self) -> None:
+    def test_the_published_names_are_there(self) -> None:
         """People script against these."""
         assert {"permuted-mnist", "rotated-mnist", "permuted-digits", "rotated-digits"} <= set(BENCHMARKS)
         assert {"kcl", "naive-sgd"} <= set(METHODS)

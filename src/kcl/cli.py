@@ -20,10 +20,12 @@ from kcl.errors import KclError
 from kcl.experiment import Experiment, Folder, RunSpec, choose_device, choose_threads
 from kcl.methods.recipes import METHODS, find_method, published_settings
 from kcl.progress import make_display
+from kcl.randomness import LARGEST_SEED
 from kcl.report import figures, page, tables
 from kcl.settings import KERNELS, Settings, describe_range, parse_setting
 
 INTERRUPTED = 130
+MANY = 10_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -132,6 +134,7 @@ def _execute(specs: list[RunSpec], out: Path, options: argparse.Namespace, resum
         experiment.execute(folder, display.watch, display.say)
     except KeyboardInterrupt:
         display.close()
+        folder.reload()
         done = len(experiment.records(folder))
         again = options.command_line + ("" if resume else " --resume")
         print(f"kcl: stopped; {done} of {len(specs)} runs are finished and kept in {out}; to go on: {again}",
@@ -153,7 +156,12 @@ def _seeds(text: str) -> list[int]:
         first, dots, last = part.strip().partition("..")
         if not (first.isdecimal() and (not dots or last.isdecimal())):
             raise KclError(f"--seeds {text!r}: expected whole numbers such as 0,1,2 or a range such as 0..4")
-        seeds += range(int(first), int(last if dots else first) + 1)
+        span = range(int(first), int(last if dots else first) + 1)
+        if span and span[-1] > LARGEST_SEED:
+            raise KclError(f"--seeds {text!r}: a seed must not be larger than 2⁶³ − 1")
+        if len(seeds) + len(span) > MANY:
+            raise KclError(f"--seeds {text!r}: more seeds than one command takes ({MANY})")
+        seeds += span
     if not seeds or len(set(seeds)) != len(seeds):
         raise KclError(f"--seeds {text!r}: expected at least one seed, each once")
     return seeds
@@ -173,7 +181,11 @@ def _grid(options: argparse.Namespace) -> list[Settings]:
             raise KclError(f"--set {assignment!r}: expected NAME=VALUE, such as --set lr=0.05")
         if name in choices:
             raise KclError(f"setting {name} is given twice")
+        if name == "kernel" and options.method != "kcl":
+            raise KclError(f"--set kernel: {options.method} has no kernel; it goes with --method kcl")
         choices[name] = [parse_setting(name, value) for value in text.split(",")]
+        if len(set(choices[name])) != len(choices[name]):
+            raise KclError(f"--set {assignment!r}: a value is given twice")
     base = published_settings(options.benchmark, options.method)
     return [base.replace(**dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())]
 

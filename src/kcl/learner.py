@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from kcl.benchmarks.task import Stream, Task
+from kcl.errors import KclError
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.recipes import published_backbone, published_settings
 from kcl.nets.backbone import Backbone, ModuleBackbone
@@ -41,7 +43,7 @@ class KernelContinualLearner:
     def _make_backbone(self, given: nn.Module | None) -> Backbone:
         if given is None:
             return published_backbone(self.stream.input_shape, self.settings)
-        return given if isinstance(given, Backbone) else ModuleBackbone(given, self.stream.input_shape)
+        return copy.deepcopy(given) if isinstance(given, Backbone) else ModuleBackbone(given, self.stream.input_shape)
 
     @property
     def model(self) -> nn.Module:
@@ -56,6 +58,11 @@ class KernelContinualLearner:
     def learn(self, task: Task, on_step: OnStep = lambda _: None) -> None:
         """Learn one task. Earlier tasks are not looked at again."""
         self._run.learn(task, on_step)
+        if self._run.diverged:
+            raise KclError(
+                f"the loss of task {task.index} stopped being finite; the weights are those before that step; "
+                "a lower lr may help"
+            )
 
     def accuracy(self, task: Task) -> float:
         """Percent of a learned task's test samples answered correctly, with the weights as they are now."""
@@ -63,7 +70,13 @@ class KernelContinualLearner:
 
     def logits(self, inputs: Any, task: Task | int) -> Tensor:
         """Scores of the task's classes, in the order of `task.classes`, for inputs as the stream stores them."""
-        return self._run.logits(torch.as_tensor(inputs), task)
+        queries = torch.as_tensor(inputs)
+        if tuple(queries.shape[1:]) != tuple(self.stream.input_shape) or queries.ndim < 2:
+            raise KclError(
+                f"inputs have shape {tuple(queries.shape)}; expected queries of shape {tuple(self.stream.input_shape)}, "
+                "one after another along the first dimension"
+            )
+        return self._run.logits(queries, task)
 
     def predict(self, inputs: Any, task: Task | int) -> Tensor:
         """The label of each input, among the classes of a learned task."""

@@ -11,6 +11,15 @@ import zlib
 import numpy as np
 import torch
 
+from kcl.errors import KclError
+
+LARGEST_SEED = 2**63 - 1
+
+
+def check_seed(seed: int) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= LARGEST_SEED:
+        raise KclError(f"a seed must be a whole number from 0 to 2⁶³ − 1, not {seed!r}")
+
 
 def derive(seed: int, purpose: str, *indices: int) -> int:
     """A 64-bit seed for one purpose of one run; different addresses give unrelated seeds."""

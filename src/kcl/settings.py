@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +54,9 @@ class Settings:
     tau: float = _setting(0.01, "weight of the KL divergence", 0.0, stackable=True)
     monte_carlo_samples: int = _setting(1, "draws of ω per training step (L)", 1, 1000)
     test_draws: int = _setting(1, "draws of ω whose probabilities are averaged at test", 1, 1000)
-    ridge_strength: float = _setting(0.1, "initial l of λ = |l| + 0.01, at each task", 0.0, 1e6, stackable=True)
+    ridge_strength: float = _setting(
+        0.1, "initial l of λ = |l| + 0.01, at each task", above=0.0, high=1e6, stackable=True
+    )
     rbf_gamma: float = _setting(0.5, "γ of the RBF kernel and of its fixed random features", above=0.0, stackable=True)
     laplacian_gamma: float = _setting(0.25, "γ of the Laplacian kernel", above=0.0, stackable=True)
     polynomial_degree: int = _setting(3, "degree of the polynomial kernel", 1, 10)
@@ -144,7 +146,7 @@ def _check(field: dataclasses.Field[Any], value: Any) -> None:
             raise KclError(f"unknown {field.name} {value!r}; {nearest(value, list(limits['choices']))}")
         return
     fine = (
-        math.isfinite(value)
+        abs(value) <= sys.float_info.max  # false for nan, and for whole numbers no float can hold
         and (limits["low"] is None or value >= limits["low"])
         and (limits["high"] is None or value <= limits["high"])
         and (limits["above"] is None or value > limits["above"])

@@ -25,8 +25,8 @@ class ArrayStream(TaskSequence):
             raise KclError("a stream needs at least one task: give train=[(inputs, labels), …]")
         if test is not None and len(test) != len(train):
             raise KclError(f"train has {len(train)} tasks and test has {len(test)}; give one test pair per task")
-        self._train = [_tensors(*pair, f"train[{i}]") for i, pair in enumerate(train)]
-        self._test = [_tensors(*pair, f"test[{i}]") for i, pair in enumerate(test)] if test is not None else None
+        self._train = [_tensors(pair, f"train[{i}]") for i, pair in enumerate(train)]
+        self._test = [_tensors(pair, f"test[{i}]") for i, pair in enumerate(test)] if test is not None else None
         shapes = {tuple(inputs.shape[1:]) for inputs, _ in self._train + (self._test or [])}
         if len(shapes) != 1:
             raise KclError(f"all tasks must have inputs of one shape; these have {sorted(shapes)}")
@@ -51,8 +51,14 @@ class ArrayStream(TaskSequence):
         )
 
 
-def _tensors(inputs: Any, labels: Any, name: str) -> tuple[Tensor, Tensor]:
-    x, y = torch.as_tensor(inputs), torch.as_tensor(labels)
+def _tensors(pair: Pair, name: str) -> tuple[Tensor, Tensor]:
+    try:
+        inputs, labels = pair
+        x, y = torch.as_tensor(inputs), torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise KclError(
+            f"{name}: expected a pair (inputs, labels), an array of numbers and a list of integers: {error}"
+        ) from None
     if y.is_floating_point() or y.dtype == torch.bool or y.ndim != 1:
         raise KclError(f"{name}: labels must be a list of integers, not {y.ndim}-dimensional {y.dtype}")
     if x.ndim < 2 or len(x) != len(y):

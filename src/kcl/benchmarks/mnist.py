@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from kcl.benchmarks.task import Examples, Task, TaskSequence, View
 from kcl.data import digits, mnist
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
-from kcl.randomness import numpy_generator
+from kcl.randomness import check_seed, numpy_generator
 from kcl.shapes import Int
 
 
@@ -24,6 +24,7 @@ class MovedPixels(TaskSequence):
     def __init__(self, dataset: Dataset, tasks: int = 20, seed: int = 0, train_per_task: int | None = None) -> None:
         if tasks < 1:
             raise KclError(f"tasks must be at least 1, not {tasks}")
+        check_seed(seed)
         available = len(dataset.train_labels)
         if train_per_task is not None and not 1 <= train_per_task <= available:
             raise KclError(f"train_per_task must lie in 1 … {available} for {dataset.name}, not {train_per_task}")
@@ -35,7 +36,7 @@ class MovedPixels(TaskSequence):
         self.class_labels = tuple(range(len(dataset.class_names)))
 
     @abstractmethod
-    def pixel_map(self, index: int) -> Int[Tensor, p] | None:
+    def pixel_map(self, index: int) -> Int[Tensor, " p"] | None:
         """Which stored pixel task `index` shows at each place; None for the images as they are."""
 
     def task(self, index: int) -> Task:
@@ -57,7 +58,7 @@ class MovedPixels(TaskSequence):
 class PermutedPixels(MovedPixels):
     """Task 0 shows the images as they are; every later task permutes the pixels in its own way."""
 
-    def pixel_map(self, index: int) -> Int[Tensor, p] | None:
+    def pixel_map(self, index: int) -> Int[Tensor, " p"] | None:
         if index == 0:
             return None
         pixels = int(np.prod(self.input_shape))
@@ -72,22 +73,29 @@ class RotatedPixels(MovedPixels):
     def angle(self, index: int) -> float:
         return self.step_degrees * (index - numpy_generator(self.seed, "angle", index).random())
 
-    def pixel_map(self, index: int) -> Int[Tensor, p]:
+    def pixel_map(self, index: int) -> Int[Tensor, " p"]:
         return rotation_map(self.input_shape[-1], self.angle(index))
 
 
-def rotation_map(side: int, degrees: float) -> Int[Tensor, p]:
-    """The pixel map of a counter-clockwise rotation about the centre of a side × side image.
+def rotation_map(side: int, degrees: float) -> Int[Tensor, " p"]:
+    """The pixel map of a counter-clockwise rotation about the centre of a side × side image, nearest neighbour.
 
-    The map is found by rotating an image of pixel numbers (from 1, so that 0 marks what comes from outside).
+    Computed as Pillow's `Image.rotate` does, in 16.16 fixed point, so that the images are Pillow's to the last pixel;
+    `grid_sample` differs from it in a few pixels at about one angle in fifteen.
     """
-    radians = torch.deg2rad(torch.tensor(degrees, dtype=torch.float64))
-    cosine, sine = torch.cos(radians), torch.sin(radians)
-    matrix = torch.stack([torch.stack([cosine, -sine, 0 * cosine]), torch.stack([sine, cosine, 0 * cosine])])
-    numbers = torch.arange(1, side * side + 1, dtype=torch.float64).view(1, 1, side, side)
-    grid = F.affine_grid(matrix[None], [1, 1, side, side], align_corners=False)
-    rotated = F.grid_sample(numbers, grid, mode="nearest", padding_mode="zeros", align_corners=False)
-    return rotated.flatten().round().long() - 1
+    radians = -math.radians(degrees % 360.0)
+    cosine, sine, centre = round(math.cos(radians), 15), round(math.sin(radians), 15), side / 2.0
+    x_start = _fixed(centre - cosine * centre - sine * centre + 0.5 * (cosine + sine))
+    y_start = _fixed(centre + sine * centre - cosine * centre + 0.5 * (cosine - sine))
+    row, column = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
+    x = (x_start + _fixed(cosine) * column + _fixed(sine) * row) >> 16
+    y = (y_start + _fixed(-sine) * column + _fixed(cosine) * row) >> 16
+    inside = (x >= 0) & (x < side) & (y >= 0) & (y < side)
+    return torch.where(inside, y * side + x, -1).flatten()
+
+
+def _fixed(value: float) -> int:
+    return math.floor(value * 65536.0 + 0.5)
 
 
 class PermutedMNIST(PermutedPixels):

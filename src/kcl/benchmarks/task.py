@@ -19,8 +19,8 @@ class Examples:
     """Some rows of a stored array. Tasks and runs share the array; none copies it."""
 
     inputs: Shaped[Tensor, "rows ..."]
-    rows: Int[Tensor, n]
-    labels: Int[Tensor, n]
+    rows: Int[Tensor, " n"]
+    labels: Int[Tensor, " n"]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -39,7 +39,7 @@ class View:
     mean and standard deviation (per channel) are taken out.
     """
 
-    pixel_map: Int[Tensor, p] | None = None
+    pixel_map: Int[Tensor, " p"] | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
 

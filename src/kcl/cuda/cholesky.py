@@ -1,34 +1,43 @@
-"""Cholesky factorisation and solve of many small symmetric positive definite matrices at once.
+"""Factorisation and solve of many small symmetric positive definite systems at once.
 
-On a GPU, PyTorch's batched routines for 200 × 200 take several milliseconds and some cannot be captured in a CUDA
-graph; one Triton program per matrix does it in a fraction of that (`benches/solve.py`).
+On a GPU, PyTorch's batched routines take most of a millisecond for 200 × 200, and some of them cannot be captured in a
+CUDA graph. `cholesky.cu` gives every matrix a thread block that keeps it in registers; `benches/solve.py` compares
+it with three other ways. It is compiled at run time by PyTorch itself, for each number of 16 × 16 blocks once.
 """
 
 from __future__ import annotations
 
+import math
+from functools import cache
+from importlib import resources
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from kcl.cuda import triton_available
 from kcl.shapes import Float
 
-LARGEST = 512
-_BLOCK, _PRECISION, _WARPS = 32, "tf32x3", 8
+LARGEST = 256
+"""The largest matrix whose triangle fits the registers of one thread block."""
 
 
-def factorise(gram: Float[Tensor, "*s m m"], strength: Float[Tensor, "*s"]) -> tuple[Tensor, Tensor]:
-    """The Cholesky factor of K + λI, and (with Triton) its inverted diagonal blocks; for use with `solve` only."""
-    if _suits(gram):
-        return _factorise_triton(gram, strength)
+def factorise_and_solve(
+    gram: Float[Tensor, "*s m m"], targets: Float[Tensor, "*s m c"], strength: Float[Tensor, "*s"]
+) -> tuple[Float[Tensor, "*s m c"], Tensor]:
+    """(K + λI)⁻¹ Y, and the Cholesky factor of K + λI in a form that `solve` understands."""
+    if _suits(targets):
+        return torch.ops.kcl.factorise_and_solve(gram, targets, strength)
     shifted = gram.clone()
     shifted.diagonal(dim1=-2, dim2=-1).add_(strength[..., None])
-    return torch.linalg.cholesky_ex(shifted)[0], gram.new_empty(0)
+    factor, failed = torch.linalg.cholesky_ex(shifted)
+    factor = factor.masked_fill((failed != 0)[..., None, None], math.nan)  # half a factor would look like a whole one
+    return solve(factor, targets), factor
 
 
-def solve(factor: Tensor, inverse: Tensor, targets: Float[Tensor, "*s m c"]) -> Float[Tensor, "*s m c"]:
+def solve(factor: Tensor, targets: Float[Tensor, "*s m c"]) -> Float[Tensor, "*s m c"]:
     """(L Lᵀ)⁻¹ Y."""
-    if inverse.numel():
-        return _solve_triton(factor, inverse, targets)
+    if _suits(targets):
+        return torch.ops.kcl.solve(factor, targets)
     if not factor.is_cuda:
         return torch.cholesky_solve(targets, factor)
     # cholesky_solve may call MAGMA, which cannot be captured in a CUDA graph.
@@ -36,33 +45,53 @@ def solve(factor: Tensor, inverse: Tensor, targets: Float[Tensor, "*s m c"]) -> 
     return torch.linalg.solve_triangular(factor.mT, half, upper=True)
 
 
-def _suits(gram: Tensor) -> bool:
-    return gram.is_cuda and gram.dtype == torch.float32 and gram.shape[-1] <= LARGEST and triton_available()
+def _suits(targets: Tensor) -> bool:
+    small = targets.shape[-2] <= LARGEST and targets.dtype == torch.float32
+    return small and targets.is_cuda and hasattr(torch.cuda, "_compile_kernel")
 
 
-def _factorise_triton(gram: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
-    from kcl.cuda import cholesky_kernel
-
-    size = gram.shape[-1]
-    flat = gram.reshape(-1, size, size)
-    flat = flat if flat.stride(-1) == 1 else flat.contiguous()
-    padded = max(_BLOCK, 1 << (size - 1).bit_length())
-    factor = gram.new_empty(*gram.shape[:-2], padded, padded)
-    inverse = gram.new_empty(*gram.shape[:-2], padded, _BLOCK)
-    cholesky_kernel.factorise[(len(flat),)](
-        flat, strength.contiguous(), factor, inverse, size, flat.stride(0), flat.stride(1),
-        padded, _BLOCK, _PRECISION, num_warps=_WARPS,
-    )  # fmt: skip
-    return factor, inverse
+def _blocks(targets: Tensor) -> int:
+    return -(-targets.shape[-2] // 16)
 
 
-def _solve_triton(factor: Tensor, inverse: Tensor, targets: Tensor) -> Tensor:
-    from kcl.cuda import cholesky_kernel
+@cache
+def _kernel(name: str, blocks: int) -> Any:
+    source = resources.files("kcl.cuda").joinpath("cholesky.cu").read_text()
+    return torch.cuda._compile_kernel(f"#define BLOCKS {blocks}\n{source}", name)
 
-    *batch, size, classes = targets.shape
-    padded, width = factor.shape[-1], max(16, 1 << (classes - 1).bit_length())
-    out = targets.new_empty(*batch, padded, width)
-    cholesky_kernel.solve[(out.numel() // (padded * width),)](
-        factor, inverse, targets.contiguous(), out, size, classes, padded, _BLOCK, width, _PRECISION, num_warps=_WARPS
-    )
-    return out[..., :size, :classes]
+
+def _launch(name: str, targets: Tensor, *tensors: Tensor) -> None:
+    size, classes = targets.shape[-2:]
+    grid = (targets.numel() // (size * classes), -(-classes // 16), 1)
+    _kernel(name, _blocks(targets))(grid, (256, 1, 1), [*tensors, size, classes])
+
+
+# As operators of their own the launches can be traced and compiled around.
+
+
+@torch.library.custom_op("kcl::factorise_and_solve", mutates_args=())
+def _factorise_and_solve(gram: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
+    gram, targets, strength = gram.contiguous(), targets.contiguous(), strength.contiguous()
+    out, side = torch.empty_like(targets), 16 * _blocks(targets)
+    factor = gram.new_empty(*gram.shape[:-2], side, side)
+    _launch("factorise_and_solve", targets, gram, targets, strength, factor, out)
+    return out, factor
+
+
+@_factorise_and_solve.register_fake
+def _(gram: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG001
+    side = 16 * _blocks(targets)
+    return targets.new_empty(targets.shape), gram.new_empty(*gram.shape[:-2], side, side)
+
+
+@torch.library.custom_op("kcl::solve", mutates_args=())
+def _solve(factor: Tensor, targets: Tensor) -> Tensor:
+    factor, targets = factor.contiguous(), targets.contiguous()
+    out = torch.empty_like(targets)
+    _launch("solve", targets, factor, targets, out)
+    return out
+
+
+@_solve.register_fake
+def _(factor: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG001
+    return targets.new_empty(targets.shape)

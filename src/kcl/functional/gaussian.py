@@ -13,8 +13,8 @@ from kcl.shapes import Float
 class DiagonalGaussian(NamedTuple):
     """N(mean, diag(exp(log_variance))) in d dimensions."""
 
-    mean: Float[Tensor, d]
-    log_variance: Float[Tensor, d]
+    mean: Float[Tensor, " d"]
+    log_variance: Float[Tensor, " d"]
 
 
 def standard_normal_like(other: DiagonalGaussian) -> DiagonalGaussian:
@@ -35,4 +35,4 @@ def kl_divergence(q: DiagonalGaussian, p: DiagonalGaussian) -> Float[Tensor, ""]
     """
     log_ratio = q.log_variance - p.log_variance
     distance = (q.mean - p.mean).square() * torch.exp(-p.log_variance)
-    return 0.5 * (torch.exp(log_ratio) - log_ratio - 1.0 + distance).sum(-1)
+    return 0.5 * (torch.expm1(log_ratio) - log_ratio + distance).sum(-1)

@@ -43,7 +43,7 @@ def laplacian(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"], gamma: float | T
 
 
 def fourier_features(
-    x: Float[Tensor, "n d"], frequencies: Float[Tensor, "D d"], phases: Float[Tensor, D]
+    x: Float[Tensor, "n d"], frequencies: Float[Tensor, "D d"], phases: Float[Tensor, " D"]
 ) -> Float[Tensor, "n D"]:
     """Random Fourier features ψ(x) = √(2/D) cos(ωx + b) (Eq. 7).
 
@@ -89,5 +89,5 @@ def laplacian_kernel(gamma: float | Tensor = 0.25) -> Kernel:
     return Kernel(_unchanged, partial(laplacian, gamma=gamma))
 
 
-def fourier_kernel(frequencies: Float[Tensor, "D d"], phases: Float[Tensor, D]) -> Kernel:
+def fourier_kernel(frequencies: Float[Tensor, "D d"], phases: Float[Tensor, " D"]) -> Kernel:
     return Kernel(partial(fourier_features, frequencies=frequencies, phases=phases), linear)

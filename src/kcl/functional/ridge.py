@@ -41,15 +41,14 @@ class _Dual(_Ridge):
     """
 
     @staticmethod
-    def forward(gram: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        factor, inverse = cholesky.factorise(gram, strength)
-        return cholesky.solve(factor, inverse, targets), factor, inverse
+    def forward(gram: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
+        return cholesky.factorise_and_solve(gram, targets, strength)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        _, dual, factor, inverse = ctx.saved_tensors
-        solved = cholesky.solve(factor, inverse, grad)
+        _, dual, factor = ctx.saved_tensors
+        solved = cholesky.solve(factor, grad)
         return -(solved @ dual.mT), solved, -(solved * dual).sum((-2, -1))
 
     @staticmethod
@@ -63,16 +62,15 @@ class _Primal(_Ridge):
     """
 
     @staticmethod
-    def forward(features: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        factor, inverse = cholesky.factorise(features @ features.mT, strength)
-        dual = cholesky.solve(factor, inverse, targets)
-        return (dual.mT @ features).mT, dual, factor, inverse  # the order of the product that BLAS is quick at
+    def forward(features: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        dual, factor = cholesky.factorise_and_solve(features @ features.mT, targets, strength)
+        return (dual.mT @ features).mT, dual, factor  # the order of the product that BLAS is quick at
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        features, primal, dual, factor, inverse = ctx.saved_tensors
-        solved = cholesky.solve(factor, inverse, features @ grad)
+        features, primal, dual, factor = ctx.saved_tensors
+        solved = cholesky.solve(factor, features @ grad)
         left = torch.cat([dual, solved], dim=-1)
         right = torch.cat([grad.mT - solved.mT @ features, -primal.mT], dim=-2)
         return left @ right, solved, -(solved * dual).sum((-2, -1))

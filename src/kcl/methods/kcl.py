@@ -89,14 +89,14 @@ class KernelContinualLearning(Method):
         model: KernelModel,
         memory: Memory,
         inputs: Float[Tensor, "n ..."],
-        labels: Int[Tensor, n],
+        labels: Int[Tensor, " n"],
         noise: Noise,
     ) -> Float[Tensor, ""]:
         """The negative of the empirical objective (Eq. 11): cross-entropy averaged over L draws of ω, plus τ·KL."""
         # The batch goes first: where BatchNorm keeps running statistics, the coreset is their last word, as published.
         batch, coreset = map(self._normalise, model.backbone.forward_parts([inputs, memory["inputs"]], noise))
         features, sizes = torch.cat([coreset, batch]), (len(coreset), len(batch))
-        head, targets = model.head(), memory["targets"].float()
+        head, targets = model.head(), memory["targets"].to(features.dtype)
         posterior, prior = self._gaussians(model, coreset, batch)
         draws = self.settings.monte_carlo_samples if posterior else 1
         loss = inputs.new_zeros(())
@@ -120,7 +120,7 @@ class KernelContinualLearning(Method):
         features = self._normalise(model.backbone(memory["inputs"]))
         posterior, _ = self._gaussians(model, features)
         head = HeadState(memory["strength"], memory["scale"], memory["shift"])
-        targets = memory["targets"].float()
+        targets = memory["targets"].to(features.dtype)
         fitted = []
         for _ in range(self.settings.test_draws if posterior else 1):
             kernel = self._kernel(model, posterior, noise)

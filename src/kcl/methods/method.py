@@ -61,7 +61,7 @@ class Method(ABC):
         model: Any,
         memory: Memory,
         inputs: Float[Tensor, "n ..."],
-        labels: Int[Tensor, n],
+        labels: Int[Tensor, " n"],
         noise: Noise,
     ) -> Float[Tensor, ""]:
         """What a training step minimises."""

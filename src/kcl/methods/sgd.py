@@ -42,7 +42,7 @@ class NaiveSGD(Method):
         model: LinearModel,
         memory: Memory,
         inputs: Float[Tensor, "n ..."],
-        labels: Int[Tensor, n],
+        labels: Int[Tensor, " n"],
         noise: Noise,
     ) -> Float[Tensor, ""]:
         return F.cross_entropy(model(inputs, memory["classes"], noise), labels)

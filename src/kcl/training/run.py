@@ -13,7 +13,7 @@ from kcl.benchmarks.task import Examples, Task, View
 from kcl.errors import KclError
 from kcl.methods.method import Memory, Method
 from kcl.nets.backbone import Backbone
-from kcl.randomness import derive, numpy_generator
+from kcl.randomness import check_seed, derive, numpy_generator
 from kcl.settings import Settings
 from kcl.shapes import Float, Int, Shaped
 from kcl.training.noise import RunNoise
@@ -46,9 +46,10 @@ class Run:
     def __init__(
         self, method: Method, make_backbone: Callable[[], Backbone], seed: int, device: str | torch.device = "cpu"
     ) -> None:
+        check_seed(seed)
         self.method = method
         self.seed = seed
-        self.device = torch.device(device)
+        self.device = check_device(device)
         self.kept: dict[int, Kept] = {}
         self.diverged = False
         self._version = 0
@@ -72,7 +73,7 @@ class Run:
         optimizer = torch.optim.SGD(
             parameters, lr=learning_rate(settings, task.index), momentum=settings.momentum, fused=True
         )
-        steps = settings.epochs * -(-len(positions) // settings.batch_size)
+        steps = settings.epochs * len(self._sizes(len(positions)))
         for step, batch in enumerate(self._batches(task, positions), start=1):
             inputs = view(train.inputs[train.rows[batch]])
             loss = self.method.loss(self.model, working, inputs, train.labels[batch], noise)
@@ -83,16 +84,19 @@ class Run:
                 self.diverged = True
                 break
             optimizer.step()
+            self._version += 1
             on_step(Step(step, steps, value))
         with torch.no_grad():
             self.kept[task.index] = Kept(self.method.end_task(self.model, memory), task.classes, view)
-        self._version += 1
 
-    def _batches(self, task: Task, positions: Any) -> Iterator[Int[Tensor, n]]:
+    def _batches(self, task: Task, positions: Any) -> Iterator[Int[Tensor, " n"]]:
         """The training positions in an order of the run's own, cut into batches; the last may be smaller."""
         for epoch in range(self.method.settings.epochs):
             order = batch_order(self.seed, task.index, epoch, positions)
-            yield from torch.from_numpy(order).to(self.device).split(self.method.settings.batch_size)
+            yield from torch.from_numpy(order).to(self.device).split(self._sizes(len(order)))
+
+    def _sizes(self, length: int) -> list[int]:
+        return batch_sizes(self.model, length, self.method.settings.batch_size)
 
     def _here(self, examples: Examples) -> Examples:
         """Examples on the run's device; a stored array is moved once, as bytes, and stays."""
@@ -157,6 +161,25 @@ def build_model(method: Method, make_backbone: Callable[[], Backbone], seed: int
     with torch.random.fork_rng(devices=[]):  # the initialisers draw from the global generator only
         torch.manual_seed(derive(seed, "initial weights"))
         return method.build(make_backbone())
+
+
+def check_device(device: str | torch.device) -> torch.device:
+    device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise KclError(f"device {str(device)!r}: PyTorch finds no CUDA GPU here; use 'cpu'")
+    return device
+
+
+def batch_sizes(model: nn.Module, length: int, batch: int) -> list[int]:
+    """An epoch's batches; the last may be smaller. Where samples of a pass mix it is not left with one sample,
+    whose batch statistics would not exist: that sample joins the batch before it.
+    """
+    sizes = [batch] * (length // batch) + [length % batch] * (length % batch > 0)
+    if sizes[-1] == 1 and getattr(model.get_submodule("backbone"), "mixes_samples", False):
+        if len(sizes) == 1 or batch == 1:
+            raise KclError("a backbone with BatchNorm needs batches of at least two samples to learn from")
+        sizes[-2:] = [sizes[-2] + 1]
+    return sizes
 
 
 def learning_rate(settings: Settings, task_index: int) -> float:

@@ -24,7 +24,16 @@ from kcl.shapes import Float, Int
 from kcl.training.graph import GraphedStep, Watcher
 from kcl.training.learner import Learner
 from kcl.training.noise import PhiloxSource, Recorder, Replay, Request, RunNoise, SeparateSource, Source
-from kcl.training.run import OnStep, batch_order, build_model, learning_rate, memory_use, seen
+from kcl.training.run import (
+    OnStep,
+    batch_order,
+    batch_sizes,
+    build_model,
+    check_device,
+    learning_rate,
+    memory_use,
+    seen,
+)
 
 
 class CannotStack(Exception):
@@ -41,7 +50,7 @@ class StackedRuns(Learner):
         seeds: Sequence[int],
         device: str | torch.device,
     ) -> None:
-        self.methods, self.seeds, self.device = methods, seeds, torch.device(device)
+        self.methods, self.seeds, self.device = methods, seeds, check_device(device)
         self.method, self.count = methods[0], len(seeds)
         self.answers_unseen = self.method.answers_unseen
         self.models = [
@@ -197,7 +206,7 @@ class StackedState:
         self.rate.copy_(torch.tensor(rates)[:, None])
         self.momentum.copy_(torch.tensor(momenta)[:, None])
 
-    def descend(self, losses: Float[Tensor, "s"]) -> None:
+    def descend(self, losses: Float[Tensor, " s"]) -> None:
         """One step of SGD with momentum. A run whose loss is not finite stops for good, as it was before the step."""
         leaves = [tensor for tensor in self.parameters.values() if tensor.requires_grad]
         gradients = torch.autograd.grad(losses.sum(), leaves, allow_unused=True, materialize_grads=True)
@@ -242,11 +251,11 @@ class _Trainer:
         self.length, self.batch, self.epochs = examples.length, settings.batch_size, settings.epochs
         self.inputs, self.labels = examples.in_order(0)
         self.cursor = torch.zeros(1, dtype=torch.int64, device=learner.device)
-        self.steps = self.epochs * -(-self.length // self.batch)
+        self.plan = batch_sizes(learner.models[0], self.length, self.batch)
+        self.steps = self.epochs * len(self.plan)
         self.done = torch.zeros(1, dtype=torch.int64, device=learner.device)
         self.losses = torch.zeros(self.steps, learner.count, device=learner.device)
-        self.sizes = [size for size in (self.batch, self.length % self.batch) if size and size <= self.length]
-        self.requests = {size: self._requests(size) for size in self.sizes}
+        self.requests = {size: self._requests(size) for size in set(self.plan)}
         self.graphs: dict[int, GraphedStep] = {}
         self.sources: dict[int, Source] = {}
 
@@ -261,7 +270,7 @@ class _Trainer:
 
     def rehearse(self) -> None:
         self._renew_noise(0)
-        self._step(self.sizes[0])
+        self._step(self.plan[0])
 
     def train(self, index: int, working: Memory, examples: _Examples, on_step: OnStep) -> None:
         for name, tensor in working.items():
@@ -276,10 +285,9 @@ class _Trainer:
             self.inputs.copy_(inputs)
             self.labels.copy_(labels)
             self.cursor.zero_()
-            for size, times in zip((self.batch, self.length % self.batch), (self.length // self.batch, 1), strict=True):
-                for _ in range(times if size else 0):
-                    self._run_step(size)
-                    watcher.one_more()
+            for size in self.plan:
+                self._run_step(size)
+                watcher.one_more()
         watcher.finish()
 
     def _run_step(self, size: int) -> None:
@@ -318,8 +326,8 @@ class _Trainer:
 
     def _renew_noise(self, index: int) -> None:
         """The noise of a new task. Batches of both sizes draw from one sequence of steps."""
-        fresh = {size: self.learner.source(self.requests[size], "training noise", index) for size in self.sizes}
-        first = fresh[self.sizes[0]]
+        fresh = {size: self.learner.source(asked, "training noise", index) for size, asked in self.requests.items()}
+        first = fresh[self.plan[0]]
         for size, source in fresh.items():
             source.share(first)
             if size in self.sources:
