@@ -73,7 +73,7 @@ class KernelContinualLearner:
         queries = torch.as_tensor(inputs)
         if tuple(queries.shape[1:]) != tuple(self.stream.input_shape) or queries.ndim < 2:
             raise KclError(
-                f"inputs have shape {tuple(queries.shape)}; expected queries of shape {tuple(self.stream.input_shape)}, "
+                f"inputs have shape {tuple(queries.shape)}; expected {tuple(self.stream.input_shape)} for each query, "
                 "one after another along the first dimension"
             )
         return self._run.logits(queries, task)

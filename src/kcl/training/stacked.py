@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from kcl.benchmarks.task import Task, View
 from kcl.errors import KclError
@@ -49,10 +50,12 @@ class StackedRuns(Learner):
         make_backbones: Sequence[Callable[[], Backbone]],
         seeds: Sequence[int],
         device: str | torch.device,
+        compiled: bool = False,
     ) -> None:
+        """`compiled`: PyTorch's compiler fuses the step. That takes it a while, so it pays for long runs only."""
         self.methods, self.seeds, self.device = methods, seeds, check_device(device)
         self.method, self.count = methods[0], len(seeds)
-        self.answers_unseen = self.method.answers_unseen
+        self.answers_unseen, self.compiled = self.method.answers_unseen, compiled
         self.models = [
             build_model(method, make, seed).to(self.device)
             for method, make, seed in zip(methods, make_backbones, seeds, strict=True)
@@ -135,11 +138,10 @@ class StackedRuns(Learner):
         """function(model, *arguments) for every run at once: arguments carry the runs in their first dimension."""
         call = _Call(self.models[0], function)
 
-        def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], arguments: Any) -> Any:
-            lent = {f"model.{name}": tensor for name, tensor in (parameters | buffers).items()}
-            return functional_call(call, lent, arguments)
+        def one(state: dict[str, Tensor], arguments: Any) -> Any:
+            return functional_call(call, {f"model.{name}": tensor for name, tensor in state.items()}, arguments)
 
-        return vmap(one)(self.state.parameters, self.state.buffers, arguments)
+        return vmap(one)(self.state.parameters | self.state.buffers, arguments)
 
     def source(self, requests: Sequence[Request], purpose: str, index: int) -> Source:
         if self.device.type == "cpu":
@@ -206,15 +208,13 @@ class StackedState:
         self.rate.copy_(torch.tensor(rates)[:, None])
         self.momentum.copy_(torch.tensor(momenta)[:, None])
 
-    def descend(self, losses: Float[Tensor, " s"]) -> None:
+    @torch.no_grad()
+    def descend(self, losses: Float[Tensor, " s"], gradients: Sequence[Tensor]) -> None:
         """One step of SGD with momentum. A run whose loss is not finite stops for good, as it was before the step."""
-        leaves = [tensor for tensor in self.parameters.values() if tensor.requires_grad]
-        gradients = torch.autograd.grad(losses.sum(), leaves, allow_unused=True, materialize_grads=True)
-        with torch.no_grad():
-            torch._foreach_copy_(self._gradients, gradients)
-            self.alive.logical_and_(torch.isfinite(losses.detach())[:, None])
-            self.velocity.mul_(self.momentum).add_(self.gradient)
-            self.flat.copy_(torch.where(self.alive, self.flat - self.rate * self.velocity, self.flat))
+        torch._foreach_copy_(self._gradients, list(gradients))
+        self.alive.logical_and_(torch.isfinite(losses)[:, None])
+        self.velocity.mul_(self.momentum).add_(self.gradient)
+        self.flat.copy_(torch.where(self.alive, self.flat - self.rate * self.velocity, self.flat))
 
     def everything(self) -> list[Tensor]:
         """What a step changes."""
@@ -257,6 +257,7 @@ class _Trainer:
         self.losses = torch.zeros(self.steps, learner.count, device=learner.device)
         self.requests = {size: self._requests(size) for size in set(self.plan)}
         self.graphs: dict[int, GraphedStep] = {}
+        self.compiled: dict[int, Callable[..., Sequence[Tensor]]] = {}
         self.sources: dict[int, Source] = {}
 
     def suits(self, working: Memory, examples: _Examples) -> bool:
@@ -299,17 +300,35 @@ class _Trainer:
             self.graphs[size] = GraphedStep(lambda: self._step(size), changed)
         self.graphs[size]()
 
+    @torch.no_grad()
     def _step(self, size: int) -> None:
         """One batch of every run, from the cursor on: draw, loss, gradient, update. Nothing leaves the device."""
         source = self.sources[size]
         source.draw()
         places = self.cursor + torch.arange(size, device=self.learner.device)
         inputs, labels = self.inputs.index_select(1, places), self.labels.index_select(1, places)
-        losses = self.learner.over_runs(self._loss, self.memory, inputs, labels, source.drawn)
-        self.state.descend(losses)
-        self.losses.index_copy_(0, self.done, losses.detach()[None])
+        losses, *gradients = self._computed(size)(inputs, labels, *source.drawn)
+        self.state.descend(losses, gradients)
+        self.losses.index_copy_(0, self.done, losses[None])
         self.cursor += size
         self.done += 1
+
+    def _computed(self, size: int) -> Callable[..., Sequence[Tensor]]:
+        """Losses and gradients of a batch of `size`: as they stand, or traced and compiled."""
+        if not self.learner.compiled:
+            return self._losses_and_gradients
+        if size not in self.compiled:
+            batch = self.inputs[:, :size], self.labels[:, :size]
+            traced = make_fx(self._losses_and_gradients)(*batch, *self.sources[size].drawn)
+            self.compiled[size] = torch.compile(traced, dynamic=False, fullgraph=True)
+        return self.compiled[size]
+
+    def _losses_and_gradients(self, inputs: Tensor, labels: Tensor, *drawn: Tensor) -> list[Tensor]:
+        with torch.enable_grad():
+            losses = self.learner.over_runs(self._loss, self.memory, inputs, labels, list(drawn))
+            leaves = [tensor for tensor in self.state.parameters.values() if tensor.requires_grad]
+            gradients = torch.autograd.grad(losses.sum(), leaves, allow_unused=True, materialize_grads=True)
+        return [losses.detach(), *gradients]
 
     def _loss(self, model: nn.Module, memory: Memory, inputs: Tensor, labels: Tensor, drawn: list[Tensor]) -> Tensor:
         return self.learner.method.loss(model, memory, self.view.scale(inputs), labels, Replay(drawn))

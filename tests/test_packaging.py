@@ -1,0 +1,14 @@
+"""The core imports where only PyTorch and NumPy are installed."""
+
+import subprocess
+import sys
+
+HEAVY = ("pooch", "tqdm", "sklearn", "matplotlib", "PIL", "jaxtyping", "beartype", "triton", "torchvision")
+
+
+def test_the_core_imports_with_torch_and_numpy_alone() -> None:
+    blocked = "\n".join(f"sys.modules[{name!r}] = None" for name in HEAVY)
+    code = f"import sys\n{blocked}\nimport kcl, kcl.cli\nkcl.cli.main(['list', 'kernels'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "vrf" in done.stdout
