@@ -28,7 +28,8 @@ from kcl.settings import Settings
 from kcl.training.learner import Learner, SeparateRuns
 from kcl.training.run import Run
 from kcl.training.runner import OnProgress, Outcome, run_streams
-from kcl.training.stacked import CannotStack, StackedRuns
+from kcl.training.stacked import StackedRuns
+from kcl.training.state import CannotStack
 
 
 @dataclass(frozen=True)

@@ -1,49 +1,88 @@
 // Cholesky factorisation and solve of one small symmetric positive definite matrix per thread block.
 //
 // The lower triangle lives in the registers of 16 x 16 threads: thread (ty, tx) holds the elements (16a + ty, 16b + tx)
-// for all blocks b <= a. One column at a time is shown to all threads through shared memory. The right-hand sides
-// ride along as further rows, so that the factorisation also does the forward substitution.
+// for all blocks b <= a. Sixteen columns at a time are finished, shown to all threads through shared memory and taken
+// out of the rest. The right-hand sides ride along as further rows: class ty, index 16b + tx, so that the
+// factorisation also does the forward substitution. The sixteen threads of one ty are half a warp: what they need of
+// each other they shuffle.
 //
 // BLOCKS, the number of 16-blocks, is set when compiling. Rows beyond m are those of the identity.
 
 #define SIDE (16 * BLOCKS)
-#define FOR_BLOCKS(a, from, to) _Pragma("unroll") for (int a = (from); a < (to); a++)
+#define EVERYONE 0xffffffffu
+#define EACH(i, from, to) _Pragma("unroll") for (int i = (from); i < (to); i++)
+#define EACH_DOWN(i, from, to) _Pragma("unroll") for (int i = (from); i >= (to); i--)
+// Distances between rows of sixteen that keep a warp's accesses in different banks.
+#define ACROSS ((SIDE + 31) / 32 * 32 + 2)
+#define ALONG ((SIDE + 31) / 32 * 32 + 16)
 
-struct Block {
-    float lower[BLOCKS][BLOCKS];  // only b <= a is ever used
-    float right[BLOCKS];          // right-hand side of class ty at index 16b + tx
-    int tx, ty, m, c, first;      // first: the class of ty = 0
+struct Shared {
+    float panel[16 * ALONG];            // sixteen columns, or rows, of L
+    float diagonal[BLOCKS][16][17];     // the blocks on the diagonal of L
+    float inverse[SIDE];                // 1 / L_jj
+    float right[16][18];                // sixteen columns of the right-hand sides
 };
 
-static __device__ __forceinline__ void load_targets(Block& x, const float* targets) {
-    FOR_BLOCKS(b, 0, BLOCKS) {
+struct Thread {
+    float lower[BLOCKS][BLOCKS];        // only b < a is used once a column is finished
+    float right[BLOCKS];
+    int tx, ty, m, c, first;            // first: the class of ty = 0
+};
+
+static __device__ __forceinline__ Thread begin(int m, int c) {
+    Thread x;
+    x.tx = threadIdx.x & 15, x.ty = threadIdx.x >> 4, x.m = m, x.c = c, x.first = 16 * blockIdx.y;
+    return x;
+}
+
+static __device__ __forceinline__ void load_targets(Thread& x, const float* targets) {
+    EACH(b, 0, BLOCKS) {
         int j = 16 * b + x.tx, k = x.first + x.ty;
         x.right[b] = j < x.m && k < x.c ? targets[j * x.c + k] : 0.0f;
     }
 }
 
-static __device__ __forceinline__ void store_solution(const Block& x, float* out) {
-    FOR_BLOCKS(b, 0, BLOCKS) {
+static __device__ __forceinline__ void store_solution(const Thread& x, float* out) {
+    EACH(b, 0, BLOCKS) {
         int j = 16 * b + x.tx, k = x.first + x.ty;
         if (j < x.m && k < x.c) out[j * x.c + k] = x.right[b];
     }
 }
 
-// From the last row up: alpha_j = z_j / L_jj, then z_i -= L_ji alpha_j for i < j.
-static __device__ __forceinline__ void substitute_back(Block& x, float shown[2][SIDE + 16]) {
-    __syncthreads();
-    FOR_BLOCKS(r, 0, BLOCKS) {
-        const int k = BLOCKS - 1 - r;
+// Lower blocks of column k to the panel: column tx, row 16a + ty.
+static __device__ __forceinline__ void show_columns(const Thread& x, Shared& s, int k) {
+    EACH(a, k + 1, BLOCKS) s.panel[x.tx * ACROSS + 16 * a + x.ty] = x.lower[a][k];
+}
+
+// L' alpha = z, from the last block up.
+static __device__ __forceinline__ void substitute_back(Thread& x, Shared& s) {
+    EACH_DOWN(k, BLOCKS - 1, 0) {
+        __syncthreads();
+        EACH(b, 0, k) s.panel[x.ty * ALONG + 16 * b + x.tx] = x.lower[k][b];
+        __syncthreads();
         #pragma unroll 1
         for (int t = 15; t >= 0; t--) {
-            float* row = shown[t & 1];
-            if (x.ty == t) FOR_BLOCKS(b, 0, k + 1) row[16 * b + x.tx] = x.lower[k][b];
-            __syncthreads();
-            float alpha = __shfl_sync(0xffffffffu, x.right[k], t, 16) / row[16 * k + t];
+            float alpha = __shfl_sync(EVERYONE, x.right[k], t, 16) * s.inverse[16 * k + t];
             if (x.tx == t) x.right[k] = alpha;
-            else if (x.tx < t) x.right[k] -= row[16 * k + x.tx] * alpha;
-            FOR_BLOCKS(b, 0, k) x.right[b] -= row[16 * b + x.tx] * alpha;
+            else if (x.tx < t) x.right[k] -= s.diagonal[k][t][x.tx] * alpha;
+            EACH(b, 0, k) x.right[b] -= s.panel[t * ALONG + 16 * b + x.tx] * alpha;
         }
+    }
+}
+
+// The Cholesky factor of a 16 x 16 block in place, by one warp; lane tx (and tx + 16, which does the same) holds row tx.
+// The registers are turned by one place a step, so that one loop body serves all columns; what turns in is never used.
+static __device__ __forceinline__ void factorise_block(float block[16][17], float* inverse, int tx) {
+    float row[16];
+    EACH(j, 0, 16) row[j] = block[tx][j];
+    __syncwarp();
+    #pragma unroll 1
+    for (int t = 0; t < 16; t++) {
+        float root = rsqrtf(__shfl_sync(EVERYONE, row[0], t, 16));
+        float here = row[0] * root;
+        block[tx][t] = tx < t ? 0.0f : here;
+        if (tx == t) inverse[t] = root;
+        EACH(j, 1, 16) row[j - 1] = row[j] - here * __shfl_sync(EVERYONE, here, (t + j) & 15, 16);
     }
 }
 
@@ -51,73 +90,83 @@ static __device__ __forceinline__ void substitute_back(Block& x, float shown[2][
 extern "C" __global__ void __launch_bounds__(256)
 factorise_and_solve(const float* gram, const float* targets, const float* strength, float* factor, float* out,
                     int m, int c) {
-    __shared__ float shown[2][SIDE + 16];
-    Block x;
-    x.tx = threadIdx.x & 15, x.ty = threadIdx.x >> 4, x.m = m, x.c = c, x.first = 16 * blockIdx.y;
+    __shared__ Shared s;
+    Thread x = begin(m, c);
     gram += (size_t)blockIdx.x * m * m;
     float shift = strength[blockIdx.x];
-    FOR_BLOCKS(a, 0, BLOCKS) FOR_BLOCKS(b, 0, a + 1) {
+    EACH(a, 0, BLOCKS) EACH(b, 0, a + 1) {
         int i = 16 * a + x.ty, j = 16 * b + x.tx;
         float value = i < m && j < m ? gram[(size_t)i * m + j] : 0.0f;
         x.lower[a][b] = i == j ? (i < m ? value + shift : 1.0f) : value;
     }
     load_targets(x, targets + (size_t)blockIdx.x * m * c);
-    FOR_BLOCKS(k, 0, BLOCKS) {
+    EACH(k, 0, BLOCKS) {
+        s.diagonal[k][x.ty][x.tx] = x.lower[k][k];
+        __syncthreads();
+        if (threadIdx.x < 32) factorise_block(s.diagonal[k], s.inverse + 16 * k, x.tx);
+        __syncthreads();
+        // The rows below: x L_kk' = a, sixteen columns one after another, all rows at once.
         #pragma unroll 1
         for (int t = 0; t < 16; t++) {
-            float* column = shown[t & 1];
-            if (x.tx == t) {
-                FOR_BLOCKS(a, k, BLOCKS) column[16 * a + x.ty] = x.lower[a][k];
-                column[SIDE + x.ty] = x.right[k];
+            float below = s.diagonal[k][x.tx][t], inverse = s.inverse[16 * k + t];
+            EACH(a, k + 1, BLOCKS) {
+                float done = __shfl_sync(EVERYONE, x.lower[a][k], t, 16) * inverse;
+                x.lower[a][k] = x.tx == t ? done : x.tx > t ? x.lower[a][k] - done * below : x.lower[a][k];
             }
-            __syncthreads();
-            float root = 1.0f / sqrtf(column[16 * k + t]);
+            float done = __shfl_sync(EVERYONE, x.right[k], t, 16) * inverse;
+            x.right[k] = x.tx == t ? done : x.tx > t ? x.right[k] - done * below : x.right[k];
+        }
+        show_columns(x, s, k);
+        s.right[x.tx][x.ty] = x.right[k];
+        __syncthreads();
+        #pragma unroll 1
+        for (int t = 0; t < 16; t++) {
             float across[BLOCKS];
-            FOR_BLOCKS(b, k, BLOCKS) across[b] = column[16 * b + x.tx] * root;
-            float later = x.tx > t ? across[k] : 0.0f;  // columns up to this one are finished
-            FOR_BLOCKS(a, k, BLOCKS) {
-                float down = column[16 * a + x.ty] * root;
-                x.lower[a][k] = x.tx == t ? down : x.lower[a][k] - down * later;
-                FOR_BLOCKS(b, k + 1, a + 1) x.lower[a][b] -= down * across[b];
+            EACH(b, k + 1, BLOCKS) across[b] = s.panel[t * ACROSS + 16 * b + x.tx];
+            EACH(a, k + 1, BLOCKS) {
+                float down = s.panel[t * ACROSS + 16 * a + x.ty];
+                EACH(b, k + 1, a + 1) x.lower[a][b] -= down * across[b];
             }
-            float solved = column[SIDE + x.ty] * root;
-            x.right[k] = x.tx == t ? solved : x.right[k] - solved * later;
-            FOR_BLOCKS(b, k + 1, BLOCKS) x.right[b] -= solved * across[b];
+            float solved = s.right[t][x.ty];
+            EACH(b, k + 1, BLOCKS) x.right[b] -= solved * across[b];
         }
     }
     if (blockIdx.y == 0) {
         factor += (size_t)blockIdx.x * SIDE * SIDE;
-        FOR_BLOCKS(a, 0, BLOCKS) FOR_BLOCKS(b, 0, a + 1) {
-            factor[(16 * a + x.ty) * SIDE + 16 * b + x.tx] = x.lower[a][b];
+        EACH(a, 0, BLOCKS) EACH(b, 0, a + 1) {
+            float value = a == b ? s.diagonal[a][x.ty][x.tx] : x.lower[a][b];
+            factor[(16 * a + x.ty) * SIDE + 16 * b + x.tx] = value;
         }
     }
-    substitute_back(x, shown);
+    substitute_back(x, s);
     store_solution(x, out + (size_t)blockIdx.x * m * c);
 }
 
 // L L' alpha = Y with a factor that factorise_and_solve wrote.
 extern "C" __global__ void __launch_bounds__(256)
 solve(const float* factor, const float* targets, float* out, int m, int c) {
-    __shared__ float shown[2][SIDE + 16];
-    Block x;
-    x.tx = threadIdx.x & 15, x.ty = threadIdx.x >> 4, x.m = m, x.c = c, x.first = 16 * blockIdx.y;
+    __shared__ Shared s;
+    Thread x = begin(m, c);
     factor += (size_t)blockIdx.x * SIDE * SIDE;
-    FOR_BLOCKS(a, 0, BLOCKS) FOR_BLOCKS(b, 0, a + 1) {
-        x.lower[a][b] = factor[(16 * a + x.ty) * SIDE + 16 * b + x.tx];
+    EACH(a, 0, BLOCKS) {
+        EACH(b, 0, a) x.lower[a][b] = factor[(16 * a + x.ty) * SIDE + 16 * b + x.tx];
+        float value = factor[(16 * a + x.ty) * SIDE + 16 * a + x.tx];
+        s.diagonal[a][x.ty][x.tx] = value;
+        if (x.tx == x.ty) s.inverse[16 * a + x.tx] = 1.0f / value;
     }
     load_targets(x, targets + (size_t)blockIdx.x * m * c);
-    FOR_BLOCKS(k, 0, BLOCKS) {
+    EACH(k, 0, BLOCKS) {
+        __syncthreads();
+        show_columns(x, s, k);
+        __syncthreads();
         #pragma unroll 1
         for (int t = 0; t < 16; t++) {
-            float* column = shown[t & 1];
-            if (x.tx == t) FOR_BLOCKS(a, k, BLOCKS) column[16 * a + x.ty] = x.lower[a][k];
-            __syncthreads();
-            float solved = __shfl_sync(0xffffffffu, x.right[k], t, 16) / column[16 * k + t];
+            float solved = __shfl_sync(EVERYONE, x.right[k], t, 16) * s.inverse[16 * k + t];
             if (x.tx == t) x.right[k] = solved;
-            else if (x.tx > t) x.right[k] -= column[16 * k + x.tx] * solved;
-            FOR_BLOCKS(b, k + 1, BLOCKS) x.right[b] -= column[16 * b + x.tx] * solved;
+            else if (x.tx > t) x.right[k] -= s.diagonal[k][x.tx][t] * solved;
+            EACH(b, k + 1, BLOCKS) x.right[b] -= s.panel[t * ACROSS + 16 * b + x.tx] * solved;
         }
     }
-    substitute_back(x, shown);
+    substitute_back(x, s);
     store_solution(x, out + (size_t)blockIdx.x * m * c);
 }

@@ -1,0 +1,108 @@
+"""The parameters and the optimiser of many runs, as one tensor each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from kcl.methods.method import Memory
+from kcl.shapes import Float
+
+
+class CannotStack(Exception):
+    """These runs cannot be trained together; they can be trained one after another."""
+
+
+class StackedState:
+    """All parameters of all runs in one tensor, of which the models' own parameters become views.
+
+    So whatever a method does to one run's model is done to the stack, and one update moves everything.
+    """
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        template, runs = models[0], len(models)
+        # Large ones first: those are multiples of four, which keeps them aligned for the quick batched products.
+        named = sorted(template.named_parameters(), key=lambda item: -item[1].numel())
+        sizes = [parameter.numel() for _, parameter in named]
+        self.padding = -sum(sizes) % 64
+        device = named[0][1].device
+        self.flat = torch.zeros(runs, sum(sizes) + self.padding, device=device)
+        self.velocity = torch.zeros_like(self.flat)
+        self.alive = torch.ones(runs, 1, dtype=torch.bool, device=device)
+        self.momentum, self.rate = torch.zeros(runs, 1, device=device), torch.zeros(runs, 1, device=device)
+        self.sizes, self.shapes = sizes, {name: parameter.shape for name, parameter in named}
+        self.trained = [parameter.requires_grad for _, parameter in named]
+        for name, stacked in self.parameters().items():
+            for run, model in enumerate(models):
+                own = model.get_parameter(name)
+                stacked[run].copy_(own.detach())
+                own.data = stacked[run]
+        self.buffers: dict[str, Tensor] = {}
+        for name, _ in template.named_buffers():
+            self.buffers[name] = torch.stack([model.get_buffer(name) for model in models])
+            for run, model in enumerate(models):
+                model.get_buffer(name).data = self.buffers[name][run]
+
+    def parameters(self, flat: Tensor | None = None) -> dict[str, Float[Tensor, "s ..."]]:
+        """The parameters by name, as views of the one tensor."""
+        flat = self.flat if flat is None else flat
+        parts = flat.detach().split([*self.sizes, self.padding], dim=1)[: len(self.sizes)]
+        named = zip(parts, self.shapes.items(), strict=True)
+        return {name: part.view(len(flat), *shape) for part, (name, shape) in named}
+
+    def restart(self, rates: Sequence[float], momenta: Sequence[float]) -> None:
+        """Begin the optimiser anew for a task."""
+        self.velocity.zero_()
+        self.rate.copy_(torch.tensor(rates)[:, None])
+        self.momentum.copy_(torch.tensor(momenta)[:, None])
+
+    def optimiser(self) -> list[Tensor]:
+        """What `descend` works on."""
+        return [self.flat, self.velocity, self.alive, self.rate, self.momentum]
+
+    def changed(self) -> list[Tensor]:
+        """What a step changes."""
+        return [self.flat, self.velocity, self.alive, *self.buffers.values()]
+
+
+def descend(optimiser: Sequence[Tensor], losses: Float[Tensor, " s"], gradient: Float[Tensor, "s p"]) -> None:
+    """One step of SGD with momentum, in place. A run whose loss is not finite stops for good, as it was before."""
+    flat, velocity, alive, rate, momentum = optimiser
+    alive.logical_and_(torch.isfinite(losses)[:, None])
+    velocity.mul_(momentum).add_(gradient)
+    flat.copy_(torch.where(alive, flat - rate * velocity, flat))
+
+
+def over_runs(template: nn.Module, function: Callable[..., Any], state: dict[str, Tensor], *arguments: Any) -> Any:
+    """function(model, *arguments) for every run at once, a model like `template` lent each run's state in turn.
+
+    State and arguments carry the runs in their first dimension.
+    """
+    call = _Call(template, function)
+
+    def one(state: dict[str, Tensor], arguments: Any) -> Any:
+        return functional_call(call, {f"model.{name}": tensor for name, tensor in state.items()}, arguments)
+
+    return vmap(one)(state, arguments)
+
+
+class _Call(nn.Module):
+    """A function of a model as a module's forward, so that `functional_call` can lend it a run's parameters."""
+
+    def __init__(self, model: nn.Module, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.model, self.function = model, function
+
+    def forward(self, *arguments: Any) -> Any:
+        return self.function(self.model, *arguments)
+
+
+def stack_memories(memories: Sequence[Memory], device: torch.device) -> Memory:
+    shapes = [{name: tensor.shape for name, tensor in memory.items()} for memory in memories]
+    if any(other != shapes[0] for other in shapes):
+        raise CannotStack("the runs keep memories of different shapes")
+    return {name: torch.stack([memory[name] for memory in memories]).to(device) for name in memories[0]}
