@@ -75,6 +75,10 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
         command.add_argument("--threads", type=int, help="CPU threads (default: up to 4)")
         command.add_argument("--runs-at-once", type=int, metavar="N", help="runs trained together (default: what fits)")
+        command.add_argument("--compile", choices=("auto", "on", "off"), default="auto",
+                             help="on a GPU, fuse the step with PyTorch's compiler (default: if long)")  # fmt: skip
+        command.add_argument("--precision", choices=("tf32", "float32"), default="tf32",
+                             help="on a GPU, whether products may use the tensor cores (default: tf32)")  # fmt: skip
         command.add_argument("--quiet", action="store_true", help="no progress, no table; errors only")
 
     data = commands.add_parser("data", help="find, fetch and verify data").add_subparsers(required=True, metavar="WHAT")
@@ -125,7 +129,16 @@ def _execute(specs: list[RunSpec], out: Path, options: argparse.Namespace, resum
     torch.set_num_threads(choose_threads(options.threads))
     display = make_display(options.quiet)
     device = choose_device(options.device)
-    experiment = Experiment(specs, options.command_line, options.data_dir, device, options.runs_at_once, display.say)
+    experiment = Experiment(
+        specs,
+        options.command_line,
+        options.data_dir,
+        device,
+        options.runs_at_once,
+        {"auto": None, "on": True, "off": False}[options.compile],
+        options.precision == "tf32",
+        display.say,
+    )
     folder = Folder(out, resume)
     reused = len(specs) - len(experiment.pending(folder))
     if reused:

@@ -31,6 +31,9 @@ from kcl.training.runner import OnProgress, Outcome, run_streams
 from kcl.training.stacked import StackedRuns
 from kcl.training.state import CannotStack
 
+LONG = 40_000
+"""Steps from which compiling, which takes a quarter of a minute, pays on a GPU."""
+
 
 @dataclass(frozen=True)
 class RunSpec:
@@ -106,9 +109,12 @@ class Experiment:
         data_dir: Path | None = None,
         device: str = "cpu",
         runs_at_once: int | None = None,
+        compiled: bool | None = None,
+        tf32: bool = True,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.specs, self.command, self.runs_at_once = specs, command, runs_at_once
+        self.compiled, self.tf32 = compiled, tf32
         self.device = torch.device(device)
         self._datasets: dict[str, Dataset] = {}
         for spec in specs:  # whatever can be refused is refused here, before anything is written
@@ -187,7 +193,12 @@ class Experiment:
         pairs = list(zip(group, streams, strict=True))
         methods = [self._method(spec, stream) for spec, stream in pairs]
         backbones = [partial(published_backbone, stream.input_shape, spec.settings) for spec, stream in pairs]
-        return StackedRuns(methods, backbones, [spec.seed for spec in group], self.device)
+        compiled = self._steps(pairs[0][0], streams[0]) >= LONG if self.compiled is None else self.compiled
+        return StackedRuns(methods, backbones, [spec.seed for spec in group], self.device, compiled, self.tf32)
+
+    def _steps(self, spec: RunSpec, stream: Stream) -> int:
+        """About how many steps a run takes."""
+        return spec.tasks * spec.settings.epochs * len(stream[0].train) // spec.settings.batch_size
 
     def _run(self, spec: RunSpec, stream: Stream) -> Run:
         make_backbone = partial(published_backbone, stream.input_shape, spec.settings)
@@ -209,6 +220,7 @@ class Experiment:
             "threads": torch.get_num_threads(),
             "seconds": round(outcome.seconds, 3),
             "runs_at_once": at_once,
+            "precision": "tf32" if self.device.type == "cuda" and self.tf32 else "float32",
             "accuracy_matrix": matrix.to_lists(),
             "initial_accuracy": outcome.initial_accuracy,
             **matrix.summary(outcome.initial_accuracy),

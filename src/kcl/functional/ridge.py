@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kcl.cuda import cholesky
+from kcl.cuda.precision import gram
 from kcl.shapes import Float
 
 
@@ -41,8 +42,8 @@ class _Dual(_Ridge):
     """
 
     @staticmethod
-    def forward(gram: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
-        return cholesky.factorise_and_solve(gram, targets, strength)
+    def forward(kernel: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
+        return cholesky.factorise_and_solve(kernel, targets, strength)
 
     @staticmethod
     @once_differentiable
@@ -63,7 +64,7 @@ class _Primal(_Ridge):
 
     @staticmethod
     def forward(features: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        dual, factor = cholesky.factorise_and_solve(features @ features.mT, targets, strength)
+        dual, factor = cholesky.factorise_and_solve(gram(features), targets, strength)
         return (dual.mT @ features).mT, dual, factor  # the order of the product that BLAS is quick at
 
     @staticmethod
@@ -81,14 +82,14 @@ class _Primal(_Ridge):
 
 
 def dual_weights(
-    gram: Float[Tensor, "*s m m"], targets: Float[Tensor, "*s m c"], strength: Float[Tensor, "*s"]
+    kernel: Float[Tensor, "*s m m"], targets: Float[Tensor, "*s m c"], strength: Float[Tensor, "*s"]
 ) -> Float[Tensor, "*s m c"]:
     """α = (K + λI)⁻¹ Y (Eq. 3): the scores of n queries are K̃ᵀα (Eq. 5 before scale and softmax).
 
-    `gram` must be symmetric: only its lower triangle is read. Where K + λI is not positive definite in floating
-    point the result is not finite; nothing is raised, because that would need the device to be waited for.
+    K must be symmetric: only its lower triangle is read. Where K + λI is not positive definite in floating point the
+    result is not finite; nothing is raised, because that would need the device to be waited for.
     """
-    return _Dual.apply(gram, targets, strength)[0]
+    return _Dual.apply(kernel, targets, strength)[0]
 
 
 def primal_weights(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task, View
+from kcl.cuda.precision import products
 from kcl.errors import KclError
 from kcl.methods.method import Memory, Method
 from kcl.nets.backbone import Backbone
@@ -34,11 +35,14 @@ class StackedRuns(Learner):
         seeds: Sequence[int],
         device: str | torch.device,
         compiled: bool = False,
+        tf32: bool = True,
     ) -> None:
-        """`compiled`: PyTorch's compiler fuses the step. That takes it a while, so it pays for long runs only."""
+        """`compiled`: PyTorch's compiler fuses the step; that takes it a while, so it pays for long runs only.
+        `tf32`: on a GPU, all products but the Gram matrix may use the tensor cores.
+        """
         self.methods, self.seeds, self.device = methods, seeds, check_device(device)
         self.method, self.count = methods[0], len(seeds)
-        self.answers_unseen, self.compiled = self.method.answers_unseen, compiled
+        self.answers_unseen, self.compiled, self.tf32 = self.method.answers_unseen, compiled, tf32
         self.models = [
             build_model(method, make, seed).to(self.device)
             for method, make, seed in zip(methods, make_backbones, seeds, strict=True)
@@ -53,7 +57,8 @@ class StackedRuns(Learner):
         memory, working, examples = self._begin(tasks, view)
         if self._trainer is None or not self._trainer.suits(working, examples):
             self._trainer = Trainer(self, working, examples, view)
-        self._trainer.train(index, working, examples, on_step)
+        with products(self.tf32):
+            self._trainer.train(index, working, examples, on_step)
         with torch.no_grad():
             ended = [
                 method.end_task(model, {name: tensor[run] for name, tensor in memory.items()})
@@ -103,7 +108,9 @@ class StackedRuns(Learner):
         labels = torch.stack([task.test.labels for task in tasks]).to(self.device)
         for part, wanted in zip(rows.split(batch, dim=1), labels.split(batch, dim=1), strict=True):
             inputs = torch.stack([move(stored[own]) for move, own in zip(moves, part, strict=True)])
-            correct += (over_runs(self.models[0], answers, state, working, inputs, source.drawn) == wanted).sum(1)
+            with products(self.tf32):
+                answered = over_runs(self.models[0], answers, state, working, inputs, source.drawn)
+            correct += (answered == wanted).sum(1)
         return [100.0 * right / length for right in correct.tolist()]
 
     @property

@@ -1,0 +1,43 @@
+"""Which products may use the tensor cores' TF32 format (10 bits of mantissa) on a GPU, and which may not.
+
+The backbone and the random features may: the rounding is far below the noise of the draw. The Gram matrix may not:
+K + λI is inverted, and its error would come back multiplied by the condition number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from kcl.shapes import Float
+
+
+@contextmanager
+def products(tf32: bool) -> Iterator[None]:
+    """Let float32 products and convolutions on the GPU use TF32, or forbid it."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def gram(features: Float[Tensor, "*s m D"]) -> Float[Tensor, "*s m m"]:
+    """ψψᵀ in full precision, whatever is allowed around it."""
+    return torch.ops.kcl.gram(features) if features.is_cuda else features @ features.mT
+
+
+@torch.library.custom_op("kcl::gram", mutates_args=())
+def _gram(features: Tensor) -> Tensor:
+    with products(tf32=False):
+        return features @ features.mT
+
+
+@_gram.register_fake
+def _(features: Tensor) -> Tensor:
+    return features @ features.mT
