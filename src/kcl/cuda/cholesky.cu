@@ -12,6 +12,7 @@
 #define EVERYONE 0xffffffffu
 #define EACH(i, from, to) _Pragma("unroll") for (int i = (from); i < (to); i++)
 #define EACH_DOWN(i, from, to) _Pragma("unroll") for (int i = (from); i >= (to); i--)
+constexpr int AT_ONCE = BLOCKS > 13 ? 1 : 2;  // more would not fit the registers
 // Distances between rows of sixteen that keep a warp's accesses in different banks.
 #define ACROSS ((SIDE + 31) / 32 * 32 + 2)
 #define ALONG ((SIDE + 31) / 32 * 32 + 16)
@@ -54,35 +55,50 @@ static __device__ __forceinline__ void show_columns(const Thread& x, Shared& s, 
     EACH(a, k + 1, BLOCKS) s.panel[x.tx * ACROSS + 16 * a + x.ty] = x.lower[a][k];
 }
 
+// The sixteen values of each class that were just solved, for all threads of the class: they are half a warp.
+static __device__ __forceinline__ void show_solved(const Thread& x, Shared& s, int k) {
+    __syncwarp();
+    s.right[x.tx][x.ty] = x.right[k];
+    __syncwarp();
+}
+
 // L' alpha = z, from the last block up.
 static __device__ __forceinline__ void substitute_back(Thread& x, Shared& s) {
     EACH_DOWN(k, BLOCKS - 1, 0) {
         __syncthreads();
         EACH(b, 0, k) s.panel[x.ty * ALONG + 16 * b + x.tx] = x.lower[k][b];
         __syncthreads();
-        #pragma unroll 1
+        #pragma unroll 4
         for (int t = 15; t >= 0; t--) {
             float alpha = __shfl_sync(EVERYONE, x.right[k], t, 16) * s.inverse[16 * k + t];
-            if (x.tx == t) x.right[k] = alpha;
-            else if (x.tx < t) x.right[k] -= s.diagonal[k][t][x.tx] * alpha;
+            float left = x.right[k] - s.diagonal[k][t][x.tx] * alpha;
+            x.right[k] = x.tx == t ? alpha : x.tx < t ? left : x.right[k];
+        }
+        show_solved(x, s, k);
+        #pragma unroll 4
+        for (int t = 0; t < 16; t++) {
+            float alpha = s.right[t][x.ty];
             EACH(b, 0, k) x.right[b] -= s.panel[t * ALONG + 16 * b + x.tx] * alpha;
         }
     }
 }
 
 // The Cholesky factor of a 16 x 16 block in place, by one warp; lane tx (and tx + 16, which does the same) holds row tx.
-// The registers are turned by one place a step, so that one loop body serves all columns; what turns in is never used.
+// The registers are turned by one place a step, so that one loop body serves all columns. What turns in is read from
+// beyond the block, still inside Shared, and never used.
 static __device__ __forceinline__ void factorise_block(float block[16][17], float* inverse, int tx) {
     float row[16];
     EACH(j, 0, 16) row[j] = block[tx][j];
-    __syncwarp();
     #pragma unroll 1
     for (int t = 0; t < 16; t++) {
         float root = rsqrtf(__shfl_sync(EVERYONE, row[0], t, 16));
         float here = row[0] * root;
+        __syncwarp();
         block[tx][t] = tx < t ? 0.0f : here;
         if (tx == t) inverse[t] = root;
-        EACH(j, 1, 16) row[j - 1] = row[j] - here * __shfl_sync(EVERYONE, here, (t + j) & 15, 16);
+        __syncwarp();
+        const float* column = &block[t][t];
+        EACH(j, 1, 16) row[j - 1] = row[j] - here * column[17 * j];
     }
 }
 
@@ -119,7 +135,7 @@ factorise_and_solve(const float* gram, const float* targets, const float* streng
         show_columns(x, s, k);
         s.right[x.tx][x.ty] = x.right[k];
         __syncthreads();
-        #pragma unroll 1
+        #pragma unroll AT_ONCE
         for (int t = 0; t < 16; t++) {
             float across[BLOCKS];
             EACH(b, k + 1, BLOCKS) across[b] = s.panel[t * ACROSS + 16 * b + x.tx];
@@ -159,11 +175,16 @@ solve(const float* factor, const float* targets, float* out, int m, int c) {
         __syncthreads();
         show_columns(x, s, k);
         __syncthreads();
-        #pragma unroll 1
+        #pragma unroll 4
         for (int t = 0; t < 16; t++) {
             float solved = __shfl_sync(EVERYONE, x.right[k], t, 16) * s.inverse[16 * k + t];
-            if (x.tx == t) x.right[k] = solved;
-            else if (x.tx > t) x.right[k] -= s.diagonal[k][x.tx][t] * solved;
+            float left = x.right[k] - s.diagonal[k][x.tx][t] * solved;
+            x.right[k] = x.tx == t ? solved : x.tx > t ? left : x.right[k];
+        }
+        show_solved(x, s, k);
+        #pragma unroll 4
+        for (int t = 0; t < 16; t++) {
+            float solved = s.right[t][x.ty];
             EACH(b, k + 1, BLOCKS) x.right[b] -= s.panel[t * ACROSS + 16 * b + x.tx] * solved;
         }
     }

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from kcl.benchmarks.task import Task, View
 from kcl.methods.method import Memory, Method
-from kcl.shapes import Float, Int
+from kcl.shapes import Int
 from kcl.training.graph import GraphedStep, Watcher
 from kcl.training.noise import Recorder, Replay, Request, Source
 from kcl.training.run import OnStep, batch_order, batch_sizes, learning_rate
@@ -120,45 +120,46 @@ class Trainer:
     def _step(self, size: int) -> None:
         """One batch of every run, from the cursor on: draw, loss, gradient, update. Nothing leaves the device."""
         self.sources[size].draw()
-        places = self.cursor + torch.arange(size, device=self.learner.device)
-        batch = [self.inputs.index_select(1, places), self.labels.index_select(1, places)]
-        tensors = self.state.optimiser(), self.state.buffers, self.memory, batch, self.sources[size].drawn
-        advance = self._advance
-        if self.learner.compiled:
-            if size not in self.compiled:
-                copies = tree_map(torch.clone, tensors)  # tracing runs the step
-                traced = make_fx(lambda *given: self._advance(*given))(*copies)
-                self.compiled[size] = torch.compile(traced, dynamic=False, fullgraph=True)
-            advance = self.compiled[size]
-        losses = advance(*tensors)
-        self.losses.index_copy_(0, self.done, losses[None])
-        self.cursor += size
-        self.done += 1
+        tensors = self._tensors(size)
+        if not self.learner.compiled:
+            self._advance(*tensors)
+            return
+        if size not in self.compiled:
+            copies = tree_map(torch.clone, tensors)  # tracing runs the step
+            traced = make_fx(lambda *given: self._advance(*given))(*copies)
+            self.compiled[size] = torch.compile(traced, dynamic=False, fullgraph=True)
+        self.compiled[size](*tensors)
+
+    def _tensors(self, size: int) -> tuple[Any, ...]:
+        """Everything a step over `size` samples reads and changes."""
+        source, places = self.sources[size], torch.arange(size, device=self.learner.device)
+        epoch = [self.inputs, self.labels, places, self.cursor, self.done, self.losses]
+        return self.state.optimiser(), self.state.buffers, self.memory, epoch, source.drawn
 
     def _advance(
         self,
         optimiser: list[Tensor],
         buffers: dict[str, Tensor],
         memory: Memory,
-        batch: list[Tensor],
+        epoch: list[Tensor],
         drawn: list[Tensor],
-    ) -> Float[Tensor, " s"]:
-        """The losses of all runs before the step, and the step. A function of its arguments alone, to be traced."""
+    ) -> None:
+        """The step, once its noise is drawn. A function of its arguments alone, so that it can be traced."""
+        inputs, labels, places, cursor, done, losses = epoch
+        batch = inputs.index_select(1, cursor + places), labels.index_select(1, cursor + places)
         with torch.enable_grad():
             parameters = self.state.parameters(optimiser[0])
             for leaf, trained in zip(parameters.values(), self.state.trained, strict=True):
                 leaf.requires_grad_(trained)
-            losses = over_runs(self.learner.models[0], self._loss, parameters | buffers, memory, *batch, drawn)
+            values = over_runs(self.learner.models[0], self._loss, parameters | buffers, memory, *batch, drawn)
             leaves = [leaf for leaf in parameters.values() if leaf.requires_grad]
-            found = iter(torch.autograd.grad(losses.sum(), leaves, allow_unused=True, materialize_grads=True))
+            found = iter(torch.autograd.grad(values.sum(), leaves, allow_unused=True, materialize_grads=True))
         gradients = [next(found) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in parameters.values()]
-        padding = losses.new_zeros(len(losses), self.state.padding)
-        descend(
-            optimiser,
-            losses.detach(),
-            torch.cat([*(part.reshape(len(part), -1) for part in gradients), padding], dim=1),
-        )
-        return losses.detach()
+        gradients.append(values.new_zeros(len(values), self.state.padding))
+        descend(optimiser, values.detach(), torch.cat([part.reshape(len(part), -1) for part in gradients], dim=1))
+        losses.index_copy_(0, done, values.detach()[None])
+        cursor.add_(len(places))
+        done.add_(1)
 
     def _loss(self, model: nn.Module, memory: Memory, inputs: Tensor, labels: Tensor, drawn: list[Tensor]) -> Tensor:
         return self.learner.method.loss(model, memory, self.view.scale(inputs), labels, Replay(drawn))
