@@ -12,16 +12,17 @@ from pathlib import Path
 
 import torch
 
-from kcl import __version__
+from kcl import __version__, bench
 from kcl.benchmarks.catalogue import BENCHMARKS, find_benchmark
 from kcl.data import catalogue
 from kcl.demo import demo_specs
 from kcl.errors import KclError
-from kcl.experiment import Experiment, Folder, RunSpec, choose_device, choose_threads
+from kcl.experiment import Experiment, Folder, RunSpec, choose_device, choose_threads, device_name
 from kcl.methods.recipes import METHODS, find_method, published_settings
 from kcl.progress import make_display
 from kcl.randomness import LARGEST_SEED
 from kcl.report import figures, page, tables
+from kcl.results import write_json
 from kcl.settings import KERNELS, Settings, describe_range, parse_setting
 
 INTERRUPTED = 130
@@ -92,6 +93,16 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(function=function)
     command.add_argument("--data-dir", type=Path, help="verify this folder instead of the one that would be used")
 
+    speed = commands.add_parser("bench", help="time per step, beside a plain loop and a bare SGD step")
+    speed.add_argument("works", nargs="*", metavar="WORK", help="mnist, cifar100, miniimagenet (default: mnist)")
+    speed.add_argument("--runs", default="1,5,20", help="numbers of runs trained together on a GPU (default: 1,5,20)")
+    speed.add_argument("--steps", type=int, help="steps per task (default: as many as a task of the benchmark has)")
+    speed.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    speed.add_argument("--threads", type=int, help="CPU threads (default: half the cores, at most 4)")
+    speed.add_argument("--compile", choices=("both", "on", "off"), default="both", help="on a GPU")
+    speed.add_argument("--json", type=Path, help="also write the rows to this file")
+    speed.set_defaults(function=_bench)
+
     listing = commands.add_parser("list", help="what there is, one line each")
     listing.add_argument("what", choices=sorted(LISTS))
     listing.set_defaults(function=_list)
@@ -160,6 +171,26 @@ def _execute(specs: list[RunSpec], out: Path, options: argparse.Namespace, resum
         print(tables.text(records))
         print(f"results: {folder.results}")
     return records
+
+
+def _bench(options: argparse.Namespace) -> int:
+    device = choose_device(options.device)
+    torch.set_num_threads(choose_threads(options.threads))
+    compiled = {"both": (False, True), "on": (True,), "off": (False,)}[options.compile]
+    runs = _seeds(options.runs)
+    if min(runs) < 1 or (options.steps is not None and options.steps < 20):
+        raise KclError("--runs must be at least 1 and --steps at least 20")
+    rows = []
+    for row in bench.measure(options.works or ["mnist"], runs, device, compiled, options.steps):
+        rows.append(row)
+        print(f"{row.work}, {row.engine}, {row.runs} runs: {row.ms_per_step:.3f} ms/step", file=sys.stderr)
+    print(bench.table(rows))
+    if options.json is not None:
+        about = {"device": device_name(torch.device(device)), "threads": torch.get_num_threads()}
+        versions = {"kcl": __version__, "torch": torch.__version__}
+        rows_out = [row.to_dict() for row in rows]
+        write_json(options.json, {"command": options.command_line, **about, "versions": versions, "rows": rows_out})
+    return 0
 
 
 def _seeds(text: str) -> list[int]:

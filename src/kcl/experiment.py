@@ -219,6 +219,7 @@ class Experiment:
             "device": device_name(self.device),
             "threads": torch.get_num_threads(),
             "seconds": round(outcome.seconds, 3),
+            "learning_seconds": [round(seconds, 3) for seconds in outcome.learning_seconds],
             "runs_at_once": at_once,
             "precision": "tf32" if self.device.type == "cuda" and self.tf32 else "float32",
             "accuracy_matrix": matrix.to_lists(),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from jaxtyping import TypeCheckError
 from torch.distributions import Normal, kl_divergence
 
 from kcl.functional import gaussian
@@ -72,33 +70,3 @@ class TestDivergence:
             return gaussian.kl_divergence(DiagonalGaussian(*values[:2]), DiagonalGaussian(*values[2:]))
 
         assert torch.autograd.gradcheck(divergence, tuple(draw64.normal(4).requires_grad_() for _ in range(4)))
-
-
-class TestSample:
-    def test_is_mean_plus_deviation_times_noise(self, draw64: Any) -> None:
-        q, noise = DiagonalGaussian(draw64.normal(3), draw64.normal(3)), draw64.normal(5, 3)
-        found = gaussian.sample(q, noise)
-        for row in range(5):
-            for column in range(3):
-                deviation = math.sqrt(math.exp(q.log_variance[column].item()))
-                expected = q.mean[column].item() + deviation * noise[row, column].item()
-                assert found[row, column].item() == pytest.approx(expected, rel=1e-12)
-
-    def test_has_the_mean_and_the_variance(self, draw64: Any) -> None:
-        """Within five standard errors, σ/√n and σ²√(2/n): a false alarm in a million for each of eight numbers."""
-        q, count = DiagonalGaussian(draw64.normal(4), draw64.normal(4)), 20_000
-        drawn, variance = gaussian.sample(q, draw64.normal(count, 4)), q.log_variance.exp()
-        assert ((drawn.mean(0) - q.mean).abs() < 5.0 * (variance / count).sqrt()).all()
-        assert ((drawn.var(0) - variance).abs() < 5.0 * variance * math.sqrt(2.0 / count)).all()
-
-    def test_has_the_right_gradient(self, draw64: Any) -> None:
-        noise = draw64.normal(5, 3)
-
-        def drawn(mean: torch.Tensor, log_variance: torch.Tensor) -> torch.Tensor:
-            return gaussian.sample(DiagonalGaussian(mean, log_variance), noise)
-
-        assert torch.autograd.gradcheck(drawn, tuple(draw64.normal(3).requires_grad_() for _ in range(2)))
-
-    def test_noise_has_a_column_per_feature(self, draw64: Any) -> None:
-        with pytest.raises((TypeCheckError, RuntimeError)):
-            gaussian.sample(DiagonalGaussian(draw64.normal(3), draw64.normal(3)), draw64.normal(5, 4))

@@ -13,6 +13,7 @@ from jaxtyping import TypeCheckError
 from torch import Tensor
 
 from kcl.functional import kernels
+from kcl.functional.gaussian import DiagonalGaussian
 from kcl.functional.kernels import Kernel
 
 FEATURES, BASES = 5, 7
@@ -228,3 +229,26 @@ class TestShapes:
         """One phase for all would broadcast."""
         with pytest.raises(TypeCheckError, match="phases"):
             kernels.fourier_features(draw64.normal(3, 4), draw64.normal(6, 4), draw64.uniform(1))
+
+
+class TestVariationalFeatures:
+    """ψ with frequencies drawn from a Gaussian, which are never formed."""
+
+    def test_are_the_fourier_features_of_the_frequencies_drawn(self, draw64: Any) -> None:
+        q = DiagonalGaussian(draw64.normal(3), draw64.normal(3))
+        x, noise, phases = draw64.normal(7, 3), draw64.normal(11, 3), draw64.uniform(11)
+        frequencies = torch.stack([q.mean + row * torch.sqrt(torch.exp(q.log_variance)) for row in noise])
+        found = kernels.variational_features(x, q, noise, phases)
+        torch.testing.assert_close(found, kernels.fourier_features(x, frequencies, phases))
+        kernel = kernels.variational_kernel(q, noise, phases)
+        assert kernel.explicit
+        torch.testing.assert_close(kernel(x, x[:4]), found @ found[:4].T)
+
+    def test_have_the_right_gradient(self, draw64: Any) -> None:
+        noise, phases = draw64.normal(5, 3), draw64.uniform(5)
+
+        def features(x: torch.Tensor, mean: torch.Tensor, log_variance: torch.Tensor) -> torch.Tensor:
+            return kernels.variational_features(x, DiagonalGaussian(mean, log_variance), noise, phases)
+
+        inputs = (draw64.normal(4, 3), draw64.normal(3), draw64.normal(3))
+        assert torch.autograd.gradcheck(features, tuple(tensor.requires_grad_() for tensor in inputs))

@@ -22,11 +22,6 @@ def standard_normal_like(other: DiagonalGaussian) -> DiagonalGaussian:
     return DiagonalGaussian(torch.zeros_like(other.mean), torch.zeros_like(other.log_variance))
 
 
-def sample(gaussian: DiagonalGaussian, noise: Float[Tensor, "D d"]) -> Float[Tensor, "D d"]:
-    """D reparameterised draws ω = μ + σ ε from standard normal ε."""
-    return torch.addcmul(gaussian.mean, torch.exp(0.5 * gaussian.log_variance), noise)
-
-
 def kl_divergence(q: DiagonalGaussian, p: DiagonalGaussian) -> Float[Tensor, ""]:
     """KL(q ‖ p) = ½ Σ [σ_q²/σ_p² + (μ_q − μ_p)²/σ_p² − 1 + ln σ_p² − ln σ_q²].
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kcl.functional.gaussian import DiagonalGaussian
 from kcl.shapes import Float
 
 
@@ -50,8 +51,23 @@ def fourier_features(
     The paper prints √(1/D). With b ~ U[0, 2π], E[2 cos(ωx + b) cos(ωy + b)] = E[cos ω(x − y)] = k(x, y),
     so √(2/D) is the scale at which ψ(x)·ψ(y) is unbiased (Bochner's theorem, Eq. 6).
     """
-    scale = math.sqrt(2.0 / frequencies.shape[-2])
-    return scale * torch.cos(torch.addmm(phases, x, frequencies.mT))
+    return _cosines(torch.addmm(phases, x, frequencies.mT))
+
+
+def variational_features(
+    x: Float[Tensor, "n d"], posterior: DiagonalGaussian, noise: Float[Tensor, "D d"], phases: Float[Tensor, " D"]
+) -> Float[Tensor, "n D"]:
+    """ψ(x) for D reparameterised draws ω = μ + σε of the frequencies, from standard normal ε.
+
+    The frequencies are never formed: ωx = ε(σx) + μ·x. Only x, μ and σ need gradients, so one product with ε takes the
+    place of two with ω.
+    """
+    deviation = torch.exp(0.5 * posterior.log_variance)
+    return _cosines(torch.addmm(phases, x * deviation, noise.mT) + (x @ posterior.mean)[:, None])
+
+
+def _cosines(angles: Float[Tensor, "n D"]) -> Float[Tensor, "n D"]:
+    return math.sqrt(2.0 / angles.shape[-1]) * torch.cos(angles)
 
 
 def _unchanged(x: Tensor) -> Tensor:
@@ -91,3 +107,7 @@ def laplacian_kernel(gamma: float | Tensor = 0.25) -> Kernel:
 
 def fourier_kernel(frequencies: Float[Tensor, "D d"], phases: Float[Tensor, " D"]) -> Kernel:
     return Kernel(partial(fourier_features, frequencies=frequencies, phases=phases), linear)
+
+
+def variational_kernel(posterior: DiagonalGaussian, noise: Float[Tensor, "D d"], phases: Float[Tensor, " D"]) -> Kernel:
+    return Kernel(partial(variational_features, posterior=posterior, noise=noise, phases=phases), linear)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task
 from kcl.functional import kernels, ridge
-from kcl.functional.gaussian import DiagonalGaussian, kl_divergence, sample, standard_normal_like
+from kcl.functional.gaussian import DiagonalGaussian, kl_divergence, standard_normal_like
 from kcl.functional.kernels import Kernel
 from kcl.functional.noise import Noise
 from kcl.methods.coreset import split_coreset
@@ -178,7 +178,7 @@ class KernelContinualLearning(Method):
         settings = self.settings
         if posterior is not None:
             draws = noise.normal(settings.bases, model.backbone.features)
-            return kernels.fourier_kernel(sample(posterior, draws), model.phases)
+            return kernels.variational_kernel(posterior, draws, model.phases)
         if settings.kernel == "rff":
             return kernels.fourier_kernel(model.frequencies, model.phases)
         if settings.kernel == "rbf":

@@ -56,8 +56,11 @@ class Watcher:
                 self._catch_up()
 
     def finish(self) -> None:
+        """Wait for the last step."""
         while self._chunks:
             self._catch_up()
+        if self._side is not None:
+            torch.cuda.current_stream(self.device).synchronize()
 
     def _catch_up(self) -> None:
         sent, event = self._chunks.popleft()

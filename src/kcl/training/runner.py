@@ -28,6 +28,8 @@ class Outcome(NamedTuple):
     matrix: AccuracyMatrix
     initial_accuracy: list[float] | None
     seconds: float
+    learning_seconds: list[float]
+    """What learning each task took, without the evaluation."""
     diverged: bool
     memory: dict[str, int]
 
@@ -38,7 +40,8 @@ OnProgress = Callable[[Progress], None]
 def run_streams(learner: Learner, streams: Sequence[Stream], on_progress: OnProgress = lambda _: None) -> list[Outcome]:
     """Learn every task in order; after each, test every task seen so far, and the next one where that is possible."""
     begun, count, runs = time.perf_counter(), len(streams[0]), range(len(streams))
-    matrices = [AccuracyMatrix(count) for _ in runs]
+    matrices: list[AccuracyMatrix] = [AccuracyMatrix(count) for _ in runs]
+    learning: list[float] = []
     unseen, average = learner.answers_unseen, None
     initial = [learner.accuracy([stream[index] for stream in streams]) for index in range(count)] if unseen else []
     for index in range(count):
@@ -46,7 +49,9 @@ def run_streams(learner: Learner, streams: Sequence[Stream], on_progress: OnProg
         def report(step: Step, index: int = index, average: float | None = average) -> None:
             on_progress(Progress(index, count, step, average))
 
+        before = time.perf_counter()
         learner.learn([stream[index] for stream in streams], report)
+        learning.append(time.perf_counter() - before)
         alive = [run for run in runs if not learner.diverged[run]]
         if not alive:
             break
@@ -62,6 +67,7 @@ def run_streams(learner: Learner, streams: Sequence[Stream], on_progress: OnProg
             matrices[run],
             [accuracies[run] for accuracies in initial] if unseen else None,
             seconds,
+            learning,
             learner.diverged[run],
             use[run],
         )

@@ -1,0 +1,115 @@
+"""Kernel continual learning written the way most research code is: the yardstick of `kcl bench`.
+
+One run, eager PyTorch, a DataLoader, nn.Dropout, two forward passes, the inverse through autograd, `.item()` at every
+step. It learns what the library learns; nothing in it is slow on purpose.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Mlp(nn.Module):
+    def __init__(self, dropout):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Dropout(dropout),
+            nn.Linear(256, 256), nn.ReLU(), nn.Dropout(dropout),
+        )  # fmt: skip
+        self.features = 256
+
+    def forward(self, x):
+        return self.body(x)
+
+
+class Block(nn.Module):
+    def __init__(self, before, after, stride, dropout):
+        super().__init__()
+        self.conv = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.shortcut = (
+            nn.Conv2d(before, after, 1, stride, bias=False) if stride > 1 or before != after else nn.Identity()
+        )
+        self.first = nn.Sequential(nn.BatchNorm2d(after), nn.Dropout(dropout))
+        self.second = nn.Sequential(nn.BatchNorm2d(after), nn.Dropout(dropout))
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(torch.relu(self.conv(x))) + self.shortcut(x)))
+
+
+class ResNet(nn.Module):
+    def __init__(self, widths, strides, stem, dropout):
+        super().__init__()
+        layers = [nn.Conv2d(3, widths[0], stem, strides[0], 1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()]
+        for before, after, stride in zip(widths, widths[1:], strides[1:], strict=False):
+            layers += [Block(before, after, stride, dropout), Block(after, after, 1, dropout)]
+        self.body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.features = widths[-1]
+
+    def forward(self, x):
+        return self.body(x)
+
+
+def amortiser(width):
+    return nn.Sequential(nn.Linear(width, width), nn.ELU(), nn.Linear(width, width), nn.ELU(), nn.Linear(width, width))
+
+
+def milliseconds_per_step(task, settings, device, steps):
+    torch.manual_seed(0)
+    side = task.train.inputs.shape[-1]
+    if side == 28:
+        backbone = Mlp(settings.dropout)
+    elif side == 32:
+        backbone = ResNet((20, 20, 40, 80, 160), (1, 1, 2, 2, 2), 3, settings.dropout)
+    else:
+        backbone = ResNet((64, 64, 128, 128, 512), (2, 2, 2, 2, 2), 7, settings.dropout)
+    width = backbone.features
+    nets = nn.ModuleList([backbone, *(amortiser(width) for _ in range(4))]).to(device)
+    backbone, q_mean, q_logvar, p_mean, p_logvar = nets
+    ridge = torch.tensor(0.1, device=device, requires_grad=True)
+    scale = torch.tensor(1.0, device=device, requires_grad=True)
+    shift = torch.tensor(0.0, device=device, requires_grad=True)
+    phases = 2 * math.pi * torch.rand(settings.bases, device=device)
+    optimizer = torch.optim.SGD([*nets.parameters(), ridge, scale, shift], lr=0.01, momentum=0.8)
+
+    ways, size = len(task.classes), settings.coreset_size_per_class
+    labels = task.train.labels
+    chosen = torch.cat([torch.nonzero(labels == k).flatten()[:size] for k in range(ways)])
+    coreset = task.train.inputs[chosen].float().div(255).to(device)
+    targets = F.one_hot(labels[chosen], ways).float().to(device)
+    rest = torch.ones(len(labels), dtype=torch.bool)
+    rest[chosen] = False
+    rest = torch.nonzero(rest).flatten()[: (steps + 5) * settings.batch_size]
+    data = TensorDataset(task.train.inputs[rest].float().div(255), labels[rest])
+    loader = DataLoader(data, batch_size=settings.batch_size, shuffle=True)
+
+    nets.train()
+    ticks = []
+    for x, y in loader:
+        x, y = x.to(device), y.to(device)
+        features = F.normalize(backbone(x))
+        kept = F.normalize(backbone(coreset))
+        mean, logvar = q_mean(kept.mean(0)), q_logvar(kept.mean(0))
+        prior_mean, prior_logvar = p_mean(features.mean(0)), p_logvar(features.mean(0))
+        omega = mean + torch.exp(0.5 * logvar) * torch.randn(settings.bases, width, device=device)
+        psi_kept = math.sqrt(2 / settings.bases) * torch.cos(kept @ omega.T + phases)
+        psi = math.sqrt(2 / settings.bases) * torch.cos(features @ omega.T + phases)
+        gram = psi_kept @ psi_kept.T + (ridge.abs() + 0.01) * torch.eye(len(kept), device=device)
+        logits = scale * (psi @ psi_kept.T @ torch.inverse(gram) @ targets) + shift
+        ratio = logvar - prior_logvar
+        kl = 0.5 * (ratio.exp() - ratio - 1 + (mean - prior_mean) ** 2 / prior_logvar.exp()).sum()
+        loss = F.cross_entropy(logits, y) + settings.tau * kl
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        ticks.append(time.perf_counter())
+    gaps = [later - sooner for sooner, later in itertools.pairwise(ticks)]
+    return 1e3 * statistics.median(gaps[4:])

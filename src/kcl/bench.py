@@ -1,0 +1,175 @@
+"""How fast the engine learns: time per step for the shapes of the benchmarks, beside a plain loop and a bare SGD step.
+
+Random bytes stand in for images; the shapes, coresets and batches are the paper's. All rows of one call are measured
+in one process, one after another, so that their ratios mean something on a machine whose speed changes from day to day.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kcl.benchmarks.task import Examples, Task
+from kcl.errors import KclError
+from kcl.methods.recipes import METHODS
+from kcl.nets.backbone import Backbone
+from kcl.nets.mlp import MLP
+from kcl.nets.resnet import cifar_resnet, miniimagenet_resnet
+from kcl.settings import Settings
+from kcl.training.learner import Learner, SeparateRuns
+from kcl.training.run import Run
+from kcl.training.stacked import StackedRuns
+
+REFERENCE = Path("benches") / "reference_loop.py"
+
+
+@dataclass(frozen=True)
+class Work:
+    """The shape of a benchmark: what a task looks like, which backbone learns it."""
+
+    input_shape: tuple[int, ...]
+    ways: int
+    samples: int
+    settings: Settings
+    backbone: Callable[[], Backbone]
+
+
+WORKS = {
+    "mnist": Work((1, 28, 28), 10, 20_200, Settings(), lambda: MLP((1, 28, 28), 256, 2, 0.5)),
+    "cifar100": Work((3, 32, 32), 5, 2_500, Settings(bases=2048, lr=0.03, dropout=0.02), lambda: cifar_resnet(0.02)),
+    "miniimagenet": Work(
+        (3, 84, 84),
+        5,
+        2_500,
+        Settings(bases=2048, coreset_size_per_class=30, lr=0.03, dropout=0.02),
+        lambda: miniimagenet_resnet(0.02),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement."""
+
+    work: str
+    engine: str
+    runs: int
+    ms_per_step: float
+    ms_per_run_step: float
+    times_reference: float | None
+    """How many times as many run-steps a second as the plain loop, measured in the same call."""
+    evaluation_ms: float | None
+    first_task_s: float | None
+    """The first task with everything it sets up: kernels, compilation, CUDA graph."""
+    peak_mib: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def measure(
+    works: Sequence[str], runs: Sequence[int], device: str, compiled: Sequence[bool], steps: int | None = None
+) -> Iterator[Row]:
+    """Rows as they are measured: for each work the plain loop, the bare SGD step, then KCL for each number of runs."""
+    for name in works:
+        if name not in WORKS:
+            raise KclError(f"unknown work {name!r}; known: {', '.join(WORKS)}")
+        work = WORKS[name]
+        task = _task(work, steps)
+        reference = _reference(work, task, device, steps)
+        if reference is not None:
+            yield Row(name, "plain loop", 1, reference, reference, 1.0, None, None, None)
+        for method in ("naive-sgd", "kcl"):
+            for fused in compiled if device == "cuda" and method == "kcl" else (False,):
+                for count in runs if device == "cuda" else (1,):
+                    yield _engine(name, work, task, method, count, device, fused, reference)
+
+
+def _task(work: Work, steps: int | None) -> Task:
+    settings, generator = work.settings, torch.Generator().manual_seed(0)
+    coreset = work.ways * settings.coreset_size_per_class
+    count = work.samples if steps is None else coreset + steps * settings.batch_size
+    inputs = torch.randint(0, 256, (count, *work.input_shape), generator=generator, dtype=torch.uint8)
+    labels = torch.arange(count) % work.ways
+    test = torch.arange(min(count, 10_000 if work.input_shape[0] == 1 else 500))
+    return Task(
+        0, Examples(inputs, torch.arange(count), labels), Examples(inputs, test, labels[test]), tuple(range(work.ways))
+    )
+
+
+def _reference(work: Work, task: Task, device: str, steps: int | None) -> float | None:
+    """Milliseconds a step of the plain loop, where the file that holds it is at hand."""
+    if not REFERENCE.exists():
+        return None
+    spec = importlib.util.spec_from_file_location("reference_loop", REFERENCE)
+    if spec is None or spec.loader is None:
+        return None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return float(module.milliseconds_per_step(task, work.settings, device, steps or 100))
+
+
+def _engine(
+    name: str, work: Work, task: Task, method: str, runs: int, device: str, fused: bool, reference: float | None
+) -> Row:
+    settings = work.settings if method == "kcl" else work.settings.replace(lr=0.01, dropout=0.0)
+    methods = [METHODS[method](settings, work.ways) for _ in range(runs)]
+    cuda = device == "cuda"
+    learner: Learner
+    if cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        learner = StackedRuns(methods, [work.backbone] * runs, range(runs), device, compiled=fused)
+    else:
+        learner = SeparateRuns([Run(methods[0], work.backbone, 0)])
+    first = _seconds(lambda: learner.learn([task] * runs, lambda _: None))
+    ticks: list[float] = []
+    again = Task(1, task.train, task.test, task.classes)
+    whole = _seconds(lambda: learner.learn([again] * runs, lambda _: ticks.append(time.perf_counter())))
+    coreset = settings.coreset_size_per_class * work.ways if method == "kcl" else 0
+    steps = (len(task.train) - coreset) // settings.batch_size
+    gaps = [later - sooner for sooner, later in itertools.pairwise(ticks)]
+    step = 1e3 * (whole / steps if cuda else statistics.median(gaps))
+    learner.accuracy([again] * runs)
+    evaluation = _seconds(lambda: learner.accuracy([again] * runs))
+    peak = torch.cuda.max_memory_allocated() / 2**20 if cuda else None
+    label = {"naive-sgd": "bare SGD step", "kcl": "kcl"}[method] + (", compiled" if fused else "")
+    ratio = None if reference is None else reference / (step / runs)
+    return Row(name, label, runs, step, step / runs, ratio, 1e3 * evaluation, first, peak)
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    action()
+    return time.perf_counter() - begun
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows for a terminal."""
+    lines = [
+        ("work", "engine", "runs", "ms/step", "ms/run-step", "× plain loop", "evaluation ms", "first task s", "MiB")
+    ]
+    for row in rows:
+        lines.append(
+            (
+                row.work,
+                row.engine,
+                str(row.runs),
+                f"{row.ms_per_step:.3f}",
+                f"{row.ms_per_run_step:.3f}",
+                "–" if row.times_reference is None else f"{row.times_reference:.1f}",
+                "–" if row.evaluation_ms is None else f"{row.evaluation_ms:.1f}",
+                "–" if row.first_task_s is None else f"{row.first_task_s:.1f}",
+                "–" if row.peak_mib is None else f"{row.peak_mib:.0f}",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines)
