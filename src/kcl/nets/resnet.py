@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kcl.cuda.convolution import convolve
+from kcl.functional.convolution import convolve
 from kcl.functional.noise import Noise, dropout
 from kcl.nets.backbone import Backbone
 from kcl.shapes import Float
@@ -35,8 +35,8 @@ class SplitBatchNorm(nn.BatchNorm2d):
         variance, mean = torch.var_mean(x, dim=(0, 2, 3), correction=0)
         with torch.no_grad():
             count = x.numel() // x.shape[1]
-            self.running_mean.lerp_(mean.detach(), 0.1)
-            self.running_var.lerp_(variance.detach() * (count / (count - 1)), 0.1)
+            self.running_mean.mul_(0.9).add_(0.1 * mean)
+            self.running_var.mul_(0.9).add_(0.1 * count / (count - 1) * variance)
         scale = self.weight * torch.rsqrt(variance + self.eps)
         return x * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
 
