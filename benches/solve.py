@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
-import triton_cholesky
 from torch import Tensor
 
+import triton_cholesky
 from kcl.cuda import cholesky
 
 
@@ -117,8 +118,8 @@ def main() -> None:
             rows.append(
                 {
                     "runs": runs, "size": size, "classes": classes, "way": name,
-                    "solve_us": microseconds(lambda way=way: way(gram, targets, strength)),
-                    "again_us": microseconds(lambda again=again: again(targets)),
+                    "solve_us": microseconds(partial(way, gram, targets, strength)),
+                    "again_us": microseconds(partial(again, targets)),
                     "relative_error": float((solution.double() - exact).norm() / exact.norm()),
                 }
             )  # fmt: skip

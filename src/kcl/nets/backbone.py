@@ -46,8 +46,11 @@ class ModuleBackbone(Backbone):
         self.module = copy.deepcopy(module)
         self.module.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 output = self.module(torch.zeros(2, *input_shape))
+                before = torch.random.get_rng_state()
+                copy.deepcopy(self.module).train()(torch.zeros(2, *input_shape))
+                self.draws = not torch.equal(before, torch.random.get_rng_state())
         except Exception as error:
             raise KclError(f"the backbone does not accept inputs of shape {tuple(input_shape)}: {error}") from error
         if not isinstance(output, Tensor) or output.ndim < 2 or output.shape[0] != 2:
@@ -58,9 +61,9 @@ class ModuleBackbone(Backbone):
         training = noise is not None
         if self.module.training != training:
             self.module.train(training)
-        if noise is None:
+        if noise is None or not self.draws:
             return self.module(x).flatten(1)
-        # The module may draw from PyTorch's global generator (nn.Dropout does): lend it one seeded by the run.
+        # The module draws from PyTorch's global generator, as nn.Dropout does: lend it one seeded by the run.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(noise.uniform(1).item() * 2**24))
             return self.module(x).flatten(1)

@@ -72,6 +72,7 @@ class Trainer:
         self.done = torch.zeros(1, dtype=torch.int64, device=learner.device)
         self.losses = torch.zeros(self.steps, learner.count, device=learner.device)
         self.requests = {size: self._requests(size) for size in set(self.plan)}
+        self._see_that_it_stacks(self.plan[0])
         self.graphs: dict[int, GraphedStep] = {}
         self.compiled: dict[int, Callable[..., Tensor]] = {}
         self.sources: dict[int, Source] = {}
@@ -173,6 +174,20 @@ class Trainer:
         with torch.no_grad():
             self.learner.method.loss(model, memory, inputs, self.labels[0, :size], recorder)
         return recorder.requests
+
+    def _see_that_it_stacks(self, size: int) -> None:
+        """One loss of all runs on copies: a module that cannot be vmapped is found here, before anything is changed."""
+        drawn = [
+            torch.full((self.learner.count, *shape), 0.5, device=self.learner.device)
+            for _, shape in self.requests[size]
+        ]
+        state = self.state.parameters() | {name: tensor.clone() for name, tensor in self.state.buffers.items()}
+        batch = self.inputs[:, :size], self.labels[:, :size]
+        try:
+            with torch.no_grad():
+                over_runs(self.learner.models[0], self._loss, state, self.memory, *batch, drawn)
+        except RuntimeError as error:
+            raise CannotStack(f"the model cannot be vmapped ({str(error).splitlines()[0][:120]})") from error
 
     def _renew_noise(self, index: int) -> None:
         """The noise of a new task. Batches of both sizes draw from one sequence of steps."""

@@ -1,0 +1,67 @@
+"""The step traced and handed to PyTorch's compiler is the step.
+
+`aot_eager` stands in for the compiler's code generator, which needs a C++ compiler: everything before it is the same.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was handed to the compiler."""
+    given: list[Any] = []
+    compile_with = partial(torch.compile, backend="aot_eager")
+
+    def noting(function: Any, **options: Any) -> Any:
+        given.append(function)
+        return compile_with(function, **options)
+
+    monkeypatch.setattr(torch, "compile", noting)
+    return given
+
+
+@pytest.mark.parametrize(
+    ("method", "net", "samples"), [("kcl", "mlp", 35), ("naive-sgd", "resnet", 26)], ids=["kcl", "resnet"]
+)
+def test_gives_what_the_step_itself_gives(
+    make_runs: Any, difference: Any, compilations: list[Any], method: str, net: str, samples: int
+) -> None:
+    """A full batch and a smaller last one, then a second task with the same compiled steps."""
+    runs = make_runs(method, net, samples=samples)
+    plain, compiled = runs.stacked(), runs.stacked(compiled=True)
+    for index in range(2):
+        losses: list[list[float]] = [[], []]
+        for learner, own in zip((plain, compiled), losses, strict=True):
+            learner.learn(runs.tasks(index), lambda step, own=own: own.append(step.loss))
+        assert len(set(plain._trainer.plan)) == len(compilations) == 2
+        assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+        difference.assert_none(plain, compiled, 1e-6, [index])
+        assert torch.equal(plain._trainer.done, compiled._trainer.done)
+        assert compiled.accuracy(runs.tasks(index)) == plain.accuracy(runs.tasks(index))
+    assert compiled.diverged == plain.diverged == [False] * 3
+
+
+def test_a_run_that_diverges_is_stopped_there_too(make_runs: Any, difference: Any, compilations: list[Any]) -> None:
+    runs = make_runs("naive-sgd", samples=40).but(1, lr=1e30)
+    plain, compiled = runs.stacked(), runs.stacked(compiled=True)
+    for learner in (plain, compiled):
+        learner.learn(runs.tasks(0), lambda _: None)
+    assert compilations
+    assert compiled.diverged == plain.diverged == [False, True, False]
+    difference.assert_none(plain, compiled, 1e-6)
+
+
+def test_tracing_does_not_take_a_step_of_its_own(make_runs: Any, compilations: list[Any]) -> None:
+    """Tracing runs the step once; it must do so on copies."""
+    runs = make_runs("naive-sgd", samples=10, tasks=1)
+    learner = runs.stacked(compiled=True)
+    seen: list[int] = []
+    learner.learn(runs.tasks(0), lambda _: seen.append(int(learner._trainer.done.item())))
+    assert seen == [1]
+    assert learner._trainer.cursor.item() == 10
