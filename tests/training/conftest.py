@@ -58,7 +58,7 @@ def make_dataset() -> Callable[..., Dataset]:
 def _backbone(net: str, settings: Settings) -> Backbone:
     if net == "mlp":
         return MLP(SHAPES[net], settings.width, settings.layers, settings.dropout)
-    return ResNet18((4, 4, 8), (1, 1, 2), stem=3, dropout=settings.dropout)
+    return ResNet18((4, 8), (1, 2), stem=3, dropout=settings.dropout)
 
 
 @dataclass(frozen=True)

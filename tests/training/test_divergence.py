@@ -45,7 +45,7 @@ def _spoil(runs: Any, index: int) -> _Pair:
     learner = runs[[BAD]].separate()
     positions = method.begin_task(learner.runs[0].model, task, rng).positions
     place = int(batch_order(runs.seeds[BAD], index, 0, positions)[10 * (BAD_STEP - 1) + 4])
-    stored = [(stream[0].train.inputs / 255.0).repeat(count, 1, 1, 1) for stream in runs.streams[:1]][0]
+    stored = (task.train.inputs / 255.0).repeat(count, 1, 1, 1)
     flawed = stored.clone()
     flawed[BAD * size + place, 0, 1, 2] = math.nan
 

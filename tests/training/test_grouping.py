@@ -1,0 +1,272 @@
+"""Experiments: which runs are trained together, what is written of them, and that company changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kcl import experiment as experiment_module
+from kcl.benchmarks.catalogue import BENCHMARKS, Benchmark
+from kcl.benchmarks.mnist import PermutedPixels
+from kcl.experiment import Experiment, Folder, RunSpec
+from kcl.report import tables
+from kcl.settings import Settings
+from kcl.training.learner import Learner, SeparateRuns
+from kcl.training.runner import Progress
+from kcl.training.stacked import StackedRuns
+
+SMALL = Settings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2)
+METRICS = ("average_accuracy", "forgetting", "learning_accuracy", "backward_transfer", "forward_transfer")
+
+
+@pytest.fixture(autouse=True)
+def _made_up_benchmark(make_dataset: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = make_dataset(60)
+    monkeypatch.setitem(BENCHMARKS, "made-up", Benchmark("for tests", lambda *_: dataset, PermutedPixels))
+    monkeypatch.setitem(BENCHMARKS, "another", Benchmark("for tests", lambda *_: dataset, PermutedPixels))
+
+
+class StackingExperiment(Experiment):
+    """Trains runs stacked, as on a GPU, but on the CPU."""
+
+    def _learner(self, group: Sequence[RunSpec], streams: Sequence[Any]) -> Learner:
+        return self._stacked(group, streams)
+
+
+def _specs(seeds: Sequence[int] = (0, 1, 2), method: str = "kcl", tasks: int = 2, **options: Any) -> list[RunSpec]:
+    train = options.pop("train_per_task", None)
+    return [RunSpec("made-up", method, seed, SMALL.replace(**options), tasks, train) for seed in seeds]
+
+
+def _execute(
+    path: Path, specs: list[RunSpec], made_of: type[Experiment] = Experiment, **options: Any
+) -> tuple[list[dict[str, Any]], list[str], list[str]]:
+    """The records in the order written, what was said, and the labels that were watched."""
+    said: list[str] = []
+    watched: list[str] = []
+
+    def watch(label: str) -> Callable[[Progress], None]:
+        watched.append(label)
+        return lambda _: None
+
+    folder = Folder(path, resume=False)
+    made_of(specs, "a command", **options).execute(folder, watch, said.append)
+    return [json.loads(line) for line in (path / "results.jsonl").read_text().splitlines()], said, watched
+
+
+def _lasting(record: dict[str, Any]) -> dict[str, Any]:
+    """A record without how long it took and in what company."""
+    return {name: value for name, value in record.items() if "seconds" not in name and name != "runs_at_once"}
+
+
+def _by_spec(records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {experiment_module.key_of(record): _lasting(record) for record in records}
+
+
+class TestGroups:
+    """`_groups`: pure bookkeeping, so also as for a GPU that is not here."""
+
+    def _groups(self, specs: list[RunSpec], fitting: int = 1000, **options: Any) -> list[list[RunSpec]]:
+        class OnAGpu(Experiment):
+            def _fitting(self, group: Sequence[RunSpec]) -> int:
+                return min(len(group), fitting)
+
+        made = OnAGpu(specs, "a command", **options)
+        made.device = torch.device("cuda")
+        groups = made._groups(specs)
+        assert sorted(spec.key for group in groups for spec in group) == sorted(spec.key for spec in specs)
+        for group in groups:  # in the order asked for
+            assert [specs.index(spec) for spec in group] == sorted(specs.index(spec) for spec in group)
+        return groups
+
+    def test_runs_that_differ_in_numbers_only_are_together(self) -> None:
+        numbers = {
+            "lr": (0.1, 0.3), "momentum": (0.0, 0.8), "tau": (0.0, 0.1), "dropout": (0.1, 0.5),
+            "ridge_strength": (0.1, 1.0), "rbf_gamma": (0.5, 1.0), "laplacian_gamma": (0.2, 0.3),
+            "lr_decay": (0.5, 1.0), "lr_floor": (0.0, 1e-3),
+        }  # fmt: skip
+        stackable = {field.name for field in dataclasses.fields(Settings) if field.metadata["stackable"]}
+        assert set(numbers) == stackable
+        specs = [spec for name, values in numbers.items() for value in values for spec in _specs(**{name: value})]
+        specs = list(dict.fromkeys(specs))
+        assert self._groups(specs) == [specs]
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"kernel": "rbf"}, {"coreset_size_per_class": 5}, {"bases": 17}, {"monte_carlo_samples": 2},
+            {"test_draws": 2}, {"polynomial_degree": 2}, {"feature_norm": "none"}, {"width": 9}, {"layers": 1},
+            {"batch_size": 11}, {"epochs": 2}, {"dropout": 0.0}, {"method": "naive-sgd"}, {"tasks": 3},
+            {"train_per_task": 50},
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_other_differences_keep_runs_apart(self, options: dict[str, Any]) -> None:
+        one, two = _specs(), _specs(**options)
+        mixed = [spec for pair in zip(one, two, strict=True) for spec in pair]
+        assert self._groups(mixed) == [one, two]
+
+    def test_every_setting_is_a_number_that_stacks_or_keeps_apart(self) -> None:
+        fixed = {"kernel", "coreset_size_per_class", "bases", "monte_carlo_samples", "test_draws", "polynomial_degree",
+                 "feature_norm", "width", "layers", "batch_size", "epochs"}  # fmt: skip
+        assert {field.name for field in dataclasses.fields(Settings) if not field.metadata["stackable"]} == fixed
+
+    def test_other_benchmarks_are_apart(self) -> None:
+        one = _specs()
+        two = [dataclasses.replace(spec, benchmark="another") for spec in one]
+        assert self._groups(one + two) == [one, two]
+
+    @pytest.mark.parametrize(
+        ("at_once", "sizes"), [(1, [1] * 7), (2, [2, 2, 2, 1]), (3, [3, 3, 1]), (7, [7]), (50, [7])]
+    )
+    def test_runs_at_once_caps_them(self, at_once: int, sizes: list[int]) -> None:
+        groups = self._groups(_specs(range(7)), runs_at_once=at_once)
+        assert [len(group) for group in groups] == sizes
+
+    def test_otherwise_as_many_as_fit(self) -> None:
+        assert [len(group) for group in self._groups(_specs(range(7)), fitting=4)] == [4, 3]
+        assert [len(group) for group in self._groups(_specs(range(7)), fitting=4, runs_at_once=6)] == [6, 1]
+
+    def test_on_a_cpu_each_is_alone_unless_asked(self) -> None:
+        specs = _specs(range(4))
+        assert Experiment(specs, "")._groups(specs) == [[spec] for spec in specs]
+        assert Experiment(specs, "", runs_at_once=3)._groups(specs) == [specs[:3], specs[3:]]
+
+    def test_no_runs_make_no_groups(self) -> None:
+        assert self._groups([]) == []
+
+
+class TestLearnerChosen:
+    def test_on_a_cpu_runs_are_separate(self) -> None:
+        specs = _specs()
+        made = Experiment(specs, "")
+        learner = made._learner(specs, [made._stream(spec) for spec in specs])
+        assert isinstance(learner, SeparateRuns)
+        assert learner.seeds == [0, 1, 2]
+
+    @pytest.mark.parametrize(
+        ("asked", "long", "compiled"), [(None, 10, True), (None, 11, False), (True, 11, True), (False, 10, False)]
+    )
+    def test_long_runs_are_compiled(
+        self, monkeypatch: pytest.MonkeyPatch, asked: bool | None, long: int, compiled: bool
+    ) -> None:
+        """Two tasks of 60 samples in batches of ten are about twelve steps, less what goes into the coreset."""
+        monkeypatch.setattr(experiment_module, "LONG", long)
+        specs = _specs(tasks=2, train_per_task=50)
+        made = Experiment(specs, "", compiled=asked, tf32=False)
+        learner = made._stacked(specs, [made._stream(spec) for spec in specs])
+        assert isinstance(learner, StackedRuns)
+        assert learner.compiled is compiled
+        assert learner.tf32 is False
+
+
+@pytest.mark.parametrize("method", ["kcl", "naive-sgd"])
+def test_results_are_bit_equal_whatever_runs_are_beside(tmp_path: Path, method: str) -> None:
+    """The command line's path on a CPU: one after another, in pairs, all together, and a run quite alone."""
+    specs = [
+        dataclasses.replace(spec, settings=spec.settings.replace(lr=lr))
+        for spec, lr in itertools.product(_specs((0, 1), method), (0.1, 0.02))
+    ]
+    alone, _, watched = _execute(tmp_path / "alone", specs)
+    assert [record["runs_at_once"] for record in alone] == [1] * 4
+    assert watched == [spec.label for spec in specs]
+    for at_once in (2, 3, 4):
+        together, said, watched = _execute(tmp_path / str(at_once), specs, runs_at_once=at_once)
+        assert together[0]["runs_at_once"] == at_once
+        assert watched[0] == f"{method}, {at_once} runs"
+        assert said == []
+        assert [_lasting(record) for record in together] == [_lasting(record) for record in alone]
+    [quite_alone], _, _ = _execute(tmp_path / "one", specs[2:3])
+    assert _lasting(quite_alone) == _lasting(alone[2])
+    assert len({json.dumps(record["accuracy_matrix"]) for record in alone}) > 1
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("method", ["kcl", "naive-sgd"])
+def test_stacked_runs_write_the_same_results(tmp_path: Path, method: str) -> None:
+    specs = [
+        dataclasses.replace(spec, settings=spec.settings.replace(lr=lr, dropout=dropout))
+        for spec, lr, dropout in zip(_specs((4, 5, 6), method), (0.1, 0.05, 0.02), (0.1, 0.2, 0.5), strict=True)
+    ]
+    expected, _, _ = _execute(tmp_path / "separate", specs)
+    found, said, watched = _execute(tmp_path / "stacked", specs, StackingExperiment, runs_at_once=3)
+    assert [_lasting(record) for record in found] == [_lasting(record) for record in expected]
+    assert [record["runs_at_once"] for record in found] == [3] * 3
+    assert (said, watched) == ([], [f"{method}, 3 runs"])
+
+
+class TestRunsThatDoNotStack:
+    def _uneven(self) -> list[RunSpec]:
+        """Few samples per task: seeds differ in how many of each class they draw, so their coresets do."""
+        return _specs(range(3), train_per_task=15, tasks=2)
+
+    def test_are_done_one_after_another_and_it_is_said(self, tmp_path: Path) -> None:
+        specs = self._uneven()
+        expected, _, _ = _execute(tmp_path / "separate", specs)
+        found, said, watched = _execute(tmp_path / "stacked", specs, StackingExperiment, runs_at_once=3)
+        assert [_lasting(record) for record in found] == [_lasting(record) for record in expected]
+        assert [record["runs_at_once"] for record in found] == [1] * 3
+        [sentence] = said
+        assert "memories of different shapes" in sentence
+        assert "the 3 runs are done one after another" in sentence
+        assert watched == ["kcl, 3 runs", *(spec.label for spec in specs)]
+
+    def test_in_a_later_task_are_begun_anew(self, tmp_path: Path) -> None:
+        """The first task stacks, the second does not: what was learned stacked is thrown away."""
+        size = SMALL.coreset_size_per_class
+
+        def smallest(seed: int, task: int) -> int:
+            stream = PermutedPixels(BENCHMARKS["made-up"].load(None, print), 2, seed, 15)
+            return int(stream[task].train.labels.bincount(minlength=3).min())
+
+        rich = [seed for seed in range(40) if smallest(seed, 0) >= size]
+        seeds = [next(seed for seed in rich if smallest(seed, 1) >= size)]
+        seeds.append(next(seed for seed in rich if smallest(seed, 1) < size))
+        specs = _specs(seeds, train_per_task=15, tasks=2)
+        expected, _, _ = _execute(tmp_path / "separate", specs)
+        found, said, _ = _execute(tmp_path / "stacked", specs, StackingExperiment, runs_at_once=2)
+        assert len(said) == 1
+        assert [_lasting(record) for record in found] == [_lasting(record) for record in expected]
+
+    def test_leave_other_groups_stacked(self, tmp_path: Path) -> None:
+        specs = self._uneven() + _specs(range(2), kernel="rbf")
+        found, said, _ = _execute(tmp_path, specs, StackingExperiment, runs_at_once=3)
+        assert len(said) == 1
+        assert [record["runs_at_once"] for record in found] == [1, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("made_of", [Experiment, StackingExperiment])
+@pytest.mark.parametrize("method", ["kcl", "naive-sgd"])
+class TestDivergence:
+    def _specs(self, method: str) -> list[RunSpec]:
+        specs = _specs(method=method, tasks=3, feature_norm="none")
+        specs[1] = dataclasses.replace(specs[1], settings=specs[1].settings.replace(lr=1e30))
+        return specs
+
+    @pytest.mark.parametrize("at_once", [1, 3])
+    def test_is_recorded_without_numbers_and_counted(
+        self, tmp_path: Path, made_of: type[Experiment], method: str, at_once: int
+    ) -> None:
+        specs = self._specs(method)
+        expected, _, _ = _execute(tmp_path / "sound", specs[::2])
+        found, _, _ = _execute(tmp_path / "all", specs, made_of, runs_at_once=at_once)
+        assert [record["diverged"] for record in found] == [False, True, False]
+        assert [found[1][name] for name in METRICS] == [None] * len(METRICS)
+        assert found[1]["accuracy_matrix"] == [[None] * 3] * 3
+        if made_of is Experiment:
+            assert [_lasting(record) for record in found[::2]] == [_lasting(record) for record in expected]
+        table = tables.text([{**record, "settings": SMALL.to_dict()} for record in found])
+        assert "2 (+1 diverged)" in table
+
+    def test_of_all_runs_is_recorded_too(self, tmp_path: Path, made_of: type[Experiment], method: str) -> None:
+        specs = _specs((0, 1), method, tasks=3, lr=1e30, lr_floor=1e30, feature_norm="none")
+        found, _, _ = _execute(tmp_path, specs, made_of, runs_at_once=2)
+        assert [record["diverged"] for record in found] == [True, True]
+        assert "0 (+2 diverged)" in tables.text(found)
