@@ -176,7 +176,7 @@ class Experiment:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self.device)
         stream = self._stream(group[0])
-        learner = self._stacked(group[:1], [stream])
+        learner = self._stacked(group[:1], [stream], compiled=False)
         try:
             learner.rehearse([stream[0]])
         except CannotStack:
@@ -189,11 +189,14 @@ class Experiment:
             return self._stacked(group, streams)
         return SeparateRuns([self._run(spec, stream) for spec, stream in zip(group, streams, strict=True)])
 
-    def _stacked(self, group: Sequence[RunSpec], streams: Sequence[Stream]) -> StackedRuns:
+    def _stacked(
+        self, group: Sequence[RunSpec], streams: Sequence[Stream], compiled: bool | None = None
+    ) -> StackedRuns:
         pairs = list(zip(group, streams, strict=True))
         methods = [self._method(spec, stream) for spec, stream in pairs]
         backbones = [partial(published_backbone, stream.input_shape, spec.settings) for spec, stream in pairs]
-        compiled = self._steps(pairs[0][0], streams[0]) >= LONG if self.compiled is None else self.compiled
+        if compiled is None:
+            compiled = self._steps(group[0], streams[0]) >= LONG if self.compiled is None else self.compiled
         return StackedRuns(methods, backbones, [spec.seed for spec in group], self.device, compiled, self.tf32)
 
     def _steps(self, spec: RunSpec, stream: Stream) -> int:

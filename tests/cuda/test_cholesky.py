@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kcl.cuda import cholesky
 
@@ -58,15 +59,27 @@ class TestFallback:
         assert all(torch.equal(tensor, copy) for tensor, copy in zip(given, copies, strict=True))
 
 
-@pytest.mark.parametrize("flaw", ["negative", "nan", "infinite"])
+@pytest.mark.parametrize("flaw", ["negative", "nan", "singular"])
 def test_a_matrix_that_is_not_positive_definite_spoils_its_own_run_only(draw: Any, flaw: str) -> None:
     gram, targets, strength = _systems(draw, (3,), 12, 4)
     expected = cholesky.factorise_and_solve(gram, targets, strength)[0]
     if flaw == "negative":
         gram[1] = -gram[1]
+    elif flaw == "nan":
+        gram[1, 5, 5] = torch.nan
     else:
-        gram[1, 5, 5] = float(flaw[:3])
+        gram[1], strength[1] = 1.0, 0.0
     solved, factor = cholesky.factorise_and_solve(gram, targets, strength)
     assert not solved[1].isfinite().any()
     assert not cholesky.solve(factor, targets)[1].isfinite().any()
     assert torch.equal(solved[::2], expected[::2])
+
+
+@pytest.mark.parametrize(("size", "side"), [(1, 16), (16, 16), (17, 32), (200, 208), (256, 256)])
+def test_the_operators_can_be_traced_without_a_gpu(size: int, side: int) -> None:
+    """The GPU's factor is padded to whole blocks of sixteen; the solution is not."""
+    with FakeTensorMode():
+        targets = torch.empty(3, size, 5)
+        solved, factor = torch.ops.kcl.factorise_and_solve(torch.empty(3, size, size), targets, torch.empty(3))
+        assert (solved.shape, factor.shape) == ((3, size, 5), (3, side, side))
+        assert torch.ops.kcl.solve(factor, targets).shape == (3, size, 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -398,13 +399,43 @@ class TestCannotStack:
             return
         assert measured == separate.accuracy(runs.tasks(0))
 
-    def test_a_module_of_the_user_s_own_that_cannot_be_vmapped(self, make_runs: Any) -> None:
-        """`ModuleBackbone` asks for a number of its noise on the host, which stacked runs cannot give."""
-        runs = make_runs()
 
+class TestModulesOfTheUsersOwn:
+    """Stacked where they can be vmapped, and right; refused before anything is changed where they cannot."""
+
+    def _learners(self, runs: Any, *layers: Callable[[], nn.Module]) -> tuple[SeparateRuns, StackedRuns]:
         def make() -> ModuleBackbone:
-            return ModuleBackbone(nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Dropout(0.2)), (1, 4, 4))
+            return ModuleBackbone(nn.Sequential(nn.Flatten(), *(layer() for layer in layers)), (1, 4, 4))
 
-        learner = StackedRuns(runs.methods(), [make] * 3, runs.seeds, "cpu")
+        pairs = zip(runs.methods(), runs.seeds, strict=True)
+        separate = SeparateRuns([Run(method, make, seed) for method, seed in pairs])
+        return separate, StackedRuns(runs.methods(), [make] * 3, runs.seeds, "cpu")
+
+    def test_a_plain_one_stacks(self, make_runs: Any, difference: Any, double: None) -> None:
+        runs = make_runs()
+        layers = [partial(nn.Linear, 16, 12), nn.Tanh, partial(nn.LayerNorm, 12), partial(nn.Linear, 12, 8)]
+        separate, stacked = self._learners(runs, *layers)
+        for index in range(2):
+            separate.learn(runs.tasks(index), lambda _: None)
+            stacked.learn(runs.tasks(index), lambda _: None)
+            assert stacked.accuracy(runs.tasks(index)) == separate.accuracy(runs.tasks(index))
+        difference.assert_none(separate, stacked, 1e-9, [0, 1])
+
+    def test_one_with_batchnorm_is_learned_right_or_refused(
+        self, make_runs: Any, difference: Any, double: None
+    ) -> None:
+        runs = make_runs(lr=0.01)
+        separate, stacked = self._learners(runs, partial(nn.Linear, 16, 12), partial(nn.BatchNorm1d, 12), nn.ReLU)
+        try:
+            stacked.learn(runs.tasks(0), lambda _: None)
+        except CannotStack:
+            return
+        separate.learn(runs.tasks(0), lambda _: None)
+        difference.assert_none(separate, stacked, 1e-8, [0])
+
+    def test_one_that_cannot_be_vmapped_is_refused(self, make_runs: Any, difference: Any) -> None:
+        """nn.Dropout draws from the global generator, which `ModuleBackbone` seeds with a number of the run's noise."""
+        runs = make_runs()
+        _, stacked = self._learners(runs, partial(nn.Linear, 16, 8), partial(nn.Dropout, 0.2))
         with pytest.raises(CannotStack):
-            learner.learn(runs.tasks(0), lambda _: None)
+            stacked.learn(runs.tasks(0), lambda _: None)

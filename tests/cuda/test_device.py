@@ -1,0 +1,652 @@
+"""What only a GPU can show: the kernels against their equivalents, and the stacked engine inside CUDA graphs.
+
+With pytest these are skipped where there is no GPU. `python tests/cuda/test_device.py` needs no pytest: it prints a
+line per check and exits with 1 if any fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+try:
+    import pytest
+except ImportError:
+    pytest = None
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+
+from kcl.benchmarks.catalogue import BENCHMARKS, Benchmark
+from kcl.benchmarks.mnist import PermutedPixels
+from kcl.benchmarks.task import Stream, Task
+from kcl.cuda import cholesky, philox, triton_available
+from kcl.cuda.precision import gram, products
+from kcl.data.dataset import Dataset
+from kcl.experiment import Experiment, Folder, RunSpec
+from kcl.functional import ridge
+from kcl.methods.recipes import METHODS
+from kcl.nets.backbone import Backbone
+from kcl.nets.head import HeadState
+from kcl.nets.mlp import MLP
+from kcl.nets.resnet import ResNet18, SplitBatchNorm
+from kcl.randomness import numpy_generator
+from kcl.settings import KERNELS, Settings
+from kcl.training import graph
+from kcl.training.noise import PhiloxSource, Replay, Request
+from kcl.training.run import Run, batch_order, build_model, learning_rate, seen
+from kcl.training.runner import run_streams
+from kcl.training.stacked import StackedRuns
+from kcl.training.trainer import Trainer
+
+DEVICE, CPU = torch.device("cuda"), torch.device("cpu")
+NO_GPU = "PyTorch finds no CUDA GPU here"
+if pytest is not None:
+    # Compilers on a GPU have advice to give; it is none of these tests' business.
+    pytestmark = [
+        pytest.mark.skipif(not torch.cuda.is_available(), reason=NO_GPU),
+        pytest.mark.filterwarnings("default"),
+    ]
+
+
+class Skipped(Exception):
+    """A check that does not apply here, where pytest does not hear of it."""
+
+
+def skip(reason: str) -> None:
+    if pytest is not None and __name__ != "__main__":
+        pytest.skip(reason)
+    raise Skipped(reason)
+
+
+def cases(names: str, values: Sequence[tuple[Any, ...]]) -> Callable[[Any], Any]:
+    """`pytest.mark.parametrize`, or what stands in for it."""
+
+    def mark(function: Any) -> Any:
+        function.cases = values
+        return function if pytest is None else pytest.mark.parametrize(names.split(), values)(function)
+
+    return mark
+
+
+def draws(seed: int = 0) -> Callable[..., Tensor]:
+    """Standard normal tensors in double precision, on the CPU."""
+    random = torch.Generator().manual_seed(seed)
+    return lambda *shape: torch.randn(shape, generator=random, dtype=torch.float64)
+
+
+@contextlib.contextmanager
+def swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+# Philox
+
+
+DRAWN = ((1, 1, 0), (3, 5, 1), (2, 4096, 7), (2, 4099, 119_999), (5, 100_003, 2**31), (1, 7, 2**32 - 1))
+
+
+@cases("kind rows size step", [
+    (kind, rows, size, step) for kind in (philox.NORMAL, philox.UNIFORM) for rows, size, step in DRAWN
+])  # fmt: skip
+def test_the_philox_kernel_equals_its_pytorch_twin(kind: int, rows: int, size: int, step: int) -> None:
+    """Uniforms to the bit; normals to what sine, cosine and logarithm differ in. Nothing is written beside them."""
+    if not triton_available():
+        skip("there is no Triton here")
+    seeds = torch.randint(0, 2**32, (rows, 2), generator=torch.Generator().manual_seed(1))
+    seeds[0] = torch.tensor([2**32 - 1, 2**31])
+    expected = torch.empty(rows, size)
+    philox.draw(expected, seeds, torch.tensor([step]), kind)
+    around = torch.full((rows + 1, size + 9), math.nan, device=DEVICE)
+    found = around[:rows, :size]
+    philox.draw(found, seeds.to(DEVICE), torch.tensor([step], device=DEVICE), kind)
+    if kind == philox.UNIFORM:
+        assert torch.equal(found.cpu(), expected)
+    else:
+        torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=1e-5)
+    assert around[rows:].isnan().all()
+    assert around[:, size:].isnan().all()
+
+
+def test_a_source_on_the_gpu_draws_what_one_on_the_cpu_draws() -> None:
+    requests = [Request(philox.UNIFORM, (7, 5)), Request(philox.NORMAL, (33, 3)), Request(philox.UNIFORM, (11,))]
+    here, there = (PhiloxSource(requests, device, [3, 2**63 - 1], "training noise", 2) for device in (DEVICE, CPU))
+    for _ in range(3):
+        here.draw()
+        there.draw()
+        for request, one, two in zip(requests, here.drawn, there.drawn, strict=True):
+            if request.kind == philox.UNIFORM:
+                assert torch.equal(one.cpu(), two)
+            else:
+                torch.testing.assert_close(one.cpu(), two, rtol=1e-5, atol=1e-5)
+    assert here.step.item() == 3
+
+
+# Cholesky
+
+SIZES, CLASSES = (1, 15, 16, 17, 33, 100, 200, 250, 256), (1, 5, 10, 16, 17, 20)
+
+
+def systems(size: int, classes: int, runs: tuple[int, ...] = (3,), seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """K of rank m/2 + 1, Y and λ, as float32 on the device."""
+    draw = draws(seed)
+    features = draw(*runs, size, size // 2 + 1) / math.sqrt(size // 2 + 1)
+    strength = 0.1 + 0.2 * draw(*runs).abs()
+    return tuple(t.float().to(DEVICE) for t in (features @ features.mT, draw(*runs, size, classes), strength))
+
+
+def exactly(kernel: Tensor, targets: Tensor, strength: Tensor) -> Tensor:
+    """(K + λI)⁻¹ Y by LU in double precision on the CPU."""
+    identity = torch.eye(kernel.shape[-1], dtype=torch.float64)
+    shifted = kernel.cpu().double() + strength.cpu().double()[..., None, None] * identity
+    return torch.linalg.solve(shifted, targets.cpu().double())
+
+
+def assert_solved(found: Tensor, kernel: Tensor, targets: Tensor, strength: Tensor) -> None:
+    """As near as rounding lets it be: units of float32 times the condition number, run by run."""
+    expected = exactly(kernel, targets, strength)
+    assert found.shape == targets.shape
+    assert found.isfinite().all()
+    largest = torch.linalg.eigvalsh(kernel.cpu().double())[..., -1] + strength.cpu()
+    allowed = 16.0 * math.sqrt(kernel.shape[-1]) * 2.0**-24 * (largest / strength.cpu())
+    error = (found.cpu() - expected).flatten(-2).norm(dim=-1) / expected.flatten(-2).norm(dim=-1)
+    assert (error <= allowed).all(), f"error {error.tolist()}, allowed {allowed.tolist()}"
+
+
+@cases("size", [(size,) for size in SIZES])
+def test_the_cholesky_kernel_equals_double_precision(size: int) -> None:
+    """Also with a factor kept for other targets, and the factor itself."""
+    for classes in CLASSES:
+        kernel, targets, strength = systems(size, classes)
+        if not cholesky._suits(targets):
+            skip("this PyTorch cannot compile the kernel")
+        found, factor = cholesky.factorise_and_solve(kernel, targets, strength)
+        assert_solved(found, kernel, targets, strength)
+        for others in (1, classes, classes + 3):
+            other = systems(size, others, seed=1)[1]
+            assert_solved(cholesky.solve(factor, other), kernel, other, strength)
+        lower = factor.cpu().double().tril()[..., :size, :size]
+        shifted = kernel.cpu().double() + strength.cpu().double()[..., None, None] * torch.eye(size)
+        torch.testing.assert_close(lower @ lower.mT, shifted, rtol=1e-5, atol=1e-5)
+
+
+@cases("runs", [((),), ((1,),), ((200,),), ((2, 3),)])
+def test_the_cholesky_kernel_takes_any_number_of_runs_and_any_layout(runs: tuple[int, ...]) -> None:
+    kernel, targets, strength = systems(50, 10, runs)
+    assert_solved(cholesky.factorise_and_solve(kernel, targets, strength)[0], kernel, targets, strength)
+    turned = targets.mT.contiguous().mT
+    assert_solved(cholesky.factorise_and_solve(kernel.mT, turned, strength)[0], kernel, targets, strength)
+    one = targets.flatten(0, -3)[:1].expand(*runs, 50, 10) if runs else targets
+    assert_solved(cholesky.factorise_and_solve(kernel, one, strength)[0], kernel, one, strength)
+
+
+@cases("size", [(33,), (200,), (256,)])
+def test_the_cholesky_kernel_gives_the_same_bits_every_time(size: int) -> None:
+    """Threads that raced for a value would not."""
+    kernel, targets, strength = systems(size, 17, (150,))
+    found, factor = cholesky.factorise_and_solve(kernel, targets, strength)
+    solved = cholesky.solve(factor, targets)
+    lower = factor.tril()
+    for _ in range(20):
+        again, other = cholesky.factorise_and_solve(kernel, targets, strength)
+        assert torch.equal(again, found)
+        assert torch.equal(other.tril(), lower)
+        assert torch.equal(cholesky.solve(factor, targets), solved)
+
+
+@cases("size", [(257,), (300,)])
+def test_matrices_too_large_for_the_kernel_are_solved_too(size: int) -> None:
+    kernel, targets, strength = systems(size, 10)
+    found, factor = cholesky.factorise_and_solve(kernel, targets, strength)
+    assert_solved(found, kernel, targets, strength)
+    assert_solved(cholesky.solve(factor, targets), kernel, targets, strength)
+
+
+@cases("size flaw", [
+    (size, flaw) for size in (2, 17, 100, 256, 300) for flaw in ("negative", "nan", "singular")
+])  # fmt: skip
+def test_a_matrix_that_is_not_positive_definite_spoils_its_own_run_only(size: int, flaw: str) -> None:
+    """Not finite in every class of that run, so that no loss can miss it."""
+    kernel, targets, strength = systems(size, 10)
+    expected = cholesky.factorise_and_solve(kernel, targets, strength)[0]
+    if flaw == "negative":
+        kernel[1, -1, -1] = -1.0
+    elif flaw == "singular":
+        kernel[1], strength[1] = 1.0, 0.0
+    else:
+        kernel[1, size // 2, size // 2] = math.nan
+    found, factor = cholesky.factorise_and_solve(kernel, targets, strength)
+    assert (~found[1].isfinite()).any(dim=0).all()
+    assert (~cholesky.solve(factor, targets)[1].isfinite()).any(dim=0).all()
+    assert torch.equal(found[::2], expected[::2])
+
+
+@cases("solve size classes", [
+    (solve, size, classes)
+    for solve in ("dual", "primal")
+    for size, classes in [(1, 1), (17, 5), (100, 10), (200, 17), (256, 10), (300, 3)]
+])  # fmt: skip
+def test_ridge_gradients_equal_double_precision_on_the_cpu(solve: str, size: int, classes: int) -> None:
+    """Value and all gradients, stacked and under vmap. Well conditioned, so that float32 has five digits left."""
+    draw, width = draws(), 60
+    features, targets = 0.5 * draw(3, size, width) / math.sqrt(width), draw(3, size, classes)
+    given = features @ features.mT if solve == "dual" else features
+    function = ridge.dual_weights if solve == "dual" else ridge.primal_weights
+    direction = draw(3, size if solve == "dual" else width, classes)
+
+    def differentiated(call: Callable[..., Tensor], device: torch.device, dtype: torch.dtype) -> list[Tensor]:
+        inputs = [t.to(device, dtype).requires_grad_() for t in (given, targets, 0.5 + 0.5 * draws(2)(3).abs())]
+        weights = call(*inputs)
+        gradients = torch.autograd.grad((weights * direction.to(device, dtype)).sum(), inputs)
+        return [t.detach().cpu().double() for t in (weights, *gradients)]
+
+    expected = differentiated(function, CPU, torch.float64)
+    for call in (function, torch.func.vmap(function)):
+        for found, wanted in zip(differentiated(call, DEVICE, torch.float32), expected, strict=True):
+            assert (found - wanted).abs().max() <= 1e-4 * wanted.abs().max()
+
+
+@cases("tf32 runs size width", [
+    (tf32, runs, size, width)
+    for tf32 in (False, True)
+    for runs, size, width in [((), 1, 1), ((3,), 5, 3), ((2,), 65, 100), ((5,), 200, 1024), ((2, 3), 64, 33)]
+])  # fmt: skip
+def test_the_gram_matrix_is_float32_whatever_is_allowed(
+    tf32: bool, runs: tuple[int, ...], size: int, width: int
+) -> None:
+    exact = draws()(*runs, size, width).float().double()
+    expected = exact @ exact.mT
+    scale = exact.norm(dim=-1).max() ** 2
+    layouts = [exact.float().to(DEVICE), exact.mT.contiguous().float().to(DEVICE).mT]
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    for features in layouts:
+        with products(tf32):
+            found = gram(features).cpu().double()
+            plain = (features @ features.mT).cpu().double()
+        assert (found - expected).abs().max() <= 4e-6 * scale
+        if tf32 and width >= 1024 and DEVICE.type == "cuda":  # or the check above would say nothing
+            assert (plain - expected).abs().max() > 1e-5 * scale
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
+
+
+@cases("kernel", [("polynomial",), ("rbf",), ("laplacian",)])
+def test_kernels_without_features_are_solved_in_float32_whatever_is_allowed(kernel: str) -> None:
+    """Their Gram matrix is inverted too: TF32 in it would come back multiplied by the condition number."""
+    method = METHODS["kcl"](SMALL.replace(kernel=kernel), 3)
+    model = build_model(method, partial(backbone, "mlp", method.settings), 0)
+    draw = draws()
+    anchors, targets = nn.functional.normalize(draw(150, 64), dim=-1), draw(150, 3)
+
+    def weights(device: torch.device, dtype: torch.dtype) -> Tensor:
+        own = method._kernel(copy.deepcopy(model).to(device, dtype), None, Replay([]))
+        head = HeadState(*(torch.tensor(value, device=device, dtype=dtype) for value in (0.11, 1.0, 0.0)))
+        with products(tf32=True):
+            return method._weights(own, anchors.to(device, dtype), targets.to(device, dtype), head).cpu().double()
+
+    expected = weights(CPU, torch.float64)
+    assert (weights(DEVICE, torch.float32) - expected).norm() <= 3e-5 * expected.norm()
+
+
+# Stacked runs
+
+SMALL = Settings(bases=32, width=16, coreset_size_per_class=4, batch_size=10, lr_floor=0.0)
+SEEDS = (3, 11, 2**40 + 1)
+SHAPES = {"mlp": (1, 4, 4), "resnet": (3, 6, 6)}
+NUMBERS: tuple[dict[str, float], ...] = (
+    {"lr": 0.05, "momentum": 0.8, "tau": 0.01, "dropout": 0.2, "ridge_strength": 0.1},
+    {"lr": 0.1, "momentum": 0.5, "tau": 0.1, "dropout": 0.4, "ridge_strength": 0.5},
+    {"lr": 0.03, "momentum": 0.0, "tau": 0.0, "dropout": 0.1, "ridge_strength": 1.0},
+)
+
+
+def dataset(samples: int, shape: Sequence[int]) -> Dataset:
+    random = torch.Generator().manual_seed(0)
+    centres = torch.rand(3, *shape, generator=random)
+
+    def images(count: int) -> tuple[Tensor, Tensor]:
+        labels = torch.arange(count) % 3
+        return (127 * centres[labels] + 128 * torch.rand(count, *shape, generator=random)).byte(), labels
+
+    return Dataset("made up", *images(samples), *images(40), ("0", "1", "2"))
+
+
+def backbone(net: str, settings: Settings) -> Backbone:
+    if net == "mlp":
+        return MLP(SHAPES[net], settings.width, settings.layers, settings.dropout)
+    return ResNet18((4, 8), (1, 2), stem=3, dropout=settings.dropout)
+
+
+class Made:
+    """Runs of one method that differ in seeds and numbers. `which` of the three, in which order."""
+
+    def __init__(
+        self,
+        method: str = "kcl",
+        net: str = "mlp",
+        samples: int = 60,
+        which: Sequence[int] = (0, 1, 2),
+        **settings: Any,
+    ) -> None:
+        calmer = {"lr": 0.1, "dropout": 0.1} if net == "resnet" else {}
+        own = [{name: value * calmer.get(name, 1.0) for name, value in NUMBERS[run].items()} for run in which]
+        self.settings = [SMALL.replace(**{**numbers, **settings}) for numbers in own]
+        data = dataset(samples, SHAPES[net])
+        self.seeds = [SEEDS[run] for run in which]
+        self.streams: list[Stream] = [PermutedPixels(data, 3, seed) for seed in self.seeds]
+        self.methods = [METHODS[method](settings, 3) for settings in self.settings]
+        self.backbones = [partial(backbone, net, settings) for settings in self.settings]
+
+    def tasks(self, index: int) -> list[Task]:
+        return [stream[index] for stream in self.streams]
+
+    def learner(self, compiled: bool = False, tf32: bool = False) -> StackedRuns:
+        return StackedRuns(self.methods, self.backbones, self.seeds, DEVICE, compiled, tf32)
+
+    def learned(self, tasks: int = 2, **options: Any) -> StackedRuns:
+        learner = self.learner(**options)
+        for index in range(tasks):
+            learner.learn(self.tasks(index), lambda _: None)
+        return learner
+
+
+def states(learner: StackedRuns) -> list[dict[str, Tensor]]:
+    """Parameters and buffers, run by run, on the CPU."""
+    return [
+        {name: tensor.detach().cpu().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+        for model in learner.models
+    ]
+
+
+def assert_near(one: dict[str, Tensor], two: dict[str, Tensor], tolerance: float) -> None:
+    torch.testing.assert_close(one, two, rtol=tolerance, atol=tolerance)
+
+
+def assert_moved(learner: StackedRuns, made: Made, least: float = 1e-3) -> None:
+    """Otherwise an agreement would say nothing."""
+    fresh = states(made.learner())
+    for before, after in zip(fresh, states(learner), strict=True):
+        assert max((after[name] - before[name]).abs().max() for name in before) > least
+
+
+@cases("kernel net", [*((kernel, "mlp") for kernel in KERNELS), ("vrf", "resnet"), ("rbf", "resnet")])
+def test_the_first_step_equals_autograd_on_the_cpu(kernel: str, net: str) -> None:
+    """The noise the step drew, replayed to one run at a time on the CPU in double precision: the loss, the weights
+    after one step of plain SGD, and the running statistics.
+    """
+    made = Made("kcl", net, samples=22, kernel=kernel)
+    learner = made.learned(1)
+    trainer, found = learner._trainer, states(learner)
+    assert trainer.plan == [10]
+    drawn = trainer.sources[10].drawn
+    for run, (method, task, seed) in enumerate(zip(made.methods, made.tasks(0), made.seeds, strict=True)):
+        model = build_model(method, made.backbones[run], seed)
+        positions, memory = method.begin_task(model, task, numpy_generator(seed, "coreset", 0))
+        order = torch.from_numpy(batch_order(seed, 0, 0, positions))
+        model.double()
+        working = {name: tensor.double() for name, tensor in seen(memory, task.view).items()}
+        inputs = task.view(task.train.inputs[task.train.rows[order]]).double()
+        replay = Replay([tensor[run].cpu().double() for tensor in drawn])
+        loss = method.loss(model, working, inputs, task.train.labels[order], replay)
+        assert abs(trainer.losses[0, run].item() - loss.item()) < 1e-5 * max(1.0, abs(loss.item()))
+        loss.backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.sub_(learning_rate(method.settings, 0) * parameter.grad)
+        expected = {name: tensor.detach() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+        assert_near(found[run], {name: tensor.to(found[run][name].dtype) for name, tensor in expected.items()}, 2e-5)
+
+
+@cases("kernel", [(kernel,) for kernel in KERNELS])
+def test_the_loss_is_the_same_on_both_devices(kernel: str) -> None:
+    """One run with the same noise; TF32 may cost three digits of seven, not more."""
+    made = Made(kernel=kernel, which=[0])
+    method, task = made.methods[0], made.tasks(0)[0]
+    model = build_model(method, made.backbones[0], 3)
+    _, memory = method.begin_task(model, task, numpy_generator(3, "coreset", 0))
+    working = seen(memory, task.view)
+    inputs, labels = task.view(task.train.inputs[:30]), task.train.labels[:30]
+    draw = draws(4)
+    noise = [torch.special.ndtr(draw(42, 16)).float(), torch.special.ndtr(draw(42, 16)).float(), draw(32, 16).float()]
+
+    def loss(device: torch.device) -> Tensor:
+        there = {name: tensor.to(device) for name, tensor in working.items()}
+        replay = Replay([tensor.to(device) for tensor in noise])
+        return method.loss(copy.deepcopy(model).to(device), there, inputs.to(device), labels.to(device), replay)
+
+    expected = loss(CPU).item()
+    with products(tf32=False):
+        assert abs(loss(DEVICE).item() - expected) < 1e-5
+    with products(tf32=True):
+        assert abs(loss(DEVICE).item() - expected) < 2e-2
+
+
+def test_batchnorm_spelled_out_equals_pytorch_s() -> None:
+    """Output, gradients and running statistics over two parts, as the GPU computes them."""
+    draw = draws()
+    x, direction = draw(12, 5, 3, 4), draw(12, 5, 3, 4)
+    results = []
+    for device, dtype in ((CPU, torch.float64), (DEVICE, torch.float32)):
+        norm, plain = SplitBatchNorm(5).to(device, dtype), nn.BatchNorm2d(5).to(device, dtype)
+        with torch.no_grad():
+            for own in (norm, plain):
+                own.weight.copy_(torch.linspace(0.5, 2.0, 5))
+                own.bias.copy_(torch.linspace(-1.0, 1.0, 5))
+        given = x.to(device, dtype).requires_grad_()
+        out = norm(given, [8, 4])
+        gradients = torch.autograd.grad((out * direction.to(device, dtype)).sum(), [given, norm.weight, norm.bias])
+        results.append([t.detach().cpu().double() for t in (out, *gradients, norm.running_mean, norm.running_var)])
+        separately = torch.cat([plain(part) for part in x.to(device, dtype).split([8, 4])])
+        torch.testing.assert_close(out, separately, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(norm.running_mean, plain.running_mean, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(norm.running_var, plain.running_var, rtol=1e-4, atol=1e-5)
+    for one, two in zip(*results, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+
+
+@cases("method net samples", [("kcl", "mlp", 45), ("naive-sgd", "mlp", 45), ("kcl", "resnet", 28)])
+def test_a_run_alone_equals_the_run_beside_others(method: str, net: str, samples: int) -> None:
+    """S = 1 against S = 3 and against other neighbours; rounding may differ with the size of the stack."""
+    made = Made(method, net, samples)
+    together = made.learned()
+    assert_moved(together, made)
+    expected = states(together)
+    for run in range(3):
+        alone = Made(method, net, samples, which=[run]).learned()
+        assert_near(states(alone)[0], expected[run], 2e-4)
+    turned = Made(method, net, samples, which=[2, 0]).learned()
+    assert_near(states(turned)[1], expected[0], 2e-4)
+
+
+@cases("method net", [("kcl", "mlp"), ("naive-sgd", "mlp"), ("kcl", "resnet")])
+def test_graphs_replayed_equal_steps_taken(method: str, net: str) -> None:
+    """Two tasks of two epochs with a smaller last batch: parameters, statistics, losses, and where the noise stands."""
+    made = Made(method, net, samples=28 if net == "resnet" else 35, epochs=2)
+    replayed = made.learned()
+    with swapped(Trainer, "_run_step", lambda trainer, size: trainer._step(size)):
+        taken = made.learned()
+    assert len(set(replayed._trainer.plan)) == 2
+    if DEVICE.type == "cuda":
+        assert len(replayed._trainer.graphs) == 2
+    assert not taken._trainer.graphs
+    assert_moved(replayed, made)
+    for one, two in zip(states(replayed), states(taken), strict=True):
+        assert_near(one, two, 1e-5 if net == "mlp" else 2e-4)
+    torch.testing.assert_close(replayed._trainer.losses, taken._trainer.losses, rtol=1e-3, atol=1e-4)
+    for name in ("done", "cursor"):
+        assert torch.equal(getattr(replayed._trainer, name), getattr(taken._trainer, name))
+    for size, source in replayed._trainer.sources.items():
+        for one, two in zip(source.changes, taken._trainer.sources[size].changes, strict=True):
+            assert torch.equal(one, two)
+            assert one.item() == replayed._trainer.steps
+
+
+@cases("method net tf32", [("kcl", "mlp", False), ("kcl", "mlp", True), ("naive-sgd", "resnet", False)])
+def test_compiled_steps_equal_plain_ones(method: str, net: str, tf32: bool) -> None:
+    """A full and a smaller batch, then a second task."""
+    made = Made(method, net, samples=28 if net == "resnet" else 35)
+    compiled, plain = made.learned(compiled=True, tf32=tf32), made.learned(tf32=tf32)
+    assert len(compiled._trainer.compiled) == 2
+    assert_moved(compiled, made)
+    tolerance = 2e-2 if tf32 else 5e-4
+    for one, two in zip(states(compiled), states(plain), strict=True):
+        assert_near(one, two, tolerance)
+    torch.testing.assert_close(compiled._trainer.losses, plain._trainer.losses, rtol=tolerance, atol=tolerance)
+
+
+@cases("compiled", [(False,), (True,)])
+def test_a_run_that_diverges_touches_no_other(compiled: bool) -> None:
+    """Against the same stack with that run sound: the others' parameters agree to the last bits, over two tasks."""
+    made, sound = (Made(samples=52, feature_norm="none") for _ in range(2))  # batches of one size: compiled once
+    made.settings[1] = made.settings[1].replace(lr=1e30)
+    made.methods[1] = METHODS["kcl"](made.settings[1], 3)
+    spoiled, expected = made.learned(compiled=compiled), sound.learned(compiled=compiled)
+    assert spoiled.diverged == [False, True, False]
+    assert expected.diverged == [False] * 3
+    for run in (0, 2):
+        assert_near(states(spoiled)[run], states(expected)[run], 1e-6)
+        assert spoiled.accuracy(made.tasks(1))[run] == expected.accuracy(made.tasks(1))[run]
+    frozen = states(spoiled)[1]
+    assert all(tensor.isfinite().all() for tensor in frozen.values())
+    spoiled.learn(made.tasks(2), lambda _: None)
+    for name, tensor in states(spoiled)[1].items():
+        assert name.startswith("head.") or torch.equal(tensor, frozen[name])  # the head begins anew at every task
+    if compiled:
+        return
+    outcomes = run_streams(made.learner(), made.streams)
+    assert [outcome.diverged for outcome in outcomes] == [False, True, False]
+    assert [outcome.matrix.average_accuracy is None for outcome in outcomes] == [False, True, False]
+
+
+@cases("kernel net", [("vrf", "mlp"), ("rbf", "mlp"), ("rff", "mlp"), ("vrf", "resnet")])
+def test_answers_equal_those_of_the_same_weights_on_the_cpu(kernel: str, net: str) -> None:
+    """Run by run, with the same test noise; samples whose best classes nearly tie may fall either way."""
+    made = Made("kcl", net, samples=60, kernel=kernel, epochs=2, test_draws=2)
+    learner = made.learned()
+    if net == "resnet":  # statistics of so few steps would leave every answer hanging on rounding
+        for module in (module for model in learner.models for module in model.modules()):
+            if isinstance(module, SplitBatchNorm):
+                module.running_mean.zero_()
+                module.running_var.fill_(1.0)
+    for index in range(2):
+        measured, (memory, view) = learner.accuracy(made.tasks(index)), learner.kept[index]
+        requests = learner._classifier_requests(seen(memory, view, runs=True))
+        source = learner.source(requests, "test noise", index)
+        source.draw()
+        for run, (method, task) in enumerate(zip(made.methods, made.tasks(index), strict=True)):
+            model = copy.deepcopy(learner.models[run]).cpu().double()
+            own = seen({name: tensor[run].cpu() for name, tensor in memory.items()}, task.view)
+            with torch.no_grad():
+                working = {name: tensor.double() for name, tensor in own.items()}
+                classifier = method.classifier(model, working, Replay([t[run].cpu().double() for t in source.drawn]))
+                scores = method.logits(model, classifier, task.view(task.test.inputs[task.test.rows]).double())
+            doubtful = int((scores.topk(2).values.diff().abs() < 1e-4).sum())
+            expected = 100.0 * (scores.argmax(-1) == task.test.labels).double().mean().item()
+            assert doubtful <= 4
+            assert abs(measured[run] - expected) <= 100.0 * doubtful / len(task.test) + 1e-6
+
+
+def test_progress_is_told_in_order_and_truly() -> None:
+    """In chunks, while the device runs ahead: each told loss is the mean over the runs of that very step."""
+    made, told = Made(samples=60, epochs=5), []
+    learner = made.learner()
+    with swapped(graph, "CHUNK", 3):
+        learner.learn(made.tasks(0), told.append)
+    losses = learner._trainer.losses.mean(1).tolist()
+    assert [step.step for step in told] == (list(range(3, 26, 3)) if DEVICE.type == "cuda" else list(range(1, 26)))
+    for step in told:
+        assert step.steps == len(losses) == 25
+        assert abs(step.loss - losses[step.step - 1]) < 1e-6
+
+
+def test_one_run_by_itself_learns_on_the_gpu() -> None:
+    """The engine for one run, which draws on the device: no numbers to compare with, but the task is easy."""
+    made = Made(which=[0], epochs=20, dropout=0.0, kernel="rbf")
+    run = Run(made.methods[0], made.backbones[0], 3, DEVICE)
+    losses: list[float] = []
+    run.learn(made.tasks(0)[0], lambda step: losses.append(step.loss))
+    assert not run.diverged
+    assert sum(losses[-5:]) < sum(losses[:5])
+    assert run.accuracy(made.tasks(0)[0]) > 50.0
+    assert all(parameter.device.type == DEVICE.type for parameter in run.model.parameters())
+
+
+@cases("tf32", [(False,), (True,)])
+def test_an_experiment_stacks_its_runs_and_keeps_them_all(tf32: bool) -> None:
+    """Seeds and learning rates together as one stack, as many as fit; every run recorded, in order."""
+    data = dataset(200, SHAPES["mlp"])
+    settings = SMALL.replace(epochs=3, dropout=0.1)
+    specs = [
+        RunSpec("made-up", method, seed, settings.replace(lr=lr), 2, None)
+        for method in ("kcl", "naive-sgd")
+        for lr in (0.1, 0.05)
+        for seed in (0, 1, 2)
+    ]
+    BENCHMARKS["made-up"] = Benchmark("for tests", lambda *_: data, PermutedPixels)
+    try:
+        with tempfile.TemporaryDirectory() as out:
+            folder = Folder(Path(out), resume=False)
+            experiment = Experiment(specs, "a command", device=DEVICE.type, compiled=False, tf32=tf32)
+            experiment.execute(folder, lambda _: lambda _: None, lambda _: None)
+            records = experiment.records(folder)
+    finally:
+        del BENCHMARKS["made-up"]
+    assert [(record["method"], record["seed"], record["settings"]["lr"]) for record in records] == [
+        (spec.method, spec.seed, spec.settings.lr) for spec in specs
+    ]
+    assert not any(record["diverged"] for record in records)
+    assert all(record["average_accuracy"] > 40.0 for record in records if record["method"] == "kcl")
+    if DEVICE.type == "cuda":
+        assert {record["runs_at_once"] for record in records} == {6}
+        assert {record["precision"] for record in records} == {"tf32" if tf32 else "float32"}
+
+
+def main() -> int:
+    """Every check once for each of its cases, one line each."""
+    if not torch.cuda.is_available():
+        print(f"nothing was checked: {NO_GPU}")
+        return 1
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    outcomes: list[str] = []
+    for name, check in list(globals().items()):
+        if not name.startswith("test_"):
+            continue
+        for case in getattr(check, "cases", [()]):
+            begun, reason = time.perf_counter(), ""
+            try:
+                check(*case)
+                outcomes.append("passed")
+            except Skipped as error:
+                outcomes.append("skipped")
+                reason = str(error)
+            except Exception as error:
+                outcomes.append("FAILED")
+                reason = "".join(traceback.format_exception(error))
+            seconds = time.perf_counter() - begun
+            print(f"{outcomes[-1]:7} {seconds:6.2f} s  {name[5:]} {', '.join(map(str, case))}", flush=True)
+            if reason:
+                print(reason, flush=True)
+    counts = {outcome: outcomes.count(outcome) for outcome in ("passed", "skipped", "FAILED")}
+    print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    return int("FAILED" in outcomes)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
