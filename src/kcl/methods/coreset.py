@@ -16,14 +16,19 @@ class Split(NamedTuple):
     rest: np.ndarray
 
 
-def split_coreset(labels: np.ndarray, size_per_class: int, rng: np.random.Generator) -> Split:
-    """Draw `size_per_class` samples of every class without replacement; a class with fewer gives what it has."""
-    chosen = [rng.permutation(np.flatnonzero(labels == value))[:size_per_class] for value in np.unique(labels)]
-    coreset = np.concatenate(chosen)
-    rest = np.setdiff1d(np.arange(len(labels)), coreset, assume_unique=True)
-    if len(rest) == 0:
+def check_coreset(labels: np.ndarray, size_per_class: int) -> None:
+    """Refuse a coreset that leaves nothing to train on."""
+    if np.minimum(np.bincount(labels), size_per_class).sum() == len(labels):
         raise KclError(
             f"a coreset of {size_per_class} samples per class takes all {len(labels)} training samples of the task "
             "and leaves none to train on; choose a smaller coreset_size_per_class or more training samples"
         )
-    return Split(coreset, rest)
+
+
+def split_coreset(labels: np.ndarray, size_per_class: int, rng: np.random.Generator) -> Split:
+    """Draw `size_per_class` samples of every class without replacement; a class with fewer gives what it has."""
+    check_coreset(labels, size_per_class)
+    chosen = [rng.permutation(np.flatnonzero(labels == value))[:size_per_class] for value in np.unique(labels)]
+    rest = np.ones(len(labels), dtype=bool)
+    rest[np.concatenate(chosen)] = False
+    return Split(np.concatenate(chosen), np.flatnonzero(rest))

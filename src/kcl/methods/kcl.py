@@ -15,7 +15,7 @@ from kcl.functional import kernels, ridge
 from kcl.functional.gaussian import DiagonalGaussian, kl_divergence, standard_normal_like
 from kcl.functional.kernels import Kernel
 from kcl.functional.noise import Noise
-from kcl.methods.coreset import split_coreset
+from kcl.methods.coreset import check_coreset, split_coreset
 from kcl.methods.method import Learnable, Memory, Method
 from kcl.nets.amortized import AmortizedGaussians
 from kcl.nets.backbone import Backbone
@@ -71,7 +71,7 @@ class KernelContinualLearning(Method):
 
     def check(self, task: Task) -> None:
         super().check(task)
-        split_coreset(task.train.labels.numpy(), self.settings.coreset_size_per_class, np.random.default_rng(0))
+        check_coreset(task.train.labels.numpy(), self.settings.coreset_size_per_class)
 
     # Learning a task
 
