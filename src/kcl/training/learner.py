@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -21,7 +22,7 @@ class Learner(ABC):
 
     @abstractmethod
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
-        """Percent correct of every run on its own version of a task."""
+        """Percent correct of every run on its own version of a task; of no meaning where a run has diverged."""
 
     @property
     @abstractmethod
@@ -51,7 +52,8 @@ class SeparateRuns(Learner):
                 run.learn(task, report)
 
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
-        return [run.accuracy(task) for run, task in zip(self.runs, tasks, strict=True)]
+        pairs = zip(self.runs, tasks, strict=True)
+        return [math.nan if run.diverged else run.accuracy(task) for run, task in pairs]
 
     @property
     def diverged(self) -> list[bool]:

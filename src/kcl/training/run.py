@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from kcl.benchmarks.task import Examples, Task, View
 from kcl.errors import KclError
@@ -74,14 +75,18 @@ class Run:
             parameters, lr=learning_rate(settings, task.index), momentum=settings.momentum, fused=True
         )
         steps = settings.epochs * len(self._sizes(len(positions)))
+        statistics = running_statistics(self.model)
         for step, batch in enumerate(self._batches(task, positions), start=1):
             inputs = view(train.inputs[train.rows[batch]])
+            before = [buffer.clone() for buffer in statistics]
             loss = self.method.loss(self.model, working, inputs, train.labels[batch], noise)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             value = loss.item()
             if value - value != 0.0:  # infinite or not a number: stop before the weights are spoiled
                 self.diverged = True
+                for buffer, value_before in zip(statistics, before, strict=True):
+                    buffer.copy_(value_before)
                 break
             optimizer.step()
             self._version += 1
@@ -168,6 +173,12 @@ def check_device(device: str | torch.device) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise KclError(f"device {str(device)!r}: PyTorch finds no CUDA GPU here; use 'cpu'")
     return device
+
+
+def running_statistics(model: nn.Module) -> list[Tensor]:
+    """What a forward pass changes: BatchNorm's running averages."""
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    return [buffer for norm in norms for buffer in norm.buffers()]
 
 
 def batch_sizes(model: nn.Module, length: int, batch: int) -> list[int]:

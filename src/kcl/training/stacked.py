@@ -21,7 +21,7 @@ from kcl.randomness import numpy_generator
 from kcl.training.learner import Learner
 from kcl.training.noise import PhiloxSource, Recorder, Replay, Request, RunNoise, SeparateSource, Source
 from kcl.training.run import OnStep, build_model, check_device, memory_use, seen
-from kcl.training.state import StackedState, over_runs, stack_memories
+from kcl.training.state import CannotStack, StackedState, over_runs, stack_memories
 from kcl.training.trainer import EpochExamples, Trainer
 
 
@@ -55,7 +55,7 @@ class StackedRuns(Learner):
     def learn(self, tasks: Sequence[Task], on_step: OnStep) -> None:
         index, view = tasks[0].index, tasks[0].view.to(self.device)
         memory, working, examples = self._begin(tasks, view)
-        if self._trainer is None or not self._trainer.suits(working, examples):
+        if self._trainer is None or not self._trainer.suits(working, examples, view):
             self._trainer = Trainer(self, working, examples, view)
         with products(self.tf32):
             self._trainer.train(index, working, examples, on_step)
@@ -68,6 +68,8 @@ class StackedRuns(Learner):
 
     def _begin(self, tasks: Sequence[Task], view: View) -> tuple[Memory, Memory, EpochExamples]:
         """What is kept of the task, the same as the network sees it, and what there is to train on."""
+        if any((task.view.mean, task.view.std) != (view.mean, view.std) for task in tasks):
+            raise CannotStack("the runs see their samples scaled in different ways")
         begun = []
         for method, model, task, seed in zip(self.methods, self.models, tasks, self.seeds, strict=True):
             method.check(task)
@@ -100,14 +102,14 @@ class StackedRuns(Learner):
             classifier = self.method.classifier(model, memory, Replay(drawn))
             return self.method.logits(model, classifier, view.scale(inputs)).argmax(-1)
 
-        stored, batch = self.stored(tasks[0].test.inputs), self._evaluation_batch(tasks[0])
+        stored, batch = [self.stored(task.test.inputs) for task in tasks], self._evaluation_batch(tasks[0])
         correct = torch.zeros(self.count, dtype=torch.int64, device=self.device)
         state = self.state.parameters() | self.state.buffers
         moves = [task.view.to(self.device).move for task in tasks]
         rows = torch.stack([task.test.rows for task in tasks]).to(self.device)
         labels = torch.stack([task.test.labels for task in tasks]).to(self.device)
         for part, wanted in zip(rows.split(batch, dim=1), labels.split(batch, dim=1), strict=True):
-            inputs = torch.stack([move(stored[own]) for move, own in zip(moves, part, strict=True)])
+            inputs = torch.stack([move(array[own]) for move, array, own in zip(moves, stored, part, strict=True)])
             with products(self.tf32):
                 answered = over_runs(self.models[0], answers, state, working, inputs, source.drawn)
             correct += (answered == wanted).sum(1)

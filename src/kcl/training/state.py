@@ -11,6 +11,7 @@ from torch.func import functional_call, vmap
 
 from kcl.methods.method import Memory
 from kcl.shapes import Float
+from kcl.training.run import running_statistics
 
 
 class CannotStack(Exception):
@@ -41,6 +42,8 @@ class StackedState:
                 own = model.get_parameter(name)
                 stacked[run].copy_(own.detach())
                 own.data = stacked[run]
+        changing = {id(buffer) for buffer in running_statistics(template)}
+        self.statistics = [name for name, buffer in template.named_buffers() if id(buffer) in changing]
         self.buffers: dict[str, Tensor] = {}
         for name, _ in template.named_buffers():
             self.buffers[name] = torch.stack([model.get_buffer(name) for model in models])

@@ -45,7 +45,7 @@ class EpochExamples:
             raise CannotStack("the runs have training sets of different sizes or from different arrays")
         self.learner, self.tasks, self.positions = learner, tasks, positions
         self.length = len(positions[0])
-        self.shape = tuple(tasks[0].train.inputs.shape[1:])
+        self.shape, self.dtype = tasks[0].train.inputs.shape[1:], tasks[0].train.inputs.dtype
 
     def in_order(self, epoch: int) -> tuple[Tensor, Int[Tensor, "s n"]]:
         learner, inputs, labels = self.learner, [], []
@@ -77,13 +77,14 @@ class Trainer:
         self.compiled: dict[int, Callable[..., Tensor]] = {}
         self.sources: dict[int, Source] = {}
 
-    def suits(self, working: Memory, examples: EpochExamples) -> bool:
+    def suits(self, working: Memory, examples: EpochExamples, view: View) -> bool:
         """Whether another task has the shapes this trainer was made for."""
-        shapes = {name: tensor.shape for name, tensor in working.items()}
+        shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in working.items()}
         return (
-            shapes == {name: tensor.shape for name, tensor in self.memory.items()}
-            and examples.length == self.length
-            and examples.shape == self.inputs.shape[2:]
+            shapes == {name: (tensor.shape, tensor.dtype) for name, tensor in self.memory.items()}
+            and (examples.length, examples.shape, examples.dtype)
+            == (self.length, self.inputs.shape[2:], self.inputs.dtype)
+            and (view.mean, view.std) == (self.view.mean, self.view.std)
         )
 
     def rehearse(self) -> None:
@@ -147,6 +148,7 @@ class Trainer:
     ) -> None:
         """The step, once its noise is drawn. A function of its arguments alone, so that it can be traced."""
         inputs, labels, places, cursor, done, losses = epoch
+        before = {name: buffers[name].clone() for name in self.state.statistics}
         batch = inputs.index_select(1, cursor + places), labels.index_select(1, cursor + places)
         with torch.enable_grad():
             parameters = self.state.parameters(optimiser[0])
@@ -158,6 +160,9 @@ class Trainer:
         gradients = [next(found) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in parameters.values()]
         gradients.append(values.new_zeros(len(values), self.state.padding))
         descend(optimiser, values.detach(), torch.cat([part.reshape(len(part), -1) for part in gradients], dim=1))
+        for name, values_before in before.items():
+            alive = optimiser[2].view(-1, *[1] * (values_before.ndim - 1))
+            buffers[name].copy_(torch.where(alive, buffers[name], values_before))
         losses.index_copy_(0, done, values.detach()[None])
         cursor.add_(len(places))
         done.add_(1)
