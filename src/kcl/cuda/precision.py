@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from kcl.cuda import triton_available
 from kcl.shapes import Float
@@ -27,6 +29,46 @@ def products(tf32: bool) -> Iterator[None]:
         yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def inner(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
+    """x·y for all pairs in float32, whatever is allowed around it: for the kernels that are functions of it."""
+    return _Inner.apply(x, y) if x.is_cuda else x @ y.mT
+
+
+class _Inner(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, y: Tensor) -> Tensor:
+        return torch.ops.kcl.inner(x, y)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = ctx.saved_tensors
+        return grad @ y, grad.mT @ x
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
+        stacked = [
+            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            for tensor, dim in zip(inputs, in_dims, strict=True)
+        ]
+        return _Inner.apply(*stacked), 0
+
+
+@torch.library.custom_op("kcl::inner", mutates_args=())
+def _inner(x: Tensor, y: Tensor) -> Tensor:
+    with products(tf32=False):
+        return x @ y.mT
+
+
+@_inner.register_fake
+def _(x: Tensor, y: Tensor) -> Tensor:
+    return x.new_empty(*x.shape[:-1], y.shape[-2])
 
 
 def gram(features: Float[Tensor, "*s m D"]) -> Float[Tensor, "*s m m"]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kcl.cuda.precision import inner
 from kcl.functional.gaussian import DiagonalGaussian
 from kcl.shapes import Float
 
@@ -26,7 +27,7 @@ def linear(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"]) -> Float[Tensor, "n
 
 def polynomial(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"], degree: int = 3) -> Float[Tensor, "n m"]:
     """k(x, y) = (x·y + 1)^degree."""
-    return (x @ y.mT + 1.0) ** degree
+    return (inner(x, y) + 1.0) ** degree
 
 
 def rbf(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"], gamma: float | Tensor = 0.5) -> Float[Tensor, "n m"]:
@@ -34,7 +35,7 @@ def rbf(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"], gamma: float | Tensor 
 
     γ = 1/2 is the kernel whose spectral measure is N(0, I), the uninformative prior over frequencies.
     """
-    squared = (x * x).sum(-1)[..., :, None] + (y * y).sum(-1)[..., None, :] - 2.0 * (x @ y.mT)
+    squared = (x * x).sum(-1)[..., :, None] + (y * y).sum(-1)[..., None, :] - 2.0 * inner(x, y)
     return torch.exp(-gamma * squared.clamp_min(0.0))  # rounding can push ‖x − x‖² below zero
 
 

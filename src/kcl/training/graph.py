@@ -22,11 +22,11 @@ class GraphedStep:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # rehearsals choose algorithms and compile kernels; then all is put back
-            for _ in range(3):
+            for _ in range(3):  # each from where the run stands: after its last batch there is no other
                 step()
+                for tensor, value in zip(changed, saved, strict=True):
+                    tensor.copy_(value)
         torch.cuda.current_stream().wait_stream(side)
-        for tensor, value in zip(changed, saved, strict=True):
-            tensor.copy_(value)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             step()
