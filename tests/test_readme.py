@@ -44,3 +44,30 @@ def test_the_table_is_what_the_results_give() -> None:
         _, method, seeds, accuracy, _, forgetting, learning, _ = row
         assert seeds == "3"
         assert f"| {method} | {accuracy} | {forgetting} | {learning} |" in README
+
+
+def test_the_streams_are_what_the_results_give() -> None:
+    rows = tables.rows(group_runs(read(ROOT / "results" / "mnist-streams" / "results.jsonl")))
+    assert len(rows) == 2
+    for benchmark, _, seeds, accuracy, _, forgetting, _, _ in rows:
+        title = benchmark.replace("-mnist", " MNIST").capitalize().replace("mnist", "MNIST")
+        assert seeds == "5"
+        assert f"| {title} | {accuracy} | {forgetting} |" in README
+
+
+def test_the_speeds_are_what_was_measured() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    for name, cells in (("mnist", 5), ("resnets", 6)):
+        rows = json.loads((ROOT / "benches" / "results" / f"h200-{name}.json").read_text(encoding="utf-8"))["rows"]
+        for line in re.findall(r"^\| .* \|$", page, flags=re.MULTILINE):
+            values = [cell.strip() for cell in line.strip("|").split("|")]
+            if len(values) != cells or not values[-3][0].isdigit():
+                continue
+            found = [
+                row
+                for row in rows
+                if [row["engine"], str(row["runs"]), f"{row['ms_per_step']:.3f}", f"{row['ms_per_run_step']:.3f}"]
+                == values[-5:-1]
+            ]
+            assert found, line
+            assert float(values[-1]) == round(found[0]["times_reference"], 1)

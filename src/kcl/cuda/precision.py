@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kcl.cuda import triton_available
+from kcl.cuda.stacking import runs_first
 from kcl.shapes import Float
 
 
@@ -53,11 +54,7 @@ class _Inner(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
-        stacked = [
-            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-            for tensor, dim in zip(inputs, in_dims, strict=True)
-        ]
-        return _Inner.apply(*stacked), 0
+        return _Inner.apply(*runs_first(info.batch_size, in_dims, inputs)), 0
 
 
 @torch.library.custom_op("kcl::inner", mutates_args=())

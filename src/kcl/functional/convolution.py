@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from kcl.cuda.stacking import runs_first
 from kcl.shapes import Float
 
 
@@ -47,9 +48,5 @@ class _Convolution(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor, stride: int, padding: int
     ) -> tuple[Tensor, int]:
-        runs = range(info.batch_size)
-        xs, weights = (
-            [tensor] * info.batch_size if dim is None else tensor.unbind(dim)
-            for tensor, dim in zip((x, weight), in_dims[:2], strict=True)
-        )
-        return torch.stack([_Convolution.apply(xs[run], weights[run], stride, padding) for run in runs]), 0
+        pairs = zip(*runs_first(info.batch_size, in_dims[:2], (x, weight)), strict=True)
+        return torch.stack([_Convolution.apply(*pair, stride, padding) for pair in pairs]), 0

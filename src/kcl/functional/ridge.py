@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from kcl.cuda import cholesky
 from kcl.cuda.precision import gram
+from kcl.cuda.stacking import runs_first
 from kcl.shapes import Float
 
 
@@ -28,11 +29,7 @@ class _Ridge(torch.autograd.Function):
     @classmethod
     def stacked(cls, info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Tensor, ...]) -> Any:
         """The vmap rule: the routines take leading dimensions as they are."""
-        together = [
-            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-            for tensor, dim in zip(inputs, in_dims, strict=True)
-        ]
-        output = cls.apply(*together)
+        output = cls.apply(*runs_first(info.batch_size, in_dims, inputs))
         return output, (0,) * len(output)
 
 
