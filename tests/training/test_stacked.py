@@ -243,15 +243,19 @@ class TestTasksOfManyKinds:
         tested = second.test.inputs / 255.0
         _assert_same(_with_tasks(runs, change), difference)
 
-    def test_other_sizes_and_other_numbers_of_classes(self, draw: Any, make_runs: Any, difference: Any) -> None:
-        sizes, ways = [30, 44, 30], [2, 3, 2]
+    @pytest.mark.parametrize("method", ["kcl", "naive-sgd"])
+    @pytest.mark.parametrize(
+        ("sizes", "ways"), [((30, 44, 30), (2, 3, 2)), ((30, 45, 31), (3, 3, 3)), ((30, 30, 30), (3, 2, 3))], ids=str
+    )
+    def test_other_sizes_and_other_numbers_of_classes(
+        self, draw: Any, make_runs: Any, difference: Any, method: str, sizes: Any, ways: Any
+    ) -> None:
         pairs = [
             (draw.normal(size, 1, 4, 4), torch.arange(size) % count + task)
             for task, (size, count) in enumerate(zip(sizes, ways, strict=True))
         ]
-        for method in ("kcl", "naive-sgd"):
-            runs = make_runs(method)
-            _assert_same(dataclasses.replace(runs, streams=[ArrayStream(pairs, pairs)] * 3), difference, tasks=3)
+        runs = dataclasses.replace(make_runs(method), streams=[ArrayStream(pairs, pairs)] * 3)
+        _assert_same(runs, difference, tasks=3)
 
     def test_rows_of_every_run_s_own(self, make_runs: Any, difference: Any) -> None:
         """As with `train_per_task`: other training rows in every run, and other test rows."""
