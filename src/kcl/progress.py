@@ -66,7 +66,7 @@ class Bar:
 
     def watch(self, label: str) -> Callable[[Progress], None]:
         self.close()
-        bar = self._bar = self._tqdm(total=1, unit="step", desc=label, dynamic_ncols=True, leave=True)
+        bar = self._bar = self._tqdm(total=1, unit="step", desc=label, dynamic_ncols=True, miniters=1)
 
         def show(progress: Progress) -> None:
             accuracy = "–" if progress.average_accuracy is None else f"{progress.average_accuracy:.2f} %"
@@ -75,12 +75,12 @@ class Bar:
                 return
             step = progress.step
             bar.total = step.steps * progress.tasks
-            bar.update(step.steps * progress.task + step.step - bar.n)
             bar.set_postfix_str(
                 f"task {progress.task + 1}/{progress.tasks} batch {step.step}/{step.steps} "
                 f"loss {step.loss:.3f} accuracy {accuracy}",
                 refresh=False,
             )
+            bar.update(step.steps * progress.task + step.step - bar.n)
 
         return show
 

@@ -36,10 +36,8 @@ def test_equals_pytorch_s(draw64: Any, make_noise: Any) -> None:
     results = []
     for kind in (nn.BatchNorm2d, SplitBatchNorm, InWords):
         norm, given = _norms(make_noise(7, torch.float64), kind), x.clone().requires_grad_()
-        if kind is nn.BatchNorm2d:
-            out = torch.cat([norm(part) for part in given.split(PARTS)])
-        else:
-            out = norm(given, PARTS)
+        plain = kind is nn.BatchNorm2d
+        out = torch.cat([norm(part) for part in given.split(PARTS)]) if plain else norm(given, PARTS)
         gradients = torch.autograd.grad((out * direction).sum(), [given, norm.weight, norm.bias])
         results.append([out, *gradients, norm.running_mean, norm.running_var])
     for found in results[1:]:

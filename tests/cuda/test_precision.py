@@ -1,4 +1,4 @@
-"""Which products may be rounded: the flags are put back whatever happens, and the Gram matrix is a plain product."""
+"""Which products may be rounded: the flags are put back whatever happens, and the exact products are plain ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from kcl.cuda.precision import gram, products
+from kcl.cuda.precision import _Inner, gram, inner, products
 
 
 def _flags() -> tuple[bool, bool]:
@@ -60,3 +60,30 @@ class TestGram:
             assert _flags() == (False, False)
             traced = make_fx(torch.ops.kcl.gram, tracing_mode="fake")(features)
             assert torch.equal(traced(features), gram(features))
+
+
+class TestInner:
+    """As a GPU computes it: an operator with a gradient and a vmap rule of its own, which work anywhere."""
+
+    def test_is_the_plain_product_with_its_gradient(self, draw64: Any) -> None:
+        x, y = draw64.normal(5, 3).requires_grad_(), draw64.normal(4, 3).requires_grad_()
+        torch.testing.assert_close(_Inner.apply(x, y), inner(x, y), rtol=1e-12, atol=1e-12)
+        assert torch.autograd.gradcheck(_Inner.apply, (x, y))
+        assert torch.autograd.gradcheck(lambda x: _Inner.apply(x, x), (x,))  # a Gram matrix: both sides move
+
+    @pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 0), (1, 0)], ids=str)
+    def test_is_the_same_for_stacked_runs(self, draw64: Any, in_dims: tuple[int | None, int | None]) -> None:
+        shapes = {0: (6, 5, 3), 1: (5, 6, 3), None: (5, 3)}
+        x, y = (draw64.normal(*shapes[dim]).requires_grad_() for dim in in_dims)
+        direction = draw64.normal(6, 5, 5)
+        results = []
+        for function in (_Inner.apply, lambda x, y: x @ y.mT):
+            out = torch.func.vmap(function, in_dims)(x, y)
+            results.append([out, *torch.autograd.grad((out * direction).sum(), [x, y])])
+        torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
+
+    def test_leaves_the_flags(self, draw: Any, before: tuple[bool, bool]) -> None:
+        torch.ops.kcl.inner(draw.normal(5, 3), draw.normal(4, 3))
+        assert _flags() == before
+        shape = make_fx(torch.ops.kcl.inner, tracing_mode="fake")(draw.normal(2, 5, 3), draw.normal(2, 4, 3))
+        assert shape(draw.normal(2, 5, 3), draw.normal(2, 4, 3)).shape == (2, 5, 4)

@@ -75,7 +75,8 @@ def gram(features: Float[Tensor, "*s m D"]) -> Float[Tensor, "*s m m"]:
 
 @torch.library.custom_op("kcl::gram", mutates_args=())
 def _gram(features: Tensor) -> Tensor:
-    if features.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32 and triton_available():
+    suits = features.is_cuda and features.dtype == torch.float32 and triton_available()
+    if suits and torch.backends.cuda.matmul.allow_tf32:
         return _gram_triton(features)
     with products(tf32=False):
         return features @ features.mT

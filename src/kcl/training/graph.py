@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -61,6 +62,8 @@ class Watcher:
             self._catch_up()
         if self._side is not None:
             torch.cuda.current_stream(self.device).synchronize()
+            if self.sent % CHUNK:
+                self._tell(self.sent)
 
     def _catch_up(self) -> None:
         sent, event = self._chunks.popleft()
@@ -70,5 +73,5 @@ class Watcher:
             self._tell(sent)
 
     def _tell(self, done: int) -> None:
-        losses = self.losses[done - 1].tolist()
-        self.on_step(Step(done, len(self.losses), sum(losses) / len(losses)))
+        finite = [loss for loss in self.losses[done - 1].tolist() if math.isfinite(loss)]
+        self.on_step(Step(done, len(self.losses), sum(finite) / len(finite) if finite else math.nan))

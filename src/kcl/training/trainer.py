@@ -191,6 +191,8 @@ class Trainer:
         try:
             with torch.no_grad():
                 over_runs(self.learner.models[0], self._loss, state, self.memory, *batch, drawn)
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             raise CannotStack(f"the model cannot be vmapped ({str(error).splitlines()[0][:120]})") from error
 
