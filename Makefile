@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test check format clean
+.PHONY: help setup demo test lint check format clean
 
 help:
 	@echo "make demo    set up, run KCL beside naive SGD on real MNIST, print the table, write the page"
@@ -12,6 +12,7 @@ help:
 	@echo "make check   formatter, linter, types, import direction, tests"
 	@echo "make setup   only set up: leaves $(BIN)/kcl"
 	@echo "make format  format and mend what the linter can"
+	@echo "make clean   remove .venv and what tools left behind"
 
 setup: $(STAMP)
 
@@ -28,16 +29,17 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest
 
-check: setup
+lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest
+
+check: lint test
 
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

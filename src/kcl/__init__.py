@@ -1,11 +1,17 @@
 """Kernel continual learning: task after task, without forgetting and without replay (Derakhshani et al., ICML 2021)."""
 
-from kcl.benchmarks.arrays import ArrayStream
-from kcl.benchmarks.mnist import PermutedDigits, PermutedMNIST, RotatedDigits, RotatedMNIST
-from kcl.benchmarks.task import Examples, Task, View
-from kcl.errors import KclError
-from kcl.learner import KernelContinualLearner
-from kcl.settings import Settings
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kcl.benchmarks.arrays import ArrayStream
+    from kcl.benchmarks.mnist import PermutedDigits, PermutedMNIST, RotatedDigits, RotatedMNIST
+    from kcl.benchmarks.task import Examples, Task, View
+    from kcl.errors import KclError
+    from kcl.learner import KernelContinualLearner
+    from kcl.settings import Settings
 
 __version__ = "0.1.0"
 
@@ -23,3 +29,28 @@ __all__ = [
     "View",
     "__version__",
 ]
+
+# Looked up when asked for: the command line can then answer an interrupt while PyTorch is still being loaded.
+_HOMES = {
+    "ArrayStream": "kcl.benchmarks.arrays",
+    "Examples": "kcl.benchmarks.task",
+    "KclError": "kcl.errors",
+    "KernelContinualLearner": "kcl.learner",
+    "PermutedDigits": "kcl.benchmarks.mnist",
+    "PermutedMNIST": "kcl.benchmarks.mnist",
+    "RotatedDigits": "kcl.benchmarks.mnist",
+    "RotatedMNIST": "kcl.benchmarks.mnist",
+    "Settings": "kcl.settings",
+    "Task": "kcl.benchmarks.task",
+    "View": "kcl.benchmarks.task",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'kcl' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

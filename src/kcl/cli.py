@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import io
 import itertools
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
@@ -31,6 +33,9 @@ MANY = 10_000
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; a user's mistake is one line on standard error and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no Greek still gets its answer
+            stream.reconfigure(errors="replace")
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(given)
     options.command_line = shlex.join(["kcl", *given])
@@ -42,13 +47,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("kcl: stopped", file=sys.stderr)
         return INTERRUPTED
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        print(f"kcl: out of memory: {_first_line(error)}; try smaller settings or --runs-at-once", file=sys.stderr)
+        return 2
+    except RuntimeError as error:
+        if "allocate memory" not in str(error):
+            raise
+        print(f"kcl: out of memory: {_first_line(error)}; try smaller settings", file=sys.stderr)
+        return 2
     except BrokenPipeError:
         sys.stderr.close()
         return 1
+    except OSError as error:
+        print(f"kcl: {error.strerror or error}", file=sys.stderr)
+        return 1
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with mistakes told in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"kcl: {message}; see {self.prog} --help", file=sys.stderr)
+        raise SystemExit(2)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="kcl", description="Kernel continual learning: task after task, without forgetting and without replay."
     )
     parser.add_argument("--version", action="version", version=f"kcl {__version__} (torch {torch.__version__})")
@@ -66,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--seeds", default="0", help="seeds as 0,1,2 or 0..4 (default: 0)")
     run.add_argument("--train-per-task", type=int, metavar="N", help="training samples per task (default: all)")
     run.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", dest="assignments",
-                     help="change settings; several values, comma-separated, make a grid")  # fmt: skip
+                     help="change settings (see `kcl list settings`); commas make a grid")  # fmt: skip
     run.add_argument("--out", type=Path, help="output folder (default: runs/BENCHMARK-METHOD)")
     run.add_argument("--resume", action="store_true", help="keep the folder's finished runs and do the rest")
     run.set_defaults(function=_run)
@@ -74,7 +102,9 @@ def _parser() -> argparse.ArgumentParser:
     for command in (demo, run):
         command.add_argument("--data-dir", type=Path, help="where the data lie (default: KCL_DATA, then the cache)")
         command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-        command.add_argument("--threads", type=int, help="CPU threads (default: up to 4)")
+        command.add_argument(
+            "--threads", type=int, help="CPU threads (default: 1; results depend on it in the last digits)"
+        )
         command.add_argument("--runs-at-once", type=int, metavar="N", help="runs trained together (default: what fits)")
         command.add_argument("--compile", choices=("auto", "on", "off"), default="auto",
                              help="on a GPU, fuse the step with PyTorch's compiler (default: if long)")  # fmt: skip
@@ -98,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     speed.add_argument("--runs", default="1,5,20", help="numbers of runs trained together on a GPU (default: 1,5,20)")
     speed.add_argument("--steps", type=int, help="steps per task (default: as many as a task of the benchmark has)")
     speed.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    speed.add_argument("--threads", type=int, help="CPU threads (default: half the cores, at most 4)")
+    speed.add_argument("--threads", type=int, help="CPU threads (default: 1)")
     speed.add_argument("--compile", choices=("both", "on", "off"), default="both", help="on a GPU")
     speed.add_argument("--json", type=Path, help="also write the rows to this file")
     speed.set_defaults(function=_bench)
@@ -112,11 +142,15 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     find_benchmark(options.benchmark)
     find_method(options.method)
+    if not 1 <= options.tasks <= MANY:
+        raise KclError(f"--tasks must be a whole number from 1 to {MANY}, not {options.tasks}")
+    if options.out is not None and not str(options.out).strip("."):
+        raise KclError("--out must name a folder of its own")
     grid = _grid(options)
     specs = [
         RunSpec(options.benchmark, options.method, seed, settings, options.tasks, options.train_per_task)
         for settings in grid
-        for seed in _seeds(options.seeds)
+        for seed in _whole_numbers(options.seeds, "--seeds")
     ]
     out = options.out or Path("runs") / f"{options.benchmark}-{options.method}"
     _execute(specs, out, options, options.resume)
@@ -134,9 +168,8 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _execute(specs: list[RunSpec], out: Path, options: argparse.Namespace, resume: bool) -> list[dict[str, object]]:
     """Do the runs, show the table. After Ctrl-C: what is finished stays, and how to go on is said."""
-    for name in ("threads", "runs_at_once"):
-        if (value := getattr(options, name)) is not None and value < 1:
-            raise KclError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+    if options.runs_at_once is not None and options.runs_at_once < 1:
+        raise KclError(f"--runs-at-once must be at least 1, not {options.runs_at_once}")
     torch.set_num_threads(choose_threads(options.threads))
     display = make_display(options.quiet)
     device = choose_device(options.device)
@@ -150,7 +183,7 @@ def _execute(specs: list[RunSpec], out: Path, options: argparse.Namespace, resum
         options.precision == "tf32",
         display.say,
     )
-    folder = Folder(out, resume)
+    folder = Folder(out, resume, display.say)
     reused = len(specs) - len(experiment.pending(folder))
     if reused:
         display.say(f"{reused} of {len(specs)} runs are finished in {folder.results} and are not done again")
@@ -177,7 +210,7 @@ def _bench(options: argparse.Namespace) -> int:
     device = choose_device(options.device)
     torch.set_num_threads(choose_threads(options.threads))
     compiled = {"both": (False, True), "on": (True,), "off": (False,)}[options.compile]
-    runs = _seeds(options.runs)
+    runs = _whole_numbers(options.runs, "--runs")
     if min(runs) < 1 or (options.steps is not None and options.steps < 20):
         raise KclError("--runs must be at least 1 and --steps at least 20")
     rows = []
@@ -193,21 +226,21 @@ def _bench(options: argparse.Namespace) -> int:
     return 0
 
 
-def _seeds(text: str) -> list[int]:
+def _whole_numbers(text: str, option: str) -> list[int]:
     """'0,1,2', '0..4' or a mixture of both."""
     seeds: list[int] = []
     for part in text.split(","):
         first, dots, last = part.strip().partition("..")
         if not (first.isdecimal() and (not dots or last.isdecimal())):
-            raise KclError(f"--seeds {text!r}: expected whole numbers such as 0,1,2 or a range such as 0..4")
+            raise KclError(f"{option} {text!r}: expected whole numbers such as 0,1,2 or a range such as 0..4")
         span = range(int(first), int(last if dots else first) + 1)
         if span and span[-1] > LARGEST_SEED:
-            raise KclError(f"--seeds {text!r}: a seed must not be larger than 2⁶³ − 1")
+            raise KclError(f"{option} {text!r}: no number may be larger than 2⁶³ − 1")
         if len(seeds) + len(span) > MANY:
-            raise KclError(f"--seeds {text!r}: more seeds than one command takes ({MANY})")
+            raise KclError(f"{option} {text!r}: more seeds than one command takes ({MANY})")
         seeds += span
     if not seeds or len(set(seeds)) != len(seeds):
-        raise KclError(f"--seeds {text!r}: expected at least one seed, each once")
+        raise KclError(f"{option} {text!r}: expected at least one number, each once, ranges upwards")
     return seeds
 
 
@@ -247,7 +280,7 @@ def _data_fetch(options: argparse.Namespace) -> int:
 
 
 def _data_verify(options: argparse.Namespace) -> int:
-    print(catalogue.verify(options.name, options.data_dir))
+    print(f"verified: {catalogue.verify(options.name, options.data_dir)}")
     return 0
 
 

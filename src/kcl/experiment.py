@@ -66,8 +66,8 @@ def key_of(record: dict[str, Any]) -> str:
 class Folder:
     """The output folder of an experiment. Made, and seen to be writable, before any work is done."""
 
-    def __init__(self, path: Path, resume: bool) -> None:
-        self.path = path
+    def __init__(self, path: Path, resume: bool, say: Callable[[str], None] = lambda _: None) -> None:
+        self.path, self.say = path, say
         self.results = path / "results.jsonl"
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ class Folder:
     def reload(self) -> None:
         """Look again at what is on the disk: an interrupt may have come just after a run was kept."""
         if self.results.exists():
-            self.finished = {key_of(record): record for record in results.read(self.results)}
+            self.finished = {key_of(record): record for record in results.read(self.results, self.say)}
 
     def begin(self, specs: Sequence[RunSpec], command: str) -> None:
         """Save the resolved settings of everything asked for."""
@@ -145,18 +145,36 @@ class Experiment:
         folder.begin(self.specs, self.command)
         for group in self._groups(self.pending(folder)):
             streams = [self._stream(spec) for spec in group]
-            label = group[0].label if len(group) == 1 else f"{group[0].method}, {len(group)} runs"
+            place = f"{len(self.records(folder)) + 1}/{len(self.specs)} " if len(self.specs) > len(group) else ""
+            label = place + (self._label(group[0]) if len(group) == 1 else f"{group[0].method}, {len(group)} runs")
             try:
                 outcomes = run_streams(self._learner(group, streams), streams, watch(label))
             except CannotStack as reason:
                 say(f"{reason}: the {len(group)} runs are done one after another")
                 for spec, stream in zip(group, streams, strict=True):
                     alone = SeparateRuns([self._run(spec, stream)])
-                    [outcome] = run_streams(alone, [stream], watch(spec.label))
-                    folder.add(self._record(spec, outcome, 1))
+                    [outcome] = run_streams(alone, [stream], watch(self._label(spec)))
+                    self._keep(folder, spec, outcome, 1, say)
             else:
                 for spec, outcome in zip(group, outcomes, strict=True):
-                    folder.add(self._record(spec, outcome, len(group)))
+                    self._keep(folder, spec, outcome, len(group), say)
+
+    def _label(self, spec: RunSpec) -> str:
+        """The run in a few words: what tells it from the others."""
+        own = spec.settings.to_dict()
+        varied = [
+            name
+            for name in own
+            if name != "kernel" and any(o.settings.to_dict()[name] != own[name] for o in self.specs)
+        ]
+        alike = len({other.method for other in self.specs}) == 1
+        return " ".join([spec.label, *(f"{name}={own[name]}" for name in varied if alike)])
+
+    def _keep(self, folder: Folder, spec: RunSpec, outcome: Outcome, at_once: int, say: Callable[[str], None]) -> None:
+        folder.add(self._record(spec, outcome, at_once))
+        if outcome.diverged:
+            task = len(outcome.learning_seconds)
+            say(f"{self._label(spec)}: diverged in task {task}, its loss is no longer finite; a lower lr may help")
 
     def _groups(self, specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
         """Runs to be trained together: on a GPU those that stack, on a CPU each alone, where stacking gains nothing."""
@@ -247,8 +265,12 @@ def choose_device(name: str) -> str:
 
 
 def choose_threads(asked: int | None) -> int:
-    """Half the cores, at most four: the steps are small, and threads that meet others on a core wait far longer than
-    they save (with both of two cores taken, 2 threads were seen to be 50 times slower than 1).
+    """One thread unless more are asked for: the order of a sum, and so the last digits of a result, depend on it.
+
+    Threads that meet others on a core also wait far longer than they save: with both of two cores taken, two threads
+    were seen to be 50 times slower than one.
     """
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return asked if asked is not None else max(1, min(4, available // 2))
+    cores = os.cpu_count() or 1
+    if asked is not None and not 1 <= asked <= cores:
+        raise KclError(f"--threads must be a whole number from 1 to {cores}, the cores of this machine, not {asked}")
+    return asked or 1

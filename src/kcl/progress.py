@@ -11,7 +11,7 @@ from kcl.training.runner import Progress
 
 
 def make_display(quiet: bool) -> Lines | Bar | Silent:
-    if quiet:
+    if quiet or sys.stderr is None:
         return Silent()
     if sys.stderr.isatty():
         try:
@@ -20,6 +20,9 @@ def make_display(quiet: bool) -> Lines | Bar | Silent:
             return Lines()
         return Bar(tqdm)
     return Lines()
+
+
+SHAPE = "{desc} {percentage:3.0f}% {elapsed}<{remaining}{postfix}"
 
 
 class Silent:
@@ -66,7 +69,7 @@ class Bar:
 
     def watch(self, label: str) -> Callable[[Progress], None]:
         self.close()
-        bar = self._bar = self._tqdm(total=1, unit="step", desc=label, dynamic_ncols=True, miniters=1)
+        bar = self._bar = self._tqdm(total=1, unit="step", desc=label, miniters=1, dynamic_ncols=True, bar_format=SHAPE)
 
         def show(progress: Progress) -> None:
             accuracy = "–" if progress.average_accuracy is None else f"{progress.average_accuracy:.2f} %"
@@ -76,8 +79,8 @@ class Bar:
             step = progress.step
             bar.total = step.steps * progress.tasks
             bar.set_postfix_str(
-                f"task {progress.task + 1}/{progress.tasks} batch {step.step}/{step.steps} "
-                f"loss {step.loss:.3f} accuracy {accuracy}",
+                f"task {progress.task + 1}/{progress.tasks} accuracy {accuracy} loss {step.loss:.3f} "
+                f"batch {step.step}/{step.steps}",
                 refresh=False,
             )
             bar.update(step.steps * progress.task + step.step - bar.n)

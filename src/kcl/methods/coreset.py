@@ -8,6 +8,8 @@ import numpy as np
 
 from kcl.errors import KclError
 
+LARGEST = 10_000
+
 
 class Split(NamedTuple):
     """Positions within a task's training samples: the coreset, and what remains to train on."""
@@ -17,8 +19,15 @@ class Split(NamedTuple):
 
 
 def check_coreset(labels: np.ndarray, size_per_class: int) -> None:
-    """Refuse a coreset that leaves nothing to train on."""
-    if np.unique(labels, return_counts=True)[1].max() <= size_per_class:
+    """Refuse a coreset that leaves nothing to train on, or whose kernel matrix no memory would hold."""
+    counts = np.unique(labels, return_counts=True)[1]
+    size = int(np.minimum(counts, size_per_class).sum())
+    if size > LARGEST:
+        raise KclError(
+            f"a coreset of {size_per_class} samples per class has {size} samples, and its kernel matrix {size**2:,} "
+            f"entries; at most {LARGEST} samples a task are possible: choose a smaller coreset_size_per_class"
+        )
+    if size == len(labels):
         raise KclError(
             f"a coreset of {size_per_class} samples per class takes all {len(labels)} training samples of the task "
             "and leaves none to train on; choose a smaller coreset_size_per_class or more training samples"
