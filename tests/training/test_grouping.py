@@ -172,11 +172,11 @@ def test_results_are_bit_equal_whatever_runs_are_beside(tmp_path: Path, method: 
     ]
     alone, _, watched = _execute(tmp_path / "alone", specs)
     assert [record["runs_at_once"] for record in alone] == [1] * 4
-    assert watched == [spec.label for spec in specs]
+    assert watched == [f"{place}/4 {spec.label} lr={spec.settings.lr}" for place, spec in enumerate(specs, start=1)]
     for at_once in (2, 3, 4):
         together, said, watched = _execute(tmp_path / str(at_once), specs, runs_at_once=at_once)
         assert together[0]["runs_at_once"] == at_once
-        assert watched[0] == f"{method}, {at_once} runs"
+        assert watched[0] == ("" if at_once == 4 else "1/4 ") + f"{method}, {at_once} runs"
         assert said == []
         assert [_lasting(record) for record in together] == [_lasting(record) for record in alone]
     [quite_alone], _, _ = _execute(tmp_path / "one", specs[2:3])
