@@ -267,8 +267,7 @@ def choose_device(name: str) -> str:
 def choose_threads(asked: int | None) -> int:
     """One thread unless more are asked for: the order of a sum, and so the last digits of a result, depend on it.
 
-    Threads that meet others on a core also wait far longer than they save: with both of two cores taken, two threads
-    were seen to be 50 times slower than one.
+    Threads that meet others on a core also wait for each other far longer than they save.
     """
     cores = os.cpu_count() or 1
     if asked is not None and not 1 <= asked <= cores:
