@@ -1,6 +1,6 @@
 """Which products may use the tensor cores' TF32 format (10 bits of mantissa) on a GPU, and which may not.
 
-The backbone and the random features may: the rounding is far below the noise of the draw. The Gram matrix may not:
+The backbone and the random features may, as networks usually do. The Gram matrix may not:
 K + λI is inverted, and its error would come back multiplied by the condition number. It is computed in float32, or on
 the tensor cores with every number split in two, which is as exact to a few units in the last place.
 """
