@@ -71,3 +71,10 @@ def test_the_speeds_are_what_was_measured() -> None:
             ]
             assert found, line
             assert float(values[-1]) == round(found[0]["times_reference"], 1)
+
+
+def test_earlier_builds_are_told_as_they_were() -> None:
+    records = read(ROOT / "results" / "mnist-streams" / "earlier-builds.jsonl")
+    for five in (records[:5], records[5:10], records[10:]):
+        [row] = tables.rows(group_runs(five))
+        assert row[3] in README

@@ -173,7 +173,8 @@ class Experiment:
     def _keep(self, folder: Folder, spec: RunSpec, outcome: Outcome, at_once: int, say: Callable[[str], None]) -> None:
         folder.add(self._record(spec, outcome, at_once))
         if outcome.diverged:
-            task = len(outcome.learning_seconds)
+            learned = np.isfinite(np.diagonal(outcome.matrix.values))
+            task = int(learned.argmin()) + 1  # beside it, other runs may have gone on to the end
             say(f"{self._label(spec)}: diverged in task {task}, its loss is no longer finite; a lower lr may help")
 
     def _groups(self, specs: Sequence[RunSpec]) -> list[list[RunSpec]]:

@@ -87,7 +87,7 @@ DATASETS: dict[str, Entry] = {
     ),
     "digits": Entry(
         description="1,797 handwritten digits, 8 × 8 grey pixels, 10 classes (Alpaydin and Kaynak)",
-        licence="CC BY 4.0 (UCI Machine Learning Repository)",
+        licence="as the UCI Machine Learning Repository, its source, states it (data set 80)",
         size="1,442 train + 355 test, nothing to fetch",
         how_to_get=digits.INSTALL,
         find=lambda _data_dir: digits.find(),
