@@ -80,6 +80,9 @@ class DrawnNoise:
     def uniform(self, *shape: int) -> torch.Tensor:
         return torch.rand(shape, generator=self.generator, dtype=self.dtype)
 
+    def kept(self, rate: torch.Tensor, *shape: int) -> torch.Tensor:
+        return self.uniform(*shape) >= rate
+
 
 @pytest.fixture
 def draw() -> DrawnNoise:

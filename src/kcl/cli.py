@@ -16,6 +16,7 @@ import torch
 
 from kcl import __version__, bench
 from kcl.benchmarks.catalogue import BENCHMARKS, find_benchmark
+from kcl.cuda.precision import PRECISIONS
 from kcl.data import catalogue
 from kcl.demo import demo_specs
 from kcl.errors import KclError
@@ -108,8 +109,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--runs-at-once", type=int, metavar="N", help="runs trained together (default: what fits)")
         command.add_argument("--compile", choices=("auto", "on", "off"), default="auto",
                              help="on a GPU, fuse the step with PyTorch's compiler (default: if long)")  # fmt: skip
-        command.add_argument("--precision", choices=("tf32", "float32"), default="tf32",
-                             help="on a GPU, whether products may use the tensor cores (default: tf32)")  # fmt: skip
+        command.add_argument("--precision", choices=tuple(PRECISIONS), default="tf32",
+                             help="what a GPU may compute in (default: tf32); see docs/performance.md")  # fmt: skip
         command.add_argument("--quiet", action="store_true", help="no progress, no table; errors only")
 
     data = commands.add_parser("data", help="find, fetch and verify data").add_subparsers(required=True, metavar="WHAT")
@@ -180,7 +181,7 @@ def _execute(specs: list[RunSpec], out: Path, options: argparse.Namespace, resum
         device,
         options.runs_at_once,
         {"auto": None, "on": True, "off": False}[options.compile],
-        options.precision == "tf32",
+        options.precision,
         display.say,
     )
     folder = Folder(out, resume, display.say)

@@ -110,11 +110,11 @@ class Experiment:
         device: str = "cpu",
         runs_at_once: int | None = None,
         compiled: bool | None = None,
-        tf32: bool = True,
+        precision: str = "tf32",
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.specs, self.command, self.runs_at_once = specs, command, runs_at_once
-        self.compiled, self.tf32 = compiled, tf32
+        self.compiled, self.precision = compiled, precision
         self.device = torch.device(device)
         self._datasets: dict[str, Dataset] = {}
         for spec in specs:  # whatever can be refused is refused here, before anything is written
@@ -216,7 +216,7 @@ class Experiment:
         backbones = [partial(published_backbone, stream.input_shape, spec.settings) for spec, stream in pairs]
         if compiled is None:
             compiled = self._steps(group[0], streams[0]) >= LONG if self.compiled is None else self.compiled
-        return StackedRuns(methods, backbones, [spec.seed for spec in group], self.device, compiled, self.tf32)
+        return StackedRuns(methods, backbones, [spec.seed for spec in group], self.device, compiled, self.precision)
 
     def _steps(self, spec: RunSpec, stream: Stream) -> int:
         """About how many steps a run takes."""
@@ -243,7 +243,7 @@ class Experiment:
             "seconds": round(outcome.seconds, 3),
             "learning_seconds": [round(seconds, 3) for seconds in outcome.learning_seconds],
             "runs_at_once": at_once,
-            "precision": "tf32" if self.device.type == "cuda" and self.tf32 else "float32",
+            "precision": self.precision if self.device.type == "cuda" else "float32",
             "accuracy_matrix": matrix.to_lists(),
             "initial_accuracy": outcome.initial_accuracy,
             **matrix.summary(outcome.initial_accuracy),

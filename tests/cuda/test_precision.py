@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from kcl.cuda.precision import _Inner, gram, inner, products
+from kcl.cuda.precision import PRECISIONS, _Inner, activations, gram, inner, products
 
 
 def _flags() -> tuple[bool, bool]:
@@ -25,23 +25,27 @@ def before(request: pytest.FixtureRequest) -> Iterator[tuple[bool, bool]]:
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = found
 
 
-@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS)
 class TestProducts:
-    def test_sets_both_flags_and_puts_them_back(self, before: tuple[bool, bool], tf32: bool) -> None:
-        with products(tf32):
-            assert _flags() == (tf32, tf32)
+    def test_sets_both_flags_and_puts_them_back(self, before: tuple[bool, bool], precision: str) -> None:
+        with products(precision):
+            assert _flags() == (precision != "float32",) * 2
+            assert activations() == (torch.bfloat16 if precision == "bf16" else torch.float32)
         assert _flags() == before
+        assert activations() == torch.float32
 
-    def test_puts_them_back_after_an_exception(self, before: tuple[bool, bool], tf32: bool) -> None:
-        with pytest.raises(KeyboardInterrupt), products(tf32):
+    def test_puts_them_back_after_an_exception(self, before: tuple[bool, bool], precision: str) -> None:
+        with pytest.raises(KeyboardInterrupt), products(precision):
             raise KeyboardInterrupt
         assert _flags() == before
+        assert activations() == torch.float32
 
-    def test_may_stand_inside_itself(self, before: tuple[bool, bool], tf32: bool) -> None:
-        with products(tf32):
-            with products(not tf32):
-                assert _flags() == (not tf32, not tf32)
-            assert _flags() == (tf32, tf32)
+    def test_may_stand_inside_itself(self, before: tuple[bool, bool], precision: str) -> None:
+        with products("bf16"):
+            with products(precision):
+                assert _flags() == (precision != "float32",) * 2
+            assert _flags() == (True, True)
+            assert activations() == torch.bfloat16
         assert _flags() == before
 
 
@@ -55,7 +59,7 @@ class TestGram:
     def test_as_an_operator_it_gives_the_same_and_leaves_the_flags(self, draw: Any) -> None:
         """The operator a GPU uses can be called, and traced without being computed, anywhere."""
         features = draw.normal(3, 7, 4)
-        with products(tf32=False):
+        with products("float32"):
             assert torch.equal(torch.ops.kcl.gram(features), gram(features))
             assert _flags() == (False, False)
             traced = make_fx(torch.ops.kcl.gram, tracing_mode="fake")(features)

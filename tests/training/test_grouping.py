@@ -156,11 +156,11 @@ class TestLearnerChosen:
         """Two tasks of 60 samples in batches of ten are about twelve steps, less what goes into the coreset."""
         monkeypatch.setattr(experiment_module, "LONG", long)
         specs = _specs(tasks=2, train_per_task=50)
-        made = Experiment(specs, "", compiled=asked, tf32=False)
+        made = Experiment(specs, "", compiled=asked, precision="float32")
         learner = made._stacked(specs, [made._stream(spec) for spec in specs])
         assert isinstance(learner, StackedRuns)
         assert learner.compiled is compiled
-        assert learner.tf32 is False
+        assert learner.precision == "float32"
 
 
 @pytest.mark.parametrize("method", ["kcl", "naive-sgd"])

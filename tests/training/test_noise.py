@@ -13,7 +13,7 @@ from torch import Tensor
 from kcl.cuda import philox
 from kcl.functional.noise import Noise, dropout
 from kcl.randomness import derive
-from kcl.training.noise import PhiloxSource, Recorder, Replay, Request, RunNoise, SeparateSource, Source
+from kcl.training.noise import PhiloxSource, Recorder, Replay, Request, RunNoise, SeparateSource, Source, merge
 
 CPU = torch.device("cpu")
 REQUESTS = [
@@ -95,7 +95,7 @@ class TestRecorderAndReplay:
     def test_a_recorder_notes_kind_and_shape_in_order(self) -> None:
         recorder = Recorder(CPU)
         assert isinstance(recorder, Noise)
-        for kind, shape in REQUESTS:
+        for kind, shape, _ in REQUESTS:
             drawn = (recorder.normal if kind == philox.NORMAL else recorder.uniform)(*shape)
             assert drawn.shape == shape
             assert 0.0 <= drawn.min() <= drawn.max() < 1.0
@@ -105,7 +105,7 @@ class TestRecorderAndReplay:
         tensors = [draw.normal(*request.shape) for request in REQUESTS]
         replay = Replay(tensors)
         assert isinstance(replay, Noise)
-        for (kind, shape), expected in zip(REQUESTS, tensors, strict=True):
+        for (kind, shape, _), expected in zip(REQUESTS, tensors, strict=True):
             assert (replay.normal if kind == philox.NORMAL else replay.uniform)(*shape) is expected
         with pytest.raises(StopIteration):
             replay.normal(1)
@@ -118,7 +118,9 @@ class TestRecorderAndReplay:
 
         recorder = Recorder(CPU)
         compute(recorder)
-        source = SeparateSource(recorder.requests, [RunNoise(CPU, seed, "training noise") for seed in SEEDS])
+        source = SeparateSource(
+            merge([recorder.requests] * len(SEEDS)), [RunNoise(CPU, seed, "training noise") for seed in SEEDS]
+        )
         expected = [RunNoise(CPU, seed, "training noise") for seed in SEEDS]
         for _ in range(3):
             source.draw()
@@ -132,7 +134,7 @@ def test_a_separate_source_gives_the_draws_of_every_run_s_own_noise() -> None:
     for _ in range(3):
         source.draw()
         for run, noise in enumerate(noises):
-            for (kind, shape), tensor in zip(REQUESTS, source.drawn, strict=True):
+            for (kind, shape, _), tensor in zip(REQUESTS, source.drawn, strict=True):
                 expected = noise.normal(*shape) if kind == philox.NORMAL else noise.uniform(*shape)
                 assert torch.equal(tensor[run], expected)
 
@@ -153,7 +155,7 @@ def test_a_philox_source_is_philox_under_the_key_of_the_run() -> None:
                     row = torch.empty(1, start + size)
                     philox.draw(row, torch.tensor([[low, high]]), torch.tensor([step]), kind)
                     assert torch.equal(tensor[run].flatten(), row[0, start:])
-                start += -(-size // 32) * 32
+                start += -(-size // 128) * 128
 
 
 def test_a_philox_source_stays_where_it_is() -> None:

@@ -175,6 +175,7 @@ class TestInSinglePrecision:
             place = which.index(0)
             states.append({name: tensor[place].clone() for name, tensor in learner.state.parameters().items()})
             states[-1] |= {name: tensor[place].clone() for name, tensor in learner.state.buffers.items()}
+            states[-1] |= {name: tensor[place].clone() for name, tensor in learner.state.statistics().items()}
         for state in states[1:]:
             torch.testing.assert_close(state, states[0], rtol=1e-6, atol=1e-6)
 
@@ -271,7 +272,7 @@ class TestState:
     def test_the_models_are_views_of_the_stack(self, make_runs: Any) -> None:
         """So whatever a method does to one run's model is done to the stack, and back."""
         learner = make_runs(net="resnet").stacked()
-        stacked = learner.state.parameters() | learner.state.buffers
+        stacked = learner.state.parameters() | learner.state.buffers | learner.state.statistics()
         for run, model in enumerate(learner.models):
             own = dict([*model.named_parameters(), *model.named_buffers()])
             assert own.keys() == stacked.keys()

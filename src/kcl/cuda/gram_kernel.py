@@ -7,11 +7,17 @@ import triton.language as tl
 
 @triton.jit
 def gram(x, out, m, D, run_stride, row_stride, BM: tl.constexpr, BD: tl.constexpr):
-    """One BM × BM tile of one run. tf32x3: each number as a sum of two TF32 numbers, three products of the four."""
+    """One BM × BM tile on or below the diagonal of one run, written to both its places.
+
+    tf32x3: each number as a sum of two TF32 numbers, three products of the four.
+    """
+    if tl.program_id(2) > tl.program_id(1):
+        return
     run = tl.program_id(0).to(tl.int64)
     rows = tl.program_id(1) * BM + tl.arange(0, BM)
     columns = tl.program_id(2) * BM + tl.arange(0, BM)
     x += run * run_stride
+    out += run * m * m
     total = tl.zeros((BM, BM), dtype=tl.float32)
     for start in range(0, D, BD):
         d = start + tl.arange(0, BD)
@@ -22,5 +28,6 @@ def gram(x, out, m, D, run_stride, row_stride, BM: tl.constexpr, BD: tl.constexp
             x + columns[:, None] * row_stride + d[None, :], mask=(columns < m)[:, None] & (d < D)[None, :], other=0.0
         )
         total = tl.dot(left, tl.trans(right), total, input_precision="tf32x3")
-    place = out + run * m * m + rows[:, None] * m + columns[None, :]
-    tl.store(place, total, mask=(rows < m)[:, None] & (columns < m)[None, :])
+    inside = (rows < m)[:, None] & (columns < m)[None, :]
+    tl.store(out + columns[None, :] * m + rows[:, None], total, mask=inside)
+    tl.store(out + rows[:, None] * m + columns[None, :], total, mask=inside)

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from kcl.cuda import triton_available
-from kcl.shapes import Float, Int
+from kcl.shapes import Float, Int, Shaped
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _MASK = 0xFFFFFFFF
-NORMAL, UNIFORM = 0, 1
+NORMAL, UNIFORM, KEPT = 0, 1, 2
 
 
 def words(key: Int[Tensor, "s 2"], counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
@@ -36,19 +36,32 @@ def words(key: Int[Tensor, "s 2"], counter: tuple[Tensor, Tensor, Tensor, Tensor
     return c0, c1, c2, c3
 
 
-def draw(out: Float[Tensor, "s n"], key: Int[Tensor, "s 2"], step: Int[Tensor, ""], kind: int) -> None:
-    """Fill `out` with standard normals or with uniforms on [0, 1), row r from key r, at a step."""
+def draw(
+    out: Shaped[Tensor, "s n"],
+    key: Int[Tensor, "s 2"],
+    step: Int[Tensor, ""],
+    kind: int,
+    rates: Float[Tensor, " s"] | None = None,
+    first: int = 0,
+) -> None:
+    """Fill `out`, row r from key r, at a step: with standard normals, with uniforms on [0, 1), or (KEPT) with
+    booleans that are false at the run's rate. `first`: the counter to begin with, four draws to a counter.
+    """
     blocks = -(-out.shape[1] // 4)
     if out.is_cuda and triton_available():
         from kcl.cuda import philox_kernel
 
-        philox_kernel.draw[(len(out), -(-blocks // 1024))](out, key, step, out.shape[1], out.stride(0), kind, 1024)
+        place = out.view(torch.int32) if kind == KEPT else out
+        philox_kernel.draw[(len(out), -(-blocks // 1024))](
+            place, key, step, rates, first, out.shape[1], place.stride(0), kind, 1024
+        )
         return
-    index = torch.arange(blocks, device=out.device).expand(len(out), blocks)
+    index = torch.arange(first, first + blocks, device=out.device).expand(len(out), blocks)
     fixed = torch.full_like(index, kind)
     four = words(key, (index, step.expand_as(index), fixed, torch.zeros_like(index)))
     values = torch.stack(_normals(four) if kind == NORMAL else [_unit(word) for word in four], dim=-1)
-    out.copy_(values.flatten(1)[:, : out.shape[1]])
+    values = values.flatten(1)[:, : out.shape[1]]
+    out.copy_(values if rates is None else values >= rates[:, None])
 
 
 def _unit(word: Tensor) -> Tensor:

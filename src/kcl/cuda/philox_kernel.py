@@ -6,12 +6,12 @@ import triton.language as tl
 
 
 @triton.jit
-def draw(out, key, step, n, stride, KIND: tl.constexpr, BLOCK: tl.constexpr):
+def draw(out, key, step, rates, first, n, stride, KIND: tl.constexpr, BLOCK: tl.constexpr):
     run = tl.program_id(0).to(tl.int64)
     index = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     k0 = tl.load(key + 2 * run).to(tl.uint32)
     k1 = tl.load(key + 2 * run + 1).to(tl.uint32)
-    c0 = index.to(tl.uint32)
+    c0 = (first + index).to(tl.uint32)
     c1 = tl.zeros_like(c0) + tl.load(step).to(tl.uint32)
     c2 = tl.zeros_like(c0) + KIND
     c3 = tl.zeros_like(c0)
@@ -33,18 +33,24 @@ def draw(out, key, step, n, stride, KIND: tl.constexpr, BLOCK: tl.constexpr):
     v1 = (c1 >> 8).to(tl.float32) * unit
     v2 = (c2 >> 8).to(tl.float32) * unit
     v3 = (c3 >> 8).to(tl.float32) * unit
-    if KIND == 0:
-        turn: tl.constexpr = 6.283185307179586
-        r0 = tl.sqrt(-2.0 * tl.log(1.0 - v0))
-        r1 = tl.sqrt(-2.0 * tl.log(1.0 - v2))
-        a0 = turn * v1
-        a1 = turn * v3
-        v0 = r0 * tl.cos(a0)
-        v1 = r0 * tl.sin(a0)
-        v2 = r1 * tl.cos(a1)
-        v3 = r1 * tl.sin(a1)
-    place = out + run * stride + 4 * index
-    tl.store(place, v0, mask=4 * index < n)
-    tl.store(place + 1, v1, mask=4 * index + 1 < n)
-    tl.store(place + 2, v2, mask=4 * index + 2 < n)
-    tl.store(place + 3, v3, mask=4 * index + 3 < n)
+    if KIND == 2:  # four answers of a byte each, written as one word
+        rate = tl.load(rates + run)
+        b0 = (v0 >= rate).to(tl.int32)
+        b1 = (v1 >= rate).to(tl.int32) << 8
+        b2 = (v2 >= rate).to(tl.int32) << 16
+        b3 = (v3 >= rate).to(tl.int32) << 24
+        tl.store(out + run * stride + index, b0 | b1 | b2 | b3, mask=4 * index < n)
+    else:
+        if KIND == 0:
+            turn: tl.constexpr = 6.283185307179586
+            r0 = tl.sqrt(-2.0 * tl.log(1.0 - v0))
+            r1 = tl.sqrt(-2.0 * tl.log(1.0 - v2))
+            a0 = turn * v1
+            a1 = turn * v3
+            v0 = r0 * tl.cos(a0)
+            v1 = r0 * tl.sin(a0)
+            v2 = r1 * tl.cos(a1)
+            v3 = r1 * tl.sin(a1)
+        values = tl.reshape(tl.join(tl.join(v0, v2), tl.join(v1, v3)), (4 * BLOCK,))
+        place = tl.program_id(1) * 4 * BLOCK + tl.arange(0, 4 * BLOCK)
+        tl.store(out + run * stride + place, values, mask=place < n)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -19,17 +20,32 @@ from kcl.cuda import triton_available
 from kcl.cuda.stacking import runs_first
 from kcl.shapes import Float
 
+PRECISIONS = {
+    "float32": "float32 throughout",
+    "tf32": "products and convolutions on the tensor cores in TF32",
+    "bf16": "as tf32, and the ResNets' activations while training in bfloat16",
+}
+_activations: ContextVar[torch.dtype] = ContextVar("activations", default=torch.float32)
+
 
 @contextmanager
-def products(tf32: bool) -> Iterator[None]:
-    """Let float32 products and convolutions on the GPU use TF32, or forbid it."""
+def products(precision: str) -> Iterator[None]:
+    """Let the GPU compute at one of the PRECISIONS."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = tf32
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    matmul.allow_tf32 = cudnn.allow_tf32 = precision != "float32"
+    cudnn.benchmark = True  # shapes stay for thousands of steps, and cuDNN's first guess can be thrice too slow
+    token = _activations.set(torch.bfloat16 if precision == "bf16" else torch.float32)
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+        _activations.reset(token)
+
+
+def activations() -> torch.dtype:
+    """What a ResNet's activations are held in while it is trained on a GPU."""
+    return _activations.get()
 
 
 def inner(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
@@ -59,7 +75,7 @@ class _Inner(torch.autograd.Function):
 
 @torch.library.custom_op("kcl::inner", mutates_args=())
 def _inner(x: Tensor, y: Tensor) -> Tensor:
-    with products(tf32=False):
+    with products("float32"):
         return x @ y.mT
 
 
@@ -78,7 +94,7 @@ def _gram(features: Tensor) -> Tensor:
     suits = features.is_cuda and features.dtype == torch.float32 and triton_available()
     if suits and torch.backends.cuda.matmul.allow_tf32:
         return _gram_triton(features)
-    with products(tf32=False):
+    with products("float32"):
         return features @ features.mT
 
 
@@ -89,8 +105,10 @@ def _gram_triton(features: Tensor) -> Tensor:
     flat = features.reshape(-1, size, width)
     flat = flat if flat.stride(-1) == 1 else flat.contiguous()
     out = features.new_empty(*runs, size, size)
-    tiles = -(-size // 64)
-    gram_kernel.gram[(len(flat), tiles, tiles)](flat, out, size, width, flat.stride(0), flat.stride(1), 64, 32)
+    tiles = -(-size // 32)
+    gram_kernel.gram[(len(flat), tiles, tiles)](
+        flat, out, size, width, flat.stride(0), flat.stride(1), 32, 64, num_warps=2
+    )
     return out
 
 

@@ -19,8 +19,11 @@ class Noise(Protocol):
         """Draws from [0, 1)."""
         ...
 
+    def kept(self, rate: Tensor, *shape: int) -> Tensor:
+        """Booleans, each false with probability `rate`."""
+        ...
+
 
 def dropout(x: Tensor, rate: Tensor, noise: Noise) -> Tensor:
     """Zeroes each entry with probability `rate` and scales the rest by 1 / (1 − rate)."""
-    kept = noise.uniform(*x.shape) >= rate
-    return x * (kept / (1.0 - rate))
+    return x * (noise.kept(rate, *x.shape) / (1.0 - rate))

@@ -5,40 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kcl.functional.convolution import convolve
-from kcl.functional.noise import Noise, dropout
+from kcl.functional.noise import Noise
 from kcl.nets.backbone import Backbone
+from kcl.nets.layers import ChannelsLast, Layers, PlainLayers
 from kcl.shapes import Float
-
-
-class SplitBatchNorm(nn.BatchNorm2d):
-    """BatchNorm that takes its statistics over each part of the batch on its own, as separate passes would.
-
-    The convolutions around it then serve all parts in one call.
-    """
-
-    def forward(self, x: Tensor, parts: Sequence[int] | None = None) -> Tensor:
-        if parts is None:
-            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-        normed = self._in_words if x.is_cuda else self._in_one
-        return torch.cat([normed(part) for part in x.split(list(parts))])
-
-    def _in_one(self, x: Tensor) -> Tensor:
-        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, True, 0.1, self.eps)
-
-    def _in_words(self, x: Tensor) -> Tensor:
-        """The same, spelled out: a compiler fuses it with its neighbours, and stacked runs need no transposing."""
-        assert self.running_mean is not None and self.running_var is not None  # noqa: S101, PT018
-        variance, mean = torch.var_mean(x, dim=(0, 2, 3), correction=0)
-        with torch.no_grad():
-            count = x.numel() // x.shape[1]
-            self.running_mean.mul_(0.9).add_(0.1 * mean)
-            self.running_var.mul_(0.9).add_(0.1 * count / (count - 1) * variance)
-        scale = self.weight * torch.rsqrt(variance + self.eps)
-        return x * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
 
 
 class Block(nn.Module):
@@ -53,19 +25,12 @@ class Block(nn.Module):
         self.convolution = nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
         changes = stride != 1 or channels_in != channels
         self.shortcut = nn.Conv2d(channels_in, channels, 1, stride, bias=False) if changes else None
-        self.inner_norm, self.outer_norm = SplitBatchNorm(channels), SplitBatchNorm(channels)
+        self.inner_norm, self.outer_norm = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
 
-    def forward(self, x: Tensor, rate: Tensor, noise: Noise | None, parts: Sequence[int] | None) -> Tensor:
-        inner = self.inner_norm(torch.relu(_convolve(self.convolution, x)), parts)
-        if noise is not None:
-            inner = dropout(inner, rate, noise)
-        outer = torch.relu(inner + (x if self.shortcut is None else _convolve(self.shortcut, x)))
-        outer = self.outer_norm(outer, parts)
-        return outer if noise is None else dropout(outer, rate, noise)
-
-
-def _convolve(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    return convolve(x, layer.weight, layer.stride[0], int(layer.padding[0]))
+    def forward(self, x: Tensor, rate: Tensor, layers: Layers) -> Tensor:
+        shortcut = x if self.shortcut is None else layers.convolve(self.shortcut, x)
+        inner = layers.relu_norm_drop(self.inner_norm, layers.convolve(self.convolution, x), rate, shortcut)
+        return layers.relu_norm_drop(self.outer_norm, inner, rate)
 
 
 class ResNet18(Backbone):
@@ -76,7 +41,7 @@ class ResNet18(Backbone):
     def __init__(self, widths: Sequence[int], strides: Sequence[int], stem: int, dropout: float = 0.02) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, widths[0], stem, strides[0], padding=1, bias=False)
-        self.stem_norm = SplitBatchNorm(widths[0])
+        self.stem_norm = nn.BatchNorm2d(widths[0])
         blocks, channels = [], widths[0]
         for width, stride in zip(widths[1:], strides[1:], strict=True):
             blocks += [Block(channels, width, stride), Block(width, width, 1)]
@@ -93,11 +58,16 @@ class ResNet18(Backbone):
         sizes = [len(part) for part in parts]
         return list(self._pass(torch.cat(list(parts)), noise, sizes).split(sizes))
 
-    def _pass(self, x: Tensor, noise: Noise | None, parts: Sequence[int] | None) -> Tensor:
-        x = torch.relu(self.stem_norm(_convolve(self.stem, x), parts))
+    def _pass(self, images: Tensor, noise: Noise | None, parts: Sequence[int] | None) -> Tensor:
+        """`parts`: the samples of each part of the batch, over which BatchNorm takes its statistics; None at test."""
+        noise = noise if self.drops else None
+        layers: Layers = PlainLayers(parts, noise)
+        if parts is not None and ChannelsLast.suit(images, parts):
+            layers = ChannelsLast(parts, noise)
+        x = layers.norm_relu(self.stem_norm, layers.convolve(self.stem, layers.enter(images)))
         for block in self.blocks:
-            x = block(x, self.dropout, noise if self.drops else None, parts)
-        return x.mean((-2, -1))
+            x = block(x, self.dropout, layers)
+        return layers.pool(x, self.features)
 
 
 def cifar_resnet(dropout: float = 0.02) -> ResNet18:

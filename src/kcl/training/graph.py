@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,8 +30,15 @@ class GraphedStep:
                     tensor.copy_(value)
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            step()
+        gc.collect()  # a graph that is thrown away while another is captured spoils the capture
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            with torch.cuda.graph(self.graph):
+                step()
+        finally:
+            if collecting:
+                gc.enable()
 
     def __call__(self) -> None:
         self.graph.replay()

@@ -7,6 +7,7 @@ vmapped step, so a `Recorder` first learns what a step asks for, a `Source` then
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -32,10 +33,21 @@ class RunNoise:
     def uniform(self, *shape: int) -> Tensor:
         return torch.rand(shape, generator=self.generator, device=self.generator.device)
 
+    def kept(self, rate: Tensor, *shape: int) -> Tensor:
+        return self.uniform(*shape) >= rate
+
 
 class Request(NamedTuple):
     kind: int
     shape: tuple[int, ...]
+    rates: tuple[float, ...] = ()
+    """Of dropped entries, where that is what is asked for: one for each run."""
+
+    def harmless(self, *runs: int, device: torch.device) -> Tensor:
+        """What such a draw could look like."""
+        if self.kind == philox.KEPT:
+            return torch.ones(*runs, *self.shape, dtype=torch.bool, device=device)
+        return torch.full((*runs, *self.shape), 0.5 if self.kind == philox.UNIFORM else 0.0, device=device)
 
 
 class Recorder:
@@ -46,12 +58,25 @@ class Recorder:
         self.requests: list[Request] = []
 
     def normal(self, *shape: int) -> Tensor:
-        self.requests.append(Request(philox.NORMAL, shape))
-        return torch.zeros(shape, device=self.device)
+        return self._ask(Request(philox.NORMAL, shape))
 
     def uniform(self, *shape: int) -> Tensor:
-        self.requests.append(Request(philox.UNIFORM, shape))
-        return torch.full(shape, 0.5, device=self.device)
+        return self._ask(Request(philox.UNIFORM, shape))
+
+    def kept(self, rate: Tensor, *shape: int) -> Tensor:
+        return self._ask(Request(philox.KEPT, shape, (float(rate),)))
+
+    def _ask(self, request: Request) -> Tensor:
+        self.requests.append(request)
+        return request.harmless(device=self.device)
+
+
+def merge(requests: Sequence[Sequence[Request]]) -> list[Request]:
+    """What all runs ask for together: each asks for the same, at rates of its own."""
+    return [
+        Request(same[0].kind, same[0].shape, tuple(rate for request in same for rate in request.rates))
+        for same in zip(*requests, strict=True)
+    ]
 
 
 class Replay:
@@ -64,6 +89,9 @@ class Replay:
         return next(self._left)
 
     def uniform(self, *shape: int) -> Tensor:  # noqa: ARG002
+        return next(self._left)
+
+    def kept(self, rate: Tensor, *shape: int) -> Tensor:  # noqa: ARG002
         return next(self._left)
 
 
@@ -94,11 +122,13 @@ class SeparateSource(Source):
         self.requests, self.noises = requests, noises
 
     def draw(self) -> None:
-        self.drawn = [torch.empty(len(self.noises), *request.shape) for request in self.requests]
-        for run, noise in enumerate(self.noises):
-            for request, drawn in zip(self.requests, self.drawn, strict=True):
-                kind = noise.normal if request.kind == philox.NORMAL else noise.uniform
-                drawn[run] = kind(*request.shape)
+        runs = [[self._one(noise, request, run) for request in self.requests] for run, noise in enumerate(self.noises)]
+        self.drawn = [torch.stack(same) for same in zip(*runs, strict=True)]
+
+    def _one(self, noise: RunNoise, request: Request, run: int) -> Tensor:
+        if request.kind == philox.KEPT:
+            return noise.kept(torch.tensor(request.rates[run]), *request.shape)
+        return (noise.normal if request.kind == philox.NORMAL else noise.uniform)(*request.shape)
 
     def share(self, other: SeparateSource) -> None:
         self.noises = other.noises
@@ -117,21 +147,26 @@ class PhiloxSource(Source):
         self.key = torch.tensor([[seed & 0xFFFFFFFF, seed >> 32] for seed in derived], device=device)
         self.step = torch.zeros(1, dtype=torch.int64, device=device)
         self.changes = [self.step]
-        taken = {philox.NORMAL: 0, philox.UNIFORM: 0}
-        places = []
-        for request in requests:
-            size = math.prod(request.shape)
-            places.append((request, taken[request.kind], size))
-            taken[request.kind] += -(-size // 32) * 32  # every tensor begins at a multiple of 128 bytes
-        self._flat = {kind: torch.empty(len(seeds), size, device=device) for kind, size in taken.items() if size}
-        self.drawn = [
-            self._flat[request.kind][:, start : start + size].view(len(seeds), *request.shape)
-            for request, start, size in places
-        ]
+        self.drawn = [torch.empty(0)] * len(requests)
+        self._fill: list[tuple[Tensor, int, Tensor | None, int]] = []
+        for kind in (philox.NORMAL, philox.UNIFORM, philox.KEPT):
+            own = [number for number, request in enumerate(requests) if request.kind == kind]
+            sizes = [math.prod(requests[number].shape) for number in own]
+            ends = [0, *itertools.accumulate(-(-size // 128) * 128 for size in sizes)]  # aligned for the quick loads
+            flat = torch.empty(len(seeds), ends[-1], device=device, dtype=torch.bool if kind == philox.KEPT else None)
+            for number, size, start in zip(own, sizes, ends, strict=False):
+                self.drawn[number] = flat[:, start : start + size].view(len(seeds), *requests[number].shape)
+            # One kernel for each stretch of equal rates; where it begins does not matter to what is drawn.
+            for rates, stretch in itertools.groupby(range(len(own)), lambda place: requests[own[place]].rates):
+                places = list(stretch)
+                start, end = ends[places[0]], ends[places[-1] + 1]
+                if end > start:
+                    given = torch.tensor(rates, device=device) if rates else None
+                    self._fill.append((flat[:, start:end], kind, given, start // 4))
 
     def draw(self) -> None:
-        for kind, out in self._flat.items():
-            philox.draw(out, self.key, self.step, kind)
+        for out, kind, rates, first in self._fill:
+            philox.draw(out, self.key, self.step, kind, rates, first)
         self.step += 1
 
     def share(self, other: PhiloxSource) -> None:

@@ -19,7 +19,7 @@ from kcl.methods.method import Memory, Method
 from kcl.nets.backbone import Backbone
 from kcl.randomness import numpy_generator
 from kcl.training.learner import Learner
-from kcl.training.noise import PhiloxSource, Recorder, Replay, Request, RunNoise, SeparateSource, Source
+from kcl.training.noise import PhiloxSource, Recorder, Replay, Request, RunNoise, SeparateSource, Source, merge
 from kcl.training.run import OnStep, build_model, check_device, memory_use, seen
 from kcl.training.state import CannotStack, StackedState, over_runs, stack_memories
 from kcl.training.trainer import EpochExamples, Trainer
@@ -35,14 +35,14 @@ class StackedRuns(Learner):
         seeds: Sequence[int],
         device: str | torch.device,
         compiled: bool = False,
-        tf32: bool = True,
+        precision: str = "tf32",
     ) -> None:
         """`compiled`: PyTorch's compiler fuses the step; that takes it a while, so it pays for long runs only.
-        `tf32`: on a GPU, all products but the Gram matrix may use the tensor cores.
+        `precision`: what a GPU may compute in; see `cuda.precision`. The Gram matrix is float32 in any case.
         """
         self.methods, self.seeds, self.device = methods, seeds, check_device(device)
         self.method, self.count = methods[0], len(seeds)
-        self.answers_unseen, self.compiled, self.tf32 = self.method.answers_unseen, compiled, tf32
+        self.answers_unseen, self.compiled, self.precision = self.method.answers_unseen, compiled, precision
         self.models = [
             build_model(method, make, seed).to(self.device)
             for method, make, seed in zip(methods, make_backbones, seeds, strict=True)
@@ -55,9 +55,10 @@ class StackedRuns(Learner):
     def learn(self, tasks: Sequence[Task], on_step: OnStep) -> None:
         index, view = tasks[0].index, tasks[0].view.to(self.device)
         memory, working, examples = self._begin(tasks, view)
-        if self._trainer is None or not self._trainer.suits(working, examples, view):
-            self._trainer = Trainer(self, working, examples, view)
-        with products(self.tf32):
+        with products(self.precision):
+            if self._trainer is None or not self._trainer.suits(working, examples, view):
+                self._trainer = None  # its graphs and what they hold go before others are made
+                self._trainer = Trainer(self, working, examples, view)
             self._trainer.train(index, working, examples, on_step)
         with torch.no_grad():
             ended = [
@@ -82,7 +83,8 @@ class StackedRuns(Learner):
         """One step over the first batch, to see that the runs stack and what memory that takes."""
         view = tasks[0].view.to(self.device)
         _, working, examples = self._begin(tasks, view)
-        Trainer(self, working, examples, view).rehearse()
+        with products(self.precision):
+            Trainer(self, working, examples, view).rehearse()
 
     @torch.no_grad()
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
@@ -104,13 +106,13 @@ class StackedRuns(Learner):
 
         stored, batch = [self.stored(task.test.inputs) for task in tasks], self._evaluation_batch(tasks[0])
         correct = torch.zeros(self.count, dtype=torch.int64, device=self.device)
-        state = self.state.parameters() | self.state.buffers
+        state = self.state.parameters() | self.state.buffers | self.state.statistics()
         moves = [task.view.to(self.device).move for task in tasks]
         rows = torch.stack([task.test.rows for task in tasks]).to(self.device)
         labels = torch.stack([task.test.labels for task in tasks]).to(self.device)
         for part, wanted in zip(rows.split(batch, dim=1), labels.split(batch, dim=1), strict=True):
             inputs = torch.stack([move(array[own]) for move, array, own in zip(moves, stored, part, strict=True)])
-            with products(self.tf32):
+            with products(self.precision):
                 answered = over_runs(self.models[0], answers, state, working, inputs, source.drawn)
             correct += (answered == wanted).sum(1)
         return [100.0 * right / length for right in correct.tolist()]
@@ -142,7 +144,7 @@ class StackedRuns(Learner):
     def _classifier_requests(self, working: Memory) -> list[Request]:
         recorder = Recorder(self.device)
         self.method.classifier(self.models[0], {name: tensor[0] for name, tensor in working.items()}, recorder)
-        return recorder.requests
+        return merge([recorder.requests] * self.count)
 
     def _evaluation_batch(self, task: Task) -> int:
         """How many test samples at once: an eighth of the free memory, at a generous guess of what one takes."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from kcl.cuda import descent, triton_available
 from kcl.methods.method import Memory
 from kcl.shapes import Float
 from kcl.training.run import running_statistics
@@ -42,13 +43,39 @@ class StackedState:
                 own = model.get_parameter(name)
                 stacked[run].copy_(own.detach())
                 own.data = stacked[run]
+        self._stack_buffers(models)
+
+    def _stack_buffers(self, models: Sequence[nn.Module]) -> None:
+        """Buffers of all runs by name. Those a step changes lie in one tensor for each data type, `running`;
+        `owners` says whose an entry of it is.
+        """
+        template = models[0]
         changing = {id(buffer) for buffer in running_statistics(template)}
-        self.statistics = [name for name, buffer in template.named_buffers() if id(buffer) in changing]
+        self._statistics: dict[torch.dtype, dict[str, torch.Size]] = {}
         self.buffers: dict[str, Tensor] = {}
-        for name, _ in template.named_buffers():
-            self.buffers[name] = torch.stack([model.get_buffer(name) for model in models])
+        for name, buffer in template.named_buffers():
+            if id(buffer) in changing:
+                self._statistics.setdefault(buffer.dtype, {})[name] = buffer.shape
+            else:
+                self.buffers[name] = torch.stack([model.get_buffer(name) for model in models])
+        self.running, self.owners = [], []
+        for names in self._statistics.values():
+            stacked = [torch.stack([model.get_buffer(name) for model in models]) for name in names]
+            self.running.append(torch.cat([tensor.flatten() for tensor in stacked]))
+            runs = torch.arange(len(models), device=stacked[0].device)
+            self.owners.append(torch.cat([runs.repeat_interleave(tensor[0].numel()) for tensor in stacked]))
+        for name, own in (self.buffers | self.statistics()).items():
             for run, model in enumerate(models):
-                model.get_buffer(name).data = self.buffers[name][run]
+                model.get_buffer(name).data = own[run]
+
+    def statistics(self, running: Sequence[Tensor] | None = None) -> dict[str, Float[Tensor, "s ..."]]:
+        """BatchNorm's running statistics by name, as views; each must be dense to be changed where it is."""
+        found, runs = {}, len(self.flat)
+        for flat, shapes in zip(self.running if running is None else running, self._statistics.values(), strict=True):
+            parts = flat.split([runs * shape.numel() for shape in shapes.values()])
+            for part, (name, shape) in zip(parts, shapes.items(), strict=True):
+                found[name] = part.view(runs, *shape)
+        return found
 
     def parameters(self, flat: Tensor | None = None) -> dict[str, Float[Tensor, "s ..."]]:
         """The parameters by name, as views of the one tensor."""
@@ -69,13 +96,21 @@ class StackedState:
 
     def changed(self) -> list[Tensor]:
         """What a step changes."""
-        return [self.flat, self.velocity, self.alive, *self.buffers.values()]
+        return [self.flat, self.velocity, self.alive, *self.running, *self.buffers.values()]
 
 
-def descend(optimiser: Sequence[Tensor], losses: Float[Tensor, " s"], gradient: Float[Tensor, "s p"]) -> None:
-    """One step of SGD with momentum, in place. A run whose loss is not finite stops for good, as it was before."""
+def descend(
+    optimiser: Sequence[Tensor], losses: Float[Tensor, " s"], gradient: Float[Tensor, "s p"], compiled: bool = False
+) -> None:
+    """One step of SGD with momentum, in place. A run whose loss is not finite stops for good, as it was before.
+
+    `compiled`: a compiler will fuse it.
+    """
     flat, velocity, alive, rate, momentum = optimiser
     alive.logical_and_(torch.isfinite(losses)[:, None])
+    if flat.is_cuda and triton_available() and not compiled:
+        descent.descend(flat, velocity, gradient, alive, rate, momentum)
+        return
     velocity.mul_(momentum).add_(gradient)
     flat.copy_(torch.where(alive, flat - rate * velocity, flat))
 

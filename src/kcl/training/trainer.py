@@ -15,7 +15,7 @@ from kcl.benchmarks.task import Task, View
 from kcl.methods.method import Memory, Method
 from kcl.shapes import Int
 from kcl.training.graph import GraphedStep, Watcher
-from kcl.training.noise import Recorder, Replay, Request, Source
+from kcl.training.noise import Recorder, Replay, Request, Source, merge
 from kcl.training.run import OnStep, batch_order, batch_sizes, learning_rate
 from kcl.training.state import CannotStack, StackedState, descend, over_runs
 
@@ -136,11 +136,12 @@ class Trainer:
         """Everything a step over `size` samples reads and changes."""
         source, places = self.sources[size], torch.arange(size, device=self.learner.device)
         epoch = [self.inputs, self.labels, places, self.cursor, self.done, self.losses]
-        return self.state.optimiser(), self.state.buffers, self.memory, epoch, source.drawn
+        return self.state.optimiser(), self.state.running, self.state.buffers, self.memory, epoch, source.drawn
 
     def _advance(
         self,
         optimiser: list[Tensor],
+        running: list[Tensor],
         buffers: dict[str, Tensor],
         memory: Memory,
         epoch: list[Tensor],
@@ -148,21 +149,22 @@ class Trainer:
     ) -> None:
         """The step, once its noise is drawn. A function of its arguments alone, so that it can be traced."""
         inputs, labels, places, cursor, done, losses = epoch
-        before = {name: buffers[name].clone() for name in self.state.statistics}
+        before = [flat.clone() for flat in running]
         batch = inputs.index_select(1, cursor + places), labels.index_select(1, cursor + places)
         with torch.enable_grad():
             parameters = self.state.parameters(optimiser[0])
             for leaf, trained in zip(parameters.values(), self.state.trained, strict=True):
                 leaf.requires_grad_(trained)
-            values = over_runs(self.learner.models[0], self._loss, parameters | buffers, memory, *batch, drawn)
+            state = parameters | buffers | self.state.statistics(running)
+            values = over_runs(self.learner.models[0], self._loss, state, memory, *batch, drawn)
             leaves = [leaf for leaf in parameters.values() if leaf.requires_grad]
             found = iter(torch.autograd.grad(values.sum(), leaves, allow_unused=True, materialize_grads=True))
         gradients = [next(found) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in parameters.values()]
         gradients.append(values.new_zeros(len(values), self.state.padding))
-        descend(optimiser, values.detach(), torch.cat([part.reshape(len(part), -1) for part in gradients], dim=1))
-        for name, values_before in before.items():
-            alive = optimiser[2].view(-1, *[1] * (values_before.ndim - 1))
-            buffers[name].copy_(torch.where(alive, buffers[name], values_before))
+        gradient = torch.cat([part.reshape(len(part), -1) for part in gradients], dim=1)
+        descend(optimiser, values.detach(), gradient, self.learner.compiled)
+        for flat, was, owner in zip(running, before, self.state.owners, strict=True):
+            flat.copy_(torch.where(optimiser[2][:, 0][owner], flat, was))
         losses.index_copy_(0, done, values.detach()[None])
         cursor.add_(len(places))
         done.add_(1)
@@ -171,22 +173,22 @@ class Trainer:
         return self.learner.method.loss(model, memory, self.view.scale(inputs), labels, Replay(drawn))
 
     def _requests(self, size: int) -> list[Request]:
-        """What a step over `size` samples asks of the noise: seen in a dry pass over a copy of one model."""
-        recorder = Recorder(self.learner.device)
-        model = copy.deepcopy(self.learner.models[0])
-        memory = {name: tensor[0] for name, tensor in self.memory.items()}
-        inputs = self.view.scale(self.inputs[0, :size])
-        with torch.no_grad():
-            self.learner.method.loss(model, memory, inputs, self.labels[0, :size], recorder)
-        return recorder.requests
+        """What a step over `size` samples asks of the noise: seen in a dry pass over a copy of each model."""
+        asked = []
+        for run, model in enumerate(self.learner.models):
+            recorder = Recorder(self.learner.device)
+            memory = {name: tensor[run] for name, tensor in self.memory.items()}
+            inputs = self.view.scale(self.inputs[run, :size])
+            with torch.no_grad():
+                self.learner.method.loss(copy.deepcopy(model), memory, inputs, self.labels[run, :size], recorder)
+            asked.append(recorder.requests)
+        return merge(asked)
 
     def _see_that_it_stacks(self, size: int) -> None:
         """One loss of all runs on copies: a module that cannot be vmapped is found here, before anything is changed."""
-        drawn = [
-            torch.full((self.learner.count, *shape), 0.5, device=self.learner.device)
-            for _, shape in self.requests[size]
-        ]
-        state = self.state.parameters() | {name: tensor.clone() for name, tensor in self.state.buffers.items()}
+        drawn = [request.harmless(self.learner.count, device=self.learner.device) for request in self.requests[size]]
+        statistics = self.state.statistics([flat.clone() for flat in self.state.running])
+        state = self.state.parameters() | self.state.buffers | statistics
         batch = self.inputs[:, :size], self.labels[:, :size]
         try:
             with torch.no_grad():

@@ -1,0 +1,214 @@
+"""relu → BatchNorm → dropout (+ residual) of many runs at once on a GPU, channels last: the ResNets' other half.
+
+PyTorch's own operations would read and write every activation a dozen times. Here a pass forwards is three kernels
+and so is one backwards. `nets.layers` has the same in plain PyTorch, for every other device.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from kcl.cuda.stacking import runs_first
+
+STRETCHES, TILE, COLUMNS = 256, 4096, 16
+"""At most so many partial sums for each part of a run; entries a program holds at a time; channels whose partial sums
+a program adds up."""
+
+
+class _Layout(NamedTuple):
+    """How the rows of an activation (s, n, h, w, c) are cut up among the programs of a kernel."""
+
+    rows: int
+    first: int
+    parts: int
+    stretch: int
+    stretches: int
+    channels: int
+    columns: int
+    tile: int
+
+    @classmethod
+    def of(cls, x: Tensor, first: int) -> _Layout:
+        _, samples, height, width, channels = x.shape
+        rows, first = samples * height * width, first * height * width
+        columns = _power(channels)
+        tile = max(1, TILE // columns)
+        longest = max(first, rows - first)
+        stretch = -(-max(1, -(-longest // STRETCHES)) // tile) * tile
+        stretches = -(-first // stretch) + -(-(rows - first) // stretch)
+        return cls(rows, first, 1 + (rows > first), stretch, stretches, channels, columns, tile)
+
+    @property
+    def fixed(self) -> dict[str, int]:
+        """What the kernels are compiled for."""
+        return {"PARTS": self.parts, "CHANNELS": self.channels, "COLUMNS": self.columns}
+
+    def partial(self, x: Tensor) -> Tensor:
+        return x.new_empty(len(x), self.stretches, self.channels, dtype=torch.float32)
+
+    def total(self, x: Tensor) -> Tensor:
+        return x.new_empty(len(x), self.parts, self.channels, dtype=torch.float32)
+
+    @property
+    def summed(self) -> dict[str, int]:
+        """The same for the kernels that add up partial sums."""
+        most = -(-max(self.first, self.rows - self.first) // self.stretch)
+        return self.fixed | {"COLUMNS": COLUMNS, "STRETCHES": _power(most)}
+
+
+def _dropping(x: Tensor, kept: Tensor | None, rate: Tensor | None) -> tuple[Tensor, int, Tensor]:
+    """What the kernels want to know of dropout; where there is none they read nothing of it."""
+    return (x, 0, x) if kept is None or rate is None else (kept, kept.stride(0), rate)
+
+
+def _power(value: int) -> int:
+    return 1 << (value - 1).bit_length()
+
+
+@torch.library.custom_op("kcl::norm_forward", mutates_args=("running_mean", "running_variance"))
+def _forward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    running_mean: Tensor,
+    running_variance: Tensor,
+    kept: Tensor | None,
+    rate: Tensor | None,
+    residual: Tensor | None,
+    first: int,
+    relu_before: bool,
+    relu_after: bool,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    from kcl.cuda import norm_kernel as kernel
+
+    layout, runs, own = _Layout.of(x, first), len(x), weight.shape[1]
+    cut = (layout.rows, layout.first, layout.stretch)
+    means, squares = layout.partial(x), layout.partial(x)
+    mean, deviation, out = layout.total(x), layout.total(x), torch.empty_like(x)
+    kernel.moments[(layout.stretches, runs)](
+        x, means, squares, *cut, relu_before, layout.channels, layout.columns, layout.tile
+    )
+    kernel.statistics[(runs, -(-layout.channels // COLUMNS))](
+        means, squares, mean, deviation, running_mean, running_variance, *cut, layout.stretches, own, eps,
+        **layout.summed,
+    )  # fmt: skip
+    kernel.forward[(layout.stretches, runs)](
+        x, mean, deviation, weight, bias, *_dropping(x, kept, rate),
+        x if residual is None else residual, out, *cut, own,
+        relu_before, relu_after, kept is not None, residual is not None, **layout.fixed, TILE=layout.tile,
+    )  # fmt: skip
+    return out, mean, deviation
+
+
+@_forward.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, kept: Any, rate: Any, residual: Any,
+      first: int, relu_before: bool, relu_after: bool, eps: float) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    layout = _Layout.of(x, first)
+    return torch.empty_like(x), layout.total(x), layout.total(x)
+
+
+@torch.library.custom_op("kcl::norm_backward", mutates_args=())
+def _backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    deviation: Tensor,
+    kept: Tensor | None,
+    rate: Tensor | None,
+    first: int,
+    relu_before: bool,
+    relu_after: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    from kcl.cuda import norm_kernel as kernel
+
+    layout, runs, own = _Layout.of(x, first), len(x), weight.shape[1]
+    cut, grid = (layout.rows, layout.first, layout.stretch), (layout.stretches, runs)
+    shared = (grad, x, mean, deviation, weight, bias, *_dropping(x, kept, rate))
+    how = (relu_before, relu_after, kept is not None)
+    plain, weighted = layout.partial(x), layout.partial(x)
+    kernel.sums[grid](*shared, plain, weighted, *cut, own, *how, **layout.fixed, TILE=layout.tile)
+    plain_mean, weighted_mean = layout.total(x), layout.total(x)
+    weight_grad, bias_grad, out = torch.empty_like(weight), torch.empty_like(bias), torch.empty_like(x)
+    kernel.totals[(runs, -(-layout.channels // COLUMNS))](
+        plain, weighted, plain_mean, weighted_mean, weight_grad, bias_grad, *cut, layout.stretches, own,
+        **layout.summed,
+    )  # fmt: skip
+    kernel.backward[grid](*shared, plain_mean, weighted_mean, out, *cut, own, *how, **layout.fixed, TILE=layout.tile)
+    return out, weight_grad, bias_grad
+
+
+@_backward.register_fake
+def _(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, deviation: Tensor, kept: Any, rate: Any,
+      first: int, relu_before: bool, relu_after: bool) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
+
+
+_AS_THEY_ARE = (3, 4, 5)
+"""Places of the running statistics, which are changed where they are, and of what dropout keeps, a part of a larger
+tensor that need not be copied."""
+
+
+class _Norm(torch.autograd.Function):
+    """Takes its runs in the first dimension; `norm` and vmap see to that."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        x, weight, bias, running_mean, running_variance, kept, rate, residual, *how = inputs
+        tensors = (x, weight, bias, running_mean, running_variance, kept, rate, residual)
+        return torch.ops.kcl.norm_forward(*tensors, *how)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        x, weight, bias, _, _, kept, rate, residual, *ctx.how = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.adds = residual is not None
+        ctx.save_for_backward(x, weight, bias, *output[1:], kept, rate)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        first, relu_before, relu_after, _ = ctx.how
+        grad = grad.contiguous()
+        found = torch.ops.kcl.norm_backward(grad, *ctx.saved_tensors, first, relu_before, relu_after)
+        return (*found, None, None, None, None, grad if ctx.adds else None, None, None, None, None)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
+        given = [place for place, tensor in enumerate(inputs[:8]) if tensor is not None]
+        first = runs_first(info.batch_size, [in_dims[place] for place in given], [inputs[place] for place in given])
+        tensors: list[Any] = [None] * 8
+        for place, tensor in zip(given, first, strict=True):
+            # Of the runs and the dimension of one that `norm` gave each, one dimension, the runs'.
+            tensors[place] = tensor.squeeze(1) if place in _AS_THEY_ARE else tensor.squeeze(1).contiguous()
+        output = _Norm.apply(*tensors, *inputs[8:])
+        return tuple(value.unflatten(0, (info.batch_size, -1)) for value in output), (0,) * len(output)
+
+
+def norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    running: tuple[Tensor, Tensor],
+    first: int,
+    eps: float,
+    *,
+    relu_before: bool = True,
+    relu_after: bool = False,
+    kept: Tensor | None = None,
+    rate: Tensor | None = None,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """dropout(BN(relu(x))) + residual for an activation (n, h, w, c), channels last and perhaps padded with zeros.
+
+    Statistics are taken over the first `first` samples and over the others; `running` is moved on by each.
+    """
+    tensors = [x, weight, bias, *running, kept, rate, residual]
+    one = [None if tensor is None else tensor[None] for tensor in tensors]
+    return _Norm.apply(*one, first, relu_before, relu_after, eps)[0][0]

@@ -1,0 +1,134 @@
+"""What the ResNets are made of, twice: in plain PyTorch, and with the kernels a GPU trains many runs with.
+
+Both compute the same; the second keeps its activations channels last, in the data type asked for, with the channels
+padded to a number the tensor cores are quick with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kcl.cuda import convolution, precision, triton_available
+from kcl.cuda.norm import norm
+from kcl.functional.convolution import convolve
+from kcl.functional.noise import Noise, dropout
+from kcl.shapes import Float
+
+
+class Layers(Protocol):
+    """The operations of a ResNet on activations whose layout is the implementation's own affair."""
+
+    def enter(self, images: Float[Tensor, "n 3 h w"]) -> Tensor: ...
+
+    def convolve(self, layer: nn.Conv2d, x: Tensor) -> Tensor: ...
+
+    def norm_relu(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+        """relu(BN(x)): the stem's."""
+        ...
+
+    def relu_norm_drop(self, norm: nn.BatchNorm2d, x: Tensor, rate: Tensor, residual: Tensor | None = None) -> Tensor:
+        """dropout(BN(relu(x))) + residual: a block's."""
+        ...
+
+    def pool(self, x: Tensor, channels: int) -> Float[Tensor, "n c"]: ...
+
+
+class PlainLayers:
+    """Activations (n, c, h, w) in the weights' own data type.
+
+    Training with `parts`, BatchNorm takes its statistics over each part of the batch on its own, as separate passes
+    would, while the convolutions serve all parts in one call; otherwise it uses its running averages.
+    """
+
+    def __init__(self, parts: Sequence[int] | None, noise: Noise | None) -> None:
+        self.parts, self.noise = parts, noise
+
+    def enter(self, images: Tensor) -> Tensor:
+        return images
+
+    def convolve(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
+        return convolve(x, layer.weight, layer.stride[0], int(layer.padding[0]))
+
+    def norm_relu(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+        return torch.relu(self._norm(norm, x))
+
+    def relu_norm_drop(self, norm: nn.BatchNorm2d, x: Tensor, rate: Tensor, residual: Tensor | None = None) -> Tensor:
+        x = self._norm(norm, torch.relu(x))
+        if self.noise is not None:
+            x = dropout(x, rate, self.noise)
+        return x if residual is None else x + residual
+
+    def pool(self, x: Tensor, channels: int) -> Tensor:  # noqa: ARG002
+        return x.mean((-2, -1))
+
+    def _norm(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+        given = norm.running_mean, norm.running_var, norm.weight, norm.bias
+        if self.parts is None:
+            return F.batch_norm(x, *given, False, 0.0, norm.eps)
+        return torch.cat([F.batch_norm(part, *given, True, 0.1, norm.eps) for part in x.split(list(self.parts))])
+
+
+class ChannelsLast:
+    """Training on a GPU: activations (n, h, w, c)."""
+
+    def __init__(self, parts: Sequence[int], noise: Noise | None) -> None:
+        self.first, self.noise, self.dtype = parts[0], noise, precision.activations()
+        self.multiple = 16 // self.dtype.itemsize
+
+    @staticmethod
+    def suit(x: Tensor, parts: Sequence[int] | None) -> bool:
+        return parts is not None and x.is_cuda and x.dtype == torch.float32 and len(parts) <= 2 and triton_available()
+
+    def enter(self, images: Tensor) -> Tensor:
+        return self._padded(images.permute(0, 2, 3, 1), -1)
+
+    def convolve(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
+        weight = self._padded(layer.weight.permute(0, 2, 3, 1), -4, -1)
+        return convolution.convolve(x, weight, layer.stride[0], int(layer.padding[0]))
+
+    def norm_relu(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+        return self._norm(norm, x, None, None, None, relu_before=False)
+
+    def relu_norm_drop(self, norm: nn.BatchNorm2d, x: Tensor, rate: Tensor, residual: Tensor | None = None) -> Tensor:
+        kept = None if self.noise is None else self.noise.kept(rate, *x.shape)
+        return self._norm(norm, x, kept, rate, residual, relu_before=True)
+
+    def pool(self, x: Tensor, channels: int) -> Tensor:
+        return x[..., :channels].float().mean((1, 2))
+
+    def _norm(
+        self,
+        layer: nn.BatchNorm2d,
+        x: Tensor,
+        kept: Tensor | None,
+        rate: Tensor | None,
+        residual: Tensor | None,
+        relu_before: bool,
+    ) -> Tensor:
+        assert layer.running_mean is not None and layer.running_var is not None  # noqa: S101, PT018
+        return norm(
+            x,
+            layer.weight,
+            layer.bias,
+            (layer.running_mean, layer.running_var),
+            self.first,
+            layer.eps,
+            relu_before=relu_before,
+            relu_after=not relu_before,
+            kept=kept,
+            rate=rate,
+            residual=residual,
+        )
+
+    def _padded(self, x: Tensor, *dimensions: int) -> Tensor:
+        """Zeros added to dimensions of channels up to a multiple of 16 bytes, in the activations' data type."""
+        x = x.to(self.dtype, memory_format=torch.contiguous_format)
+        pads = [0] * (2 * x.ndim)  # for the last dimension first, before and after
+        for dimension in dimensions:
+            pads[2 * (-1 - dimension) + 1] = -x.shape[dimension] % self.multiple
+        return F.pad(x, pads).contiguous() if any(pads) else x.contiguous()
