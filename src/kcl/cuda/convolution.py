@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from kcl.cuda.stacking import runs_first
 
-STREAMS = 6
+STREAMS = 10
 
 
 @cache
@@ -25,7 +25,7 @@ def _streams(device: torch.device) -> list[torch.cuda.Stream]:
 
 
 def _side_by_side(device: torch.device, count: int, one: Callable[[int], Any]) -> list[Any]:
-    """one(run) for every run, on several streams that begin after the present one's work and end before its next.
+    """one(number) for every number below `count`, on several streams that begin after the present one's work and end before its next.
 
     So memory that a side stream gives back is not used again before the present stream is done with it.
     """
@@ -35,9 +35,9 @@ def _side_by_side(device: torch.device, count: int, one: Callable[[int], Any]) -
     sides = _streams(device)[:count]
     for side in sides:
         side.wait_stream(present)
-    for run in range(count):
-        with torch.cuda.stream(sides[run % len(sides)]):
-            found.append(one(run))
+    for number in range(count):
+        with torch.cuda.stream(sides[number % len(sides)]):
+            found.append(one(number))
     for side in sides:
         present.wait_stream(side)
     return found
@@ -77,17 +77,21 @@ def _(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
 def _backward(
     grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, inputs: bool
 ) -> tuple[Tensor, Tensor]:
-    def one(run: int) -> tuple[Tensor, Tensor, Tensor]:
+    runs = len(x)
+    wanted = [[False, True, False]] * runs + [[True, False, False]] * (runs if inputs else 0)
+
+    def one(number: int) -> tuple[Tensor, Tensor, Tensor]:
+        run = number % runs
         return torch.ops.aten.convolution_backward(
             _image(grad[run]), _image(x[run]), _image(weight[run]), None, [stride] * 2, [padding] * 2, [1, 1], False,
-            [0, 0], 1, [inputs, True, False],
+            [0, 0], 1, wanted[number],
         )  # fmt: skip
 
-    found = _side_by_side(x.device, len(x), one)
-    weights = torch.stack([own[1].permute(0, 2, 3, 1) for own in found])
+    found = _side_by_side(x.device, len(wanted), one)
+    weights = torch.stack([own[1].permute(0, 2, 3, 1) for own in found[:runs]])
     if not inputs:
         return x.new_empty(0), weights
-    return torch.stack([own[0].permute(0, 2, 3, 1) for own in found]), weights
+    return torch.stack([own[0].permute(0, 2, 3, 1) for own in found[runs:]]), weights
 
 
 @_backward.register_fake

@@ -98,7 +98,7 @@ def _forward(
         **layout.summed,
     )  # fmt: skip
     kernel.forward[(layout.stretches, runs)](
-        x, mean, deviation, weight, bias, *_dropping(x, kept, rate),
+        x, mean, deviation, weight, weight.stride(0), bias, bias.stride(0), *_dropping(x, kept, rate),
         x if residual is None else residual, out, *cut, own,
         relu_before, relu_after, kept is not None, residual is not None, **layout.fixed, TILE=layout.tile,
     )  # fmt: skip
@@ -130,12 +130,13 @@ def _backward(
 
     layout, runs, own = _Layout.of(x, first), len(x), weight.shape[1]
     cut, grid = (layout.rows, layout.first, layout.stretch), (layout.stretches, runs)
-    shared = (grad, x, mean, deviation, weight, bias, *_dropping(x, kept, rate))
+    parameters = (weight, weight.stride(0), bias, bias.stride(0))
+    shared = (grad, x, mean, deviation, *parameters, *_dropping(x, kept, rate))
     how = (relu_before, relu_after, kept is not None)
     plain, weighted = layout.partial(x), layout.partial(x)
     kernel.sums[grid](*shared, plain, weighted, *cut, own, *how, **layout.fixed, TILE=layout.tile)
     plain_mean, weighted_mean = layout.total(x), layout.total(x)
-    weight_grad, bias_grad, out = torch.empty_like(weight), torch.empty_like(bias), torch.empty_like(x)
+    weight_grad, bias_grad, out = weight.new_empty(weight.shape), bias.new_empty(bias.shape), torch.empty_like(x)
     kernel.totals[(runs, -(-layout.channels // COLUMNS))](
         plain, weighted, plain_mean, weighted_mean, weight_grad, bias_grad, *cut, layout.stretches, own,
         **layout.summed,
@@ -147,12 +148,12 @@ def _backward(
 @_backward.register_fake
 def _(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, deviation: Tensor, kept: Any, rate: Any,
       first: int, relu_before: bool, relu_after: bool) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
+    return torch.empty_like(x), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
 
 
-_AS_THEY_ARE = (3, 4, 5)
-"""Places of the running statistics, which are changed where they are, and of what dropout keeps, a part of a larger
-tensor that need not be copied."""
+_AS_THEY_ARE = (1, 2, 3, 4, 5)
+"""Places of the running statistics, which are changed where they are, and of parts of larger tensors (weight, bias, what
+dropout keeps) that need not be copied."""
 
 
 class _Norm(torch.autograd.Function):
@@ -212,3 +213,49 @@ def norm(
     tensors = [x, weight, bias, *running, kept, rate, residual]
     one = [None if tensor is None else tensor[None] for tensor in tensors]
     return _Norm.apply(*one, first, relu_before, relu_after, eps)[0][0]
+
+
+@torch.library.custom_op("kcl::enter", mutates_args=())
+def _enter(parts: list[Tensor], channels: int, dtype: torch.dtype) -> Tensor:
+    from kcl.cuda import norm_kernel as kernel
+
+    out, before = _entered(parts, channels, dtype), 0
+    samples, pixels = out.shape[1], out.shape[2] * out.shape[3]
+    for part in parts:
+        grid = (-(-pixels // 256), part.shape[1], len(part))
+        kernel.enter[grid](
+            part, out, part.stride(0), samples, before, pixels, part.shape[2], channels, _power(channels), 256
+        )
+        before += part.shape[1]
+    return out
+
+
+def _entered(parts: list[Tensor], channels: int, dtype: torch.dtype) -> Tensor:
+    runs, _, _, height, width = parts[0].shape
+    return parts[0].new_empty(runs, sum(part.shape[1] for part in parts), height, width, channels, dtype=dtype)
+
+
+@_enter.register_fake
+def _(parts: list[Tensor], channels: int, dtype: torch.dtype) -> Tensor:
+    return _entered(parts, channels, dtype)
+
+
+class _Enter(torch.autograd.Function):
+    """Images need no gradient."""
+
+    @staticmethod
+    def forward(channels: int, dtype: torch.dtype, *parts: Tensor) -> Tensor:
+        return torch.ops.kcl.enter([part.contiguous() for part in parts], channels, dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None: ...
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], channels: int, dtype: torch.dtype, *parts: Tensor) -> Any:
+        runs = [part.squeeze(1) for part in runs_first(info.batch_size, in_dims[2:], parts)]
+        return _Enter.apply(channels, dtype, *runs)[:, None], 0
+
+
+def enter(parts: list[Tensor], channels: int, dtype: torch.dtype) -> Tensor:
+    """Images (n, c, h, w), one part after another, as (n, h, w, channels), the channels padded with zeros."""
+    return _Enter.apply(channels, dtype, *(part[None] for part in parts))[0]

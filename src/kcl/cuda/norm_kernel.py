@@ -1,8 +1,8 @@
 """relu → BatchNorm → dropout of many runs in Triton, forwards and backwards, each tensor read as seldom as can be.
 
 Activations are (runs, rows, CHANNELS): a row is a pixel of an image, channels last. The first `first` rows of a run are
-the batch, the rest its coreset; each part has statistics of its own. Sums are taken over stretches of `stretch` rows and
-then over the stretches, in an order that depends on nothing but the shapes.
+the batch, the rest its coreset; each part has statistics of its own. Sums are taken over stretches of `stretch` rows, then
+over the stretches, in an order that depends on nothing but the shapes.
 """
 
 # mypy: ignore-errors
@@ -38,29 +38,27 @@ def moments(
     COLUMNS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Mean and sum of squared deviations of every channel over one stretch, tile after tile (Chan et al., 1979)."""
+    """Mean and sum of squared deviations of every channel over one stretch, summed about the stretch's first row."""
     number = tl.program_id(0)
     run = tl.program_id(1).to(tl.int64)
     begin, end, _ = _span(number, rows, first, stretch)
     c = tl.arange(0, COLUMNS)
     x += run * rows * CHANNELS
-    mean = tl.zeros((COLUMNS,), tl.float32)
-    square = tl.zeros((COLUMNS,), tl.float32)
-    count = 0.0
+    pivot = _seen(tl.load(x + begin * CHANNELS + c, mask=c < CHANNELS, other=0.0).to(tl.float32), RELU_BEFORE)
+    one = tl.zeros((TILE, COLUMNS), tl.float32)
+    two = tl.zeros((TILE, COLUMNS), tl.float32)
     for start in range(begin, end, TILE):
         r = start + tl.arange(0, TILE)
         inside = (r < end)[:, None] & (c < CHANNELS)[None, :]
         value = _seen(
             tl.load(x + r[:, None] * CHANNELS + c[None, :], mask=inside, other=0.0).to(tl.float32), RELU_BEFORE
         )
-        n = tl.minimum(end - start, TILE).to(tl.float32)
-        tile_mean = tl.sum(value, 0) / n
-        away = tl.where(inside, value - tile_mean[None, :], 0.0)
-        delta = tile_mean - mean
-        share = n / (count + n)
-        mean += delta * share
-        square += tl.sum(away * away, 0) + delta * delta * count * share
-        count += n
+        away = tl.where(inside, value - pivot[None, :], 0.0)
+        one += away
+        two += away * away
+    shift = tl.sum(one, 0) / (end - begin).to(tl.float32)
+    mean = pivot + shift
+    square = tl.sum(two, 0) - shift * shift * (end - begin).to(tl.float32)
     place = (run * tl.num_programs(0) + number) * CHANNELS + c
     tl.store(means + place, mean, mask=c < CHANNELS)
     tl.store(squares + place, square, mask=c < CHANNELS)
@@ -123,8 +121,8 @@ def _parameters(
     place = (run * PARTS + second) * CHANNELS + c
     m = tl.load(mean + place, mask=c < CHANNELS, other=0.0)
     d = tl.load(deviation + place, mask=c < CHANNELS, other=0.0)
-    w = tl.load(weight + run * own_channels + c, mask=c < own_channels, other=0.0)
-    b = tl.load(bias + run * own_channels + c, mask=c < own_channels, other=0.0)
+    w = tl.load(weight + c, mask=c < own_channels, other=0.0)
+    b = tl.load(bias + c, mask=c < own_channels, other=0.0)
     return m[None, :], d[None, :], w[None, :], b[None, :]
 
 
@@ -134,7 +132,9 @@ def forward(
     mean,
     deviation,
     weight,
+    weight_stride,
     bias,
+    bias_stride,
     kept,
     kept_stride,
     rates,
@@ -156,6 +156,8 @@ def forward(
     run = tl.program_id(1).to(tl.int64)
     begin, end, second = _span(tl.program_id(0), rows, first, stretch)
     c = tl.arange(0, COLUMNS)
+    weight += run * weight_stride
+    bias += run * bias_stride
     m, d, w, b = _parameters(mean, deviation, weight, bias, run, second, own_channels, c, PARTS, CHANNELS)
     if DROPS:
         rise = 1.0 / (1.0 - tl.load(rates + run))
@@ -210,7 +212,9 @@ def sums(
     mean,
     deviation,
     weight,
+    weight_stride,
     bias,
+    bias_stride,
     kept,
     kept_stride,
     rates,
@@ -233,12 +237,14 @@ def sums(
     run = tl.program_id(1).to(tl.int64)
     begin, end, second = _span(number, rows, first, stretch)
     c = tl.arange(0, COLUMNS)
+    weight += run * weight_stride
+    bias += run * bias_stride
     m, d, w, b = _parameters(mean, deviation, weight, bias, run, second, own_channels, c, PARTS, CHANNELS)
     rise = 1.0
     if DROPS:
         rise = 1.0 / (1.0 - tl.load(rates + run))
-    one = tl.zeros((COLUMNS,), tl.float32)
-    two = tl.zeros((COLUMNS,), tl.float32)
+    one = tl.zeros((TILE, COLUMNS), tl.float32)
+    two = tl.zeros((TILE, COLUMNS), tl.float32)
     for start in range(begin, end, TILE):
         r = start + tl.arange(0, TILE)
         inside = (r < end)[:, None] & (c < CHANNELS)[None, :]
@@ -247,11 +253,11 @@ def sums(
         g, normal, _ = _incoming(
             grad, x, kept, rise, place, run * kept_stride + within, inside, m, d, w, b, RELU_BEFORE, RELU_AFTER, DROPS
         )
-        one += tl.sum(g, 0)
-        two += tl.sum(g * normal, 0)
+        one += g
+        two += g * normal
     place = (run * tl.num_programs(0) + number) * CHANNELS + c
-    tl.store(plain + place, one, mask=c < CHANNELS)
-    tl.store(weighted + place, two, mask=c < CHANNELS)
+    tl.store(plain + place, tl.sum(one, 0), mask=c < CHANNELS)
+    tl.store(weighted + place, tl.sum(two, 0), mask=c < CHANNELS)
 
 
 @triton.jit
@@ -302,7 +308,9 @@ def backward(
     mean,
     deviation,
     weight,
+    weight_stride,
     bias,
+    bias_stride,
     kept,
     kept_stride,
     rates,
@@ -325,6 +333,8 @@ def backward(
     run = tl.program_id(1).to(tl.int64)
     begin, end, second = _span(tl.program_id(0), rows, first, stretch)
     c = tl.arange(0, COLUMNS)
+    weight += run * weight_stride
+    bias += run * bias_stride
     m, d, w, b = _parameters(mean, deviation, weight, bias, run, second, own_channels, c, PARTS, CHANNELS)
     part = (run * PARTS + second) * CHANNELS + c
     one = tl.load(plain_mean + part, mask=c < CHANNELS, other=0.0)[None, :]
@@ -344,3 +354,28 @@ def backward(
         if RELU_BEFORE:
             value = tl.where(raw > 0.0, value, 0.0)
         tl.store(out + place, value.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def enter(
+    images,
+    out,
+    image_stride,
+    samples,
+    before,
+    pixels,
+    CHANNELS: tl.constexpr,
+    PADDED: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Images (samples, CHANNELS, pixels) of a run as rows of PADDED channels, after the first `before` samples of it."""
+    sample = tl.program_id(1).to(tl.int64)
+    run = tl.program_id(2).to(tl.int64)
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    c = tl.arange(0, COLUMNS)
+    inside = (pixel < pixels)[:, None] & (c < PADDED)[None, :]
+    source = images + run * image_stride + sample * CHANNELS * pixels + c[None, :] * pixels + pixel[:, None]
+    value = tl.load(source, mask=inside & (c < CHANNELS)[None, :], other=0.0)
+    place = ((run * samples + before + sample) * pixels + pixel[:, None]) * PADDED + c[None, :]
+    tl.store(out + place, value.to(out.dtype.element_ty), mask=inside)

@@ -105,9 +105,10 @@ def _gram_triton(features: Tensor) -> Tensor:
     flat = features.reshape(-1, size, width)
     flat = flat if flat.stride(-1) == 1 else flat.contiguous()
     out = features.new_empty(*runs, size, size)
-    tiles = -(-size // 32)
+    side, depth = (16, 128) if len(flat) * size**2 <= 200_000 else (32, 64)  # few runs: smaller tiles, more programs
+    tiles = -(-size // side)
     gram_kernel.gram[(len(flat), tiles, tiles)](
-        flat, out, size, width, flat.stride(0), flat.stride(1), 32, 64, num_warps=2
+        flat, out, size, width, flat.stride(0), flat.stride(1), side, depth, num_warps=2
     )
     return out
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kcl.cuda import convolution, precision, triton_available
-from kcl.cuda.norm import norm
+from kcl.cuda.norm import enter, norm
 from kcl.functional.convolution import convolve
 from kcl.functional.noise import Noise, dropout
 from kcl.shapes import Float
@@ -23,7 +23,7 @@ from kcl.shapes import Float
 class Layers(Protocol):
     """The operations of a ResNet on activations whose layout is the implementation's own affair."""
 
-    def enter(self, images: Float[Tensor, "n 3 h w"]) -> Tensor: ...
+    def enter(self, parts: Sequence[Float[Tensor, "_ 3 h w"]]) -> Tensor: ...
 
     def convolve(self, layer: nn.Conv2d, x: Tensor) -> Tensor: ...
 
@@ -41,15 +41,15 @@ class Layers(Protocol):
 class PlainLayers:
     """Activations (n, c, h, w) in the weights' own data type.
 
-    Training with `parts`, BatchNorm takes its statistics over each part of the batch on its own, as separate passes
-    would, while the convolutions serve all parts in one call; otherwise it uses its running averages.
+    Training, with the `sizes` of the parts of a batch, BatchNorm takes its statistics over each part on its own, as
+    separate passes would, while the convolutions serve all parts in one call; otherwise it uses its running averages.
     """
 
-    def __init__(self, parts: Sequence[int] | None, noise: Noise | None) -> None:
-        self.parts, self.noise = parts, noise
+    def __init__(self, sizes: Sequence[int] | None, noise: Noise | None) -> None:
+        self.sizes, self.noise = sizes, noise
 
-    def enter(self, images: Tensor) -> Tensor:
-        return images
+    def enter(self, parts: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(parts)) if len(parts) > 1 else parts[0]
 
     def convolve(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
         return convolve(x, layer.weight, layer.stride[0], int(layer.padding[0]))
@@ -68,28 +68,33 @@ class PlainLayers:
 
     def _norm(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
         given = norm.running_mean, norm.running_var, norm.weight, norm.bias
-        if self.parts is None:
+        if self.sizes is None:
             return F.batch_norm(x, *given, False, 0.0, norm.eps)
-        return torch.cat([F.batch_norm(part, *given, True, 0.1, norm.eps) for part in x.split(list(self.parts))])
+        return torch.cat([F.batch_norm(part, *given, True, 0.1, norm.eps) for part in x.split(list(self.sizes))])
 
 
 class ChannelsLast:
     """Training on a GPU: activations (n, h, w, c)."""
 
-    def __init__(self, parts: Sequence[int], noise: Noise | None) -> None:
-        self.first, self.noise, self.dtype = parts[0], noise, precision.activations()
+    def __init__(self, sizes: Sequence[int], noise: Noise | None) -> None:
+        self.first, self.noise, self.dtype = sizes[0], noise, precision.activations()
         self.multiple = 16 // self.dtype.itemsize
 
     @staticmethod
-    def suit(x: Tensor, parts: Sequence[int] | None) -> bool:
-        return parts is not None and x.is_cuda and x.dtype == torch.float32 and len(parts) <= 2 and triton_available()
+    def suit(parts: Sequence[Tensor]) -> bool:
+        fits = all(part.is_cuda and part.dtype == torch.float32 and not part.requires_grad for part in parts)
+        return fits and len(parts) <= 2 and triton_available()
 
-    def enter(self, images: Tensor) -> Tensor:
-        return self._padded(images.permute(0, 2, 3, 1), -1)
+    def enter(self, parts: Sequence[Tensor]) -> Tensor:
+        channels = -(-parts[0].shape[1] // self.multiple) * self.multiple
+        return enter(list(parts), channels, self.dtype)
 
     def convolve(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
-        weight = self._padded(layer.weight.permute(0, 2, 3, 1), -4, -1)
-        return convolution.convolve(x, weight, layer.stride[0], int(layer.padding[0]))
+        weight, stride = self._padded(layer.weight.permute(0, 2, 3, 1), -4, -1), layer.stride[0]
+        if layer.kernel_size == (1, 1):  # a product, for all runs at once
+            x = x[:, ::stride, ::stride]
+            return (x.flatten(0, 2) @ weight[:, 0, 0].mT).unflatten(0, x.shape[:3])
+        return convolution.convolve(x, weight, stride, int(layer.padding[0]))
 
     def norm_relu(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
         return self._norm(norm, x, None, None, None, relu_before=False)

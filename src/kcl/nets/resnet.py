@@ -52,19 +52,15 @@ class ResNet18(Backbone):
         self.register_buffer("dropout", torch.tensor(dropout), persistent=False)
 
     def forward(self, x: Float[Tensor, "n 3 h w"], noise: Noise | None = None) -> Float[Tensor, "n d"]:
-        return self._pass(x, noise, None if noise is None else [len(x)])
+        return self._pass([x], PlainLayers(None, None)) if noise is None else self.forward_parts([x], noise)[0]
 
     def forward_parts(self, parts: Sequence[Float[Tensor, "_ 3 h w"]], noise: Noise) -> list[Float[Tensor, "_ d"]]:
-        sizes = [len(part) for part in parts]
-        return list(self._pass(torch.cat(list(parts)), noise, sizes).split(sizes))
+        sizes, drawn = [len(part) for part in parts], noise if self.drops else None
+        layers = ChannelsLast(sizes, drawn) if ChannelsLast.suit(parts) else PlainLayers(sizes, drawn)
+        return list(self._pass(parts, layers).split(sizes))
 
-    def _pass(self, images: Tensor, noise: Noise | None, parts: Sequence[int] | None) -> Tensor:
-        """`parts`: the samples of each part of the batch, over which BatchNorm takes its statistics; None at test."""
-        noise = noise if self.drops else None
-        layers: Layers = PlainLayers(parts, noise)
-        if parts is not None and ChannelsLast.suit(images, parts):
-            layers = ChannelsLast(parts, noise)
-        x = layers.norm_relu(self.stem_norm, layers.convolve(self.stem, layers.enter(images)))
+    def _pass(self, parts: Sequence[Tensor], layers: Layers) -> Tensor:
+        x = layers.norm_relu(self.stem_norm, layers.convolve(self.stem, layers.enter(parts)))
         for block in self.blocks:
             x = block(x, self.dropout, layers)
         return layers.pool(x, self.features)
