@@ -6,46 +6,83 @@ few channels. One run's convolution does not fill the GPU; several at a time do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kcl.cuda.stacking import runs_first
 
-STREAMS = 10
+STREAMS = 5
+
+
+class _Deferred:
+    """Gradients of weights that nobody has waited for yet. Nothing but the update needs them, so they are computed
+    beside the rest of the pass backwards; what they read must stay until then.
+    """
+
+    def __init__(self) -> None:
+        self.wanted, self.held = False, list[Tensor]()
+
+
+_deferred = _Deferred()
+
+
+@contextmanager
+def deferred_weights(wanted: bool = True) -> Iterator[None]:
+    """Let the gradients of convolutions' weights, of losses computed inside, be ready only at the end."""
+    _deferred.wanted = wanted
+    try:
+        yield
+    finally:
+        _deferred.wanted = False
+        if _deferred.held:
+            device = _deferred.held[0].device
+            for side in _streams(device, "weights"):
+                torch.cuda.current_stream(device).wait_stream(side)
+            _deferred.held.clear()
 
 
 @cache
-def _streams(device: torch.device) -> list[torch.cuda.Stream]:
+def _streams(device: torch.device, purpose: str) -> list[torch.cuda.Stream]:
     return [torch.cuda.Stream(device) for _ in range(STREAMS)]
 
 
-def _side_by_side(device: torch.device, count: int, one: Callable[[int], Any]) -> list[Any]:
-    """one(number) for every number below `count`, on several streams that begin after the present one's work and end before its next.
-
-    So memory that a side stream gives back is not used again before the present stream is done with it.
+def _side_by_side(device: torch.device, purpose: str, count: int, one: Callable[[int], None], join: bool) -> None:
+    """one(run) for every run, on several streams that begin after the present one's work; with `join`, they end before
+    its next. So memory that a side stream gives back is not used again before the present stream is done with it.
     """
-    if count == 1:
-        return [one(0)]
-    present, found = torch.cuda.current_stream(device), []
-    sides = _streams(device)[:count]
+    if count == 1 and join:
+        return one(0)
+    present, sides = torch.cuda.current_stream(device), _streams(device, purpose)[:count]
     for side in sides:
         side.wait_stream(present)
-    for number in range(count):
-        with torch.cuda.stream(sides[number % len(sides)]):
-            found.append(one(number))
-    for side in sides:
-        present.wait_stream(side)
-    return found
+    for run in range(count):
+        with torch.cuda.stream(sides[run % len(sides)]):
+            one(run)
+    if join:
+        for side in sides:
+            present.wait_stream(side)
+    return None
 
 
 def _image(x: Tensor) -> Tensor:
     """(n, h, w, c) as (n, c, h, w), the same memory: what PyTorch calls channels-last."""
     return x.permute(0, 3, 1, 2)
+
+
+def _gradients(
+    grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, wanted: list[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of one run, of which (n, h, w, c) tensors are given."""
+    return torch.ops.aten.convolution_backward(
+        _image(grad), _image(x), _image(weight), None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], 1, wanted
+    )
 
 
 @torch.library.custom_op("kcl::convolve", mutates_args=())
@@ -58,7 +95,7 @@ def _forward(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
         )  # fmt: skip
 
     out = _output(x, weight, stride, padding)
-    _side_by_side(x.device, len(x), one)
+    _side_by_side(x.device, "inputs", len(x), one, join=True)
     return out
 
 
@@ -73,57 +110,86 @@ def _(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
     return _output(x, weight, stride, padding)
 
 
-@torch.library.custom_op("kcl::convolve_backward", mutates_args=())
-def _backward(
-    grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, inputs: bool
-) -> tuple[Tensor, Tensor]:
-    runs = len(x)
-    wanted = [[False, True, False]] * runs + [[True, False, False]] * (runs if inputs else 0)
+@torch.library.custom_op("kcl::convolve_inputs", mutates_args=())
+def _inputs(grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
+    """The gradient of a convolution's input."""
 
-    def one(number: int) -> tuple[Tensor, Tensor, Tensor]:
-        run = number % runs
-        return torch.ops.aten.convolution_backward(
-            _image(grad[run]), _image(x[run]), _image(weight[run]), None, [stride] * 2, [padding] * 2, [1, 1], False,
-            [0, 0], 1, wanted[number],
-        )  # fmt: skip
+    def one(run: int) -> None:
+        found = _gradients(grad[run], x[run], weight[run], stride, padding, [True, False, False])
+        _image(out[run]).copy_(found[0])
 
-    found = _side_by_side(x.device, len(wanted), one)
-    weights = torch.stack([own[1].permute(0, 2, 3, 1) for own in found[:runs]])
-    if not inputs:
-        return x.new_empty(0), weights
-    return torch.stack([own[0].permute(0, 2, 3, 1) for own in found[runs:]]), weights
+    out = torch.empty_like(x)
+    _side_by_side(x.device, "inputs", len(x), one, join=True)
+    return out
 
 
-@_backward.register_fake
-def _(grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, inputs: bool) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(x) if inputs else x.new_empty(0), torch.empty_like(weight)
+@_inputs.register_fake
+def _(grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("kcl::convolve_weights", mutates_args=())
+def _weights(
+    grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, outputs: int, inputs: int, later: bool
+) -> Tensor:
+    """The gradient of a convolution's weight, without what pads its channels, in float32."""
+
+    def one(run: int) -> None:
+        found = _gradients(grad[run], x[run], weight[run], stride, padding, [False, True, False])
+        out[run].copy_(found[1][:outputs, :inputs])
+
+    out = _unpacked(weight, outputs, inputs)
+    _side_by_side(x.device, "weights", len(x), one, join=not later)
+    if later:
+        _deferred.held += [grad, x, weight, out]
+    return out
+
+
+def _unpacked(weight: Tensor, outputs: int, inputs: int) -> Tensor:
+    return weight.new_empty(len(weight), outputs, inputs, *weight.shape[2:4], dtype=torch.float32)
+
+
+@_weights.register_fake
+def _(grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, outputs: int, inputs: int,
+      later: bool) -> Tensor:  # fmt: skip
+    return _unpacked(weight, outputs, inputs)
 
 
 class _Convolution(torch.autograd.Function):
     """Takes its runs in the first dimension; `convolve` and vmap see to that."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-        return torch.ops.kcl.convolve(x, weight, stride, padding)
+    def forward(x: Tensor, weight: Tensor, stride: int, padding: int) -> tuple[Tensor, Tensor]:
+        pads = [0, x.shape[-1] - weight.shape[2]] + [0] * 5 + [-weight.shape[1] % (16 // x.element_size())]
+        packed = weight.permute(0, 1, 3, 4, 2).to(x.dtype, memory_format=torch.contiguous_format)
+        packed = F.pad(packed, pads).contiguous() if any(pads) else packed.contiguous()
+        return torch.ops.kcl.convolve(x, packed, stride, padding), packed
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         x, weight, *ctx.how = inputs
-        ctx.save_for_backward(x, weight)
+        ctx.mark_non_differentiable(output[1])
+        ctx.outputs, ctx.inputs, ctx.later = weight.shape[1], weight.shape[2], _deferred.wanted
+        ctx.save_for_backward(x, output[1])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
-        wanted = ctx.needs_input_grad[0]
-        inputs, weights = torch.ops.kcl.convolve_backward(grad.contiguous(), *ctx.saved_tensors, *ctx.how, wanted)
-        return inputs if wanted else None, weights, None, None
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
+        grad = grad.contiguous()
+        saved, own = ctx.saved_tensors, (ctx.outputs, ctx.inputs, ctx.later)
+        weights = torch.ops.kcl.convolve_weights(grad, *saved, *ctx.how, *own)
+        inputs = torch.ops.kcl.convolve_inputs(grad, *saved, *ctx.how) if ctx.needs_input_grad[0] else None
+        return inputs, weights, None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor, *how: int) -> tuple[Tensor, int]:
-        runs = [tensor.flatten(0, 1) for tensor in runs_first(info.batch_size, in_dims[:2], (x, weight))]
-        return _Convolution.apply(*runs, *how).unflatten(0, (info.batch_size, -1)), 0
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor, *how: int) -> Any:
+        runs = [tensor.squeeze(1) for tensor in runs_first(info.batch_size, in_dims[:2], (x, weight))]
+        return tuple(tensor.unsqueeze(1) for tensor in _Convolution.apply(*runs, *how)), (0, 0)
 
 
 def convolve(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    """Convolution without bias of (n, h, w, c) with a weight (o, k, k, c)."""
-    return _Convolution.apply(x[None], weight[None], stride, padding)[0]
+    """Convolution without bias of (n, h, w, c) with a weight (o, c, k, k) of as many channels or fewer.
+
+    The output's channels are padded with zeros to a multiple of 16 bytes.
+    """
+    return _Convolution.apply(x.unsqueeze(0), weight.unsqueeze(0), stride, padding)[0].squeeze(0)

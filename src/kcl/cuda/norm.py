@@ -91,7 +91,7 @@ def _forward(
     means, squares = layout.partial(x), layout.partial(x)
     mean, deviation, out = layout.total(x), layout.total(x), torch.empty_like(x)
     kernel.moments[(layout.stretches, runs)](
-        x, means, squares, *cut, relu_before, layout.channels, layout.columns, layout.tile
+        x, means, squares, *cut, relu_before, layout.channels, layout.columns, layout.tile, num_warps=8
     )
     kernel.statistics[(runs, -(-layout.channels // COLUMNS))](
         means, squares, mean, deviation, running_mean, running_variance, *cut, layout.stretches, own, eps,
@@ -134,7 +134,7 @@ def _backward(
     shared = (grad, x, mean, deviation, *parameters, *_dropping(x, kept, rate))
     how = (relu_before, relu_after, kept is not None)
     plain, weighted = layout.partial(x), layout.partial(x)
-    kernel.sums[grid](*shared, plain, weighted, *cut, own, *how, **layout.fixed, TILE=layout.tile)
+    kernel.sums[grid](*shared, plain, weighted, *cut, own, *how, **layout.fixed, TILE=layout.tile, num_warps=8)
     plain_mean, weighted_mean = layout.total(x), layout.total(x)
     weight_grad, bias_grad, out = weight.new_empty(weight.shape), bias.new_empty(bias.shape), torch.empty_like(x)
     kernel.totals[(runs, -(-layout.channels // COLUMNS))](
@@ -152,8 +152,8 @@ def _(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, devia
 
 
 _AS_THEY_ARE = (1, 2, 3, 4, 5)
-"""Places of the running statistics, which are changed where they are, and of parts of larger tensors (weight, bias, what
-dropout keeps) that need not be copied."""
+"""Places of the running statistics, which are changed where they are, and of parts of larger tensors (weight, bias,
+what dropout keeps) that need not be copied."""
 
 
 class _Norm(torch.autograd.Function):
@@ -189,7 +189,7 @@ class _Norm(torch.autograd.Function):
             # Of the runs and the dimension of one that `norm` gave each, one dimension, the runs'.
             tensors[place] = tensor.squeeze(1) if place in _AS_THEY_ARE else tensor.squeeze(1).contiguous()
         output = _Norm.apply(*tensors, *inputs[8:])
-        return tuple(value.unflatten(0, (info.batch_size, -1)) for value in output), (0,) * len(output)
+        return tuple(value.unsqueeze(1) for value in output), (0,) * len(output)
 
 
 def norm(
@@ -211,8 +211,8 @@ def norm(
     Statistics are taken over the first `first` samples and over the others; `running` is moved on by each.
     """
     tensors = [x, weight, bias, *running, kept, rate, residual]
-    one = [None if tensor is None else tensor[None] for tensor in tensors]
-    return _Norm.apply(*one, first, relu_before, relu_after, eps)[0][0]
+    one = [None if tensor is None else tensor.unsqueeze(0) for tensor in tensors]
+    return _Norm.apply(*one, first, relu_before, relu_after, eps)[0].squeeze(0)
 
 
 @torch.library.custom_op("kcl::enter", mutates_args=())
@@ -253,9 +253,9 @@ class _Enter(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], channels: int, dtype: torch.dtype, *parts: Tensor) -> Any:
         runs = [part.squeeze(1) for part in runs_first(info.batch_size, in_dims[2:], parts)]
-        return _Enter.apply(channels, dtype, *runs)[:, None], 0
+        return _Enter.apply(channels, dtype, *runs).unsqueeze(1), 0
 
 
 def enter(parts: list[Tensor], channels: int, dtype: torch.dtype) -> Tensor:
     """Images (n, c, h, w), one part after another, as (n, h, w, channels), the channels padded with zeros."""
-    return _Enter.apply(channels, dtype, *(part[None] for part in parts))[0]
+    return _Enter.apply(channels, dtype, *(part.unsqueeze(0) for part in parts)).squeeze(0)

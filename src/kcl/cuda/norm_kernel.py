@@ -1,8 +1,8 @@
 """relu → BatchNorm → dropout of many runs in Triton, forwards and backwards, each tensor read as seldom as can be.
 
-Activations are (runs, rows, CHANNELS): a row is a pixel of an image, channels last. The first `first` rows of a run are
-the batch, the rest its coreset; each part has statistics of its own. Sums are taken over stretches of `stretch` rows, then
-over the stretches, in an order that depends on nothing but the shapes.
+Activations are (runs, rows, CHANNELS): a row is a pixel of an image, channels last. The first `first` rows of a run
+are the batch, the rest its coreset; each part has statistics of its own. Sums are taken over stretches of `stretch`
+rows, then over the stretches, in an order that depends on nothing but the shapes.
 """
 
 # mypy: ignore-errors
@@ -369,7 +369,7 @@ def enter(
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Images (samples, CHANNELS, pixels) of a run as rows of PADDED channels, after the first `before` samples of it."""
+    """Images (samples, CHANNELS, pixels) of a run as rows of PADDED channels, after its first `before` samples."""
     sample = tl.program_id(1).to(tl.int64)
     run = tl.program_id(2).to(tl.int64)
     pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

@@ -90,11 +90,13 @@ class ChannelsLast:
         return enter(list(parts), channels, self.dtype)
 
     def convolve(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
-        weight, stride = self._padded(layer.weight.permute(0, 2, 3, 1), -4, -1), layer.stride[0]
-        if layer.kernel_size == (1, 1):  # a product, for all runs at once
-            x = x[:, ::stride, ::stride]
-            return (x.flatten(0, 2) @ weight[:, 0, 0].mT).unflatten(0, x.shape[:3])
-        return convolution.convolve(x, weight, stride, int(layer.padding[0]))
+        stride = layer.stride[0]
+        if layer.kernel_size != (1, 1):
+            return convolution.convolve(x, layer.weight, stride, int(layer.padding[0]))
+        x, weight = x[:, ::stride, ::stride], layer.weight.flatten(1)  # a product, for all runs at once
+        pads = [0, x.shape[-1] - weight.shape[1], 0, -len(weight) % self.multiple]
+        weight = F.pad(weight, pads) if any(pads) else weight
+        return (x.flatten(0, 2) @ weight.to(self.dtype).mT).unflatten(0, x.shape[:3])
 
     def norm_relu(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
         return self._norm(norm, x, None, None, None, relu_before=False)
@@ -129,11 +131,3 @@ class ChannelsLast:
             rate=rate,
             residual=residual,
         )
-
-    def _padded(self, x: Tensor, *dimensions: int) -> Tensor:
-        """Zeros added to dimensions of channels up to a multiple of 16 bytes, in the activations' data type."""
-        x = x.to(self.dtype, memory_format=torch.contiguous_format)
-        pads = [0] * (2 * x.ndim)  # for the last dimension first, before and after
-        for dimension in dimensions:
-            pads[2 * (-1 - dimension) + 1] = -x.shape[dimension] % self.multiple
-        return F.pad(x, pads).contiguous() if any(pads) else x.contiguous()

@@ -157,7 +157,8 @@ class PhiloxSource(Source):
             for number, size, start in zip(own, sizes, ends, strict=False):
                 self.drawn[number] = flat[:, start : start + size].view(len(seeds), *requests[number].shape)
             # One kernel for each stretch of equal rates; where it begins does not matter to what is drawn.
-            for rates, stretch in itertools.groupby(range(len(own)), lambda place: requests[own[place]].rates):
+            asked = [requests[number].rates for number in own]
+            for rates, stretch in itertools.groupby(range(len(own)), asked.__getitem__):
                 places = list(stretch)
                 start, end = ends[places[0]], ends[places[-1] + 1]
                 if end > start:

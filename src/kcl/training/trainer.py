@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map
 
 from kcl.benchmarks.task import Task, View
+from kcl.cuda.convolution import deferred_weights
 from kcl.methods.method import Memory, Method
 from kcl.shapes import Int
 from kcl.training.graph import GraphedStep, Watcher
@@ -151,7 +152,7 @@ class Trainer:
         inputs, labels, places, cursor, done, losses = epoch
         before = [flat.clone() for flat in running]
         batch = inputs.index_select(1, cursor + places), labels.index_select(1, cursor + places)
-        with torch.enable_grad():
+        with torch.enable_grad(), deferred_weights(not self.learner.compiled):
             parameters = self.state.parameters(optimiser[0])
             for leaf, trained in zip(parameters.values(), self.state.trained, strict=True):
                 leaf.requires_grad_(trained)
