@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 from kcl.data import image_cache, pictures
 from kcl.data.dataset import Dataset
 from kcl.data.store import quiet
@@ -37,9 +35,17 @@ def load(
 
 
 def source(name: str, side: int, train: Classes, test: Classes) -> image_cache.Source:
+    """Image files as they are listed, to be decoded to one size."""
     files = [path for part in (train, test) for paths in part.values() for path in paths]
-    labels = [np.repeat(np.arange(len(part)), [len(paths) for paths in part.values()]) for part in (train, test)]
-    return image_cache.Source(name, side, tuple(train), *labels, files, lambda: pictures.decode_all(files, side))
+    return image_cache.Source(
+        name=name,
+        side=side,
+        class_names=tuple(train),
+        train_counts=tuple(map(len, train.values())),
+        test_counts=tuple(map(len, test.values())),
+        files=files,
+        images=lambda: pictures.decode_all(files, side),
+    )
 
 
 def split(root: Path, say: Callable[[str], None] = quiet) -> tuple[Classes, Classes]:

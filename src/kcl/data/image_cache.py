@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,15 +30,21 @@ class Source:
     name: str
     side: int
     class_names: tuple[str, ...]
-    train_labels: np.ndarray
-    test_labels: np.ndarray
+    train_counts: tuple[int, ...]
+    test_counts: tuple[int, ...]
     files: Sequence[Path]
     images: Callable[[], Iterator[np.ndarray]]
 
     def description(self) -> str:
         """What decides the result beside the files' bytes."""
-        counts = [np.bincount(labels).tolist() for labels in (self.train_labels, self.test_labels)]
-        return json.dumps([prepared.FORMAT, self.name, self.side, self.class_names, counts])
+        return json.dumps(
+            [prepared.FORMAT, self.name, self.side, self.class_names, self.train_counts, self.test_counts]
+        )
+
+    def labels(self) -> tuple[np.ndarray, np.ndarray]:
+        """The images come class by class, those to train on before those to test on."""
+        numbers = np.arange(len(self.class_names))
+        return numbers.repeat(self.train_counts), numbers.repeat(self.test_counts)
 
 
 def load(source: Source, cache_dir: Path | None, say: Callable[[str], None]) -> tuple[Dataset, Path]:
@@ -55,9 +60,9 @@ def load(source: Source, cache_dir: Path | None, say: Callable[[str], None]) -> 
             say(f"{path} holds other images than its name says; it is made anew")
         except KclError as error:
             say(f"{error}; it is made anew")
-    count, side = len(source.train_labels) + len(source.test_labels), source.side
+    count, side = sum(source.train_counts) + sum(source.test_counts), source.side
     say(f"decoding {count} images once, to {side} × {side}: {count * 3 * side**2 / 1e6:.0f} MB in {folder}")
-    contents = prepared.Contents(source.name, key, source.class_names, source.train_labels, source.test_labels)
+    contents = prepared.Contents(source.name, key, source.class_names, *source.labels())
     with store.workshop(folder) as private:
         prepared.write(private / path.name, contents, side, source.images())
         store.publish(private / path.name, path)

@@ -130,17 +130,21 @@ def _source(place: Path) -> image_cache.Source:
 
 
 def _from_pickles(place: Path) -> image_cache.Source:
-    counts = (TRAIN_PER_CLASS, PER_CLASS - TRAIN_PER_CLASS)
-    labels = [np.repeat(np.arange(len(CLASSES)), count) for count in counts]
-    files = [place / name for name in PICKLES]
-
     def images() -> Iterator[np.ndarray]:
         parts = [_read_pickle(place / name, classes) for name, classes in PICKLES.items()]
         for start, stop in ((0, TRAIN_PER_CLASS), (TRAIN_PER_CLASS, PER_CLASS)):
             for array, rows in (pair for part in parts for pair in part):
                 yield array[rows[start:stop]].transpose(0, 3, 1, 2)
 
-    return image_cache.Source("miniimagenet", SIDE, CLASSES, *labels, files, images)
+    return image_cache.Source(
+        name="miniimagenet",
+        side=SIDE,
+        class_names=CLASSES,
+        train_counts=(TRAIN_PER_CLASS,) * len(CLASSES),
+        test_counts=(PER_CLASS - TRAIN_PER_CLASS,) * len(CLASSES),
+        files=[place / name for name in PICKLES],
+        images=images,
+    )
 
 
 def _read_pickle(path: Path, classes: tuple[str, ...]) -> list[tuple[np.ndarray, np.ndarray]]:

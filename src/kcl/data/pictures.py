@@ -21,7 +21,7 @@ PART = 256
 
 
 def decode_all(paths: Sequence[Path], side: int) -> Iterator[np.ndarray]:
-    """The images in order, in parts of shape (k, 3, side, side); in threads, as Pillow decodes outside Python's lock."""
+    """The images in order, in parts (k, 3, side, side); in threads, as Pillow decodes outside Python's lock."""
     _need_pillow()
     from PIL import Image
 

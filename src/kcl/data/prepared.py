@@ -31,7 +31,7 @@ FORMAT = "kcl images 1"
 LONGEST_HEADER = 1 << 24
 ALIGNMENT = 64
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-TYPES = {"I64": np.dtype("<i8"), "U8": np.dtype("u1")}
+TYPES: dict[str, np.dtype[Any]] = {"I64": np.dtype("<i8"), "U8": np.dtype("u1")}
 ARRAYS = {"train_labels": "I64", "test_labels": "I64", "train_images": "U8", "test_images": "U8"}
 
 
