@@ -132,3 +132,12 @@ def miniimagenet_dir(data_dir: Path) -> Path:
     if not (data_dir / "miniimagenet" / "n01532829").is_dir():
         pytest.skip("KCL_DATA does not hold miniimagenet")
     return data_dir
+
+
+@pytest.fixture(scope="session")
+def real_miniimagenet(miniimagenet_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """All of miniImageNet, decoded once for all tests."""
+    pytest.importorskip("PIL")
+    from kcl.data import miniimagenet
+
+    return miniimagenet.load(miniimagenet_dir, tmp_path_factory.mktemp("decoded"))

@@ -46,7 +46,7 @@ def test_digits_need_no_fetching() -> None:
     [
         ("minst", "'minst': did you mean mnist\\? kcl knows mnist, cifar100, miniimagenet, digits"),
         ("Digit", "did you mean digits\\?"),
-        ("imagenet-22k", "'imagenet-22k': kcl knows mnist, cifar100, miniimagenet, digits"),
+        ("celebrities", "'celebrities': kcl knows mnist, cifar100, miniimagenet, digits"),
     ],
 )
 def test_unknown_name(name: str, answer: str) -> None:

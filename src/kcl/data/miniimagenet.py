@@ -156,10 +156,16 @@ def _read_pickle(path: Path, classes: tuple[str, ...]) -> list[tuple[np.ndarray,
         raise KclError(f"{path} does not hold images of shape {shape} as bytes under 'image_data'")
     if not isinstance(members, dict) or set(members) != set(classes):
         raise KclError(f"{path} does not name the {len(classes)} classes of its part of miniImageNet in 'class_dict'")
-    rows = {name: np.asarray(members[name]) for name in classes}
-    every = np.concatenate([own.ravel() for own in rows.values()])
-    if every.dtype.kind != "i" or any(own.shape != (PER_CLASS,) for own in rows.values()):
+    rows = {name: _rows(members[name]) for name in classes}
+    if any(len(own) != PER_CLASS for own in rows.values()):
         raise KclError(f"{path}: each class must have a list of {PER_CLASS} rows in 'class_dict'")
-    if not np.array_equal(np.sort(every), np.arange(len(images))):
+    if not np.array_equal(np.sort(np.concatenate(list(rows.values()))), np.arange(len(images))):
         raise KclError(f"{path}: 'class_dict' must name each of the {len(images)} rows once")
     return [(images, rows[name]) for name in classes]
+
+
+def _rows(listed: Any) -> np.ndarray:
+    """A list of whole numbers as an array; nothing for anything else."""
+    numbers = listed.ravel().tolist() if isinstance(listed, np.ndarray) else listed
+    fine = isinstance(numbers, list) and all(isinstance(number, int) for number in numbers)
+    return np.array(numbers if fine else [], dtype=np.int64)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def read(path: Path) -> Any:
         raise KclError(f"{path} is not read: {error}") from None
     except OSError as error:
         raise KclError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, IndexError, KeyError, TypeError, struct.error) as error:
+    except (ValueError, IndexError, KeyError, TypeError, RecursionError, struct.error) as error:
         # An empty file cannot be mapped; a stack, a memo or a text that is not as it must be.
         raise KclError(f"{path} is not a whole pickle ({type(error).__name__}: {error})") from None
 
@@ -138,6 +138,8 @@ class _Machine:
 
     def run(self) -> Any:
         content, size = self.content, len(self.content)
+        if content[0] != PROTOCOL:
+            raise _Refused("it does not begin as pickles of protocols 2 to 5 do")
         while self.position < size:
             code = content[self.position]
             self.position += 1
@@ -184,6 +186,8 @@ class _Machine:
         self.memo[place] = top
 
     def find(self, module: Any, name: Any) -> None:
+        if not isinstance(module, str) or not isinstance(name, str):
+            raise _Refused("it asks for something without naming it")
         path = f"{module}.{name}"
         if path not in BUILDERS:
             raise _Refused(f"it asks for {path[:100]!r}; no dataset needs that, so the file may be meant to do harm")
@@ -214,11 +218,19 @@ class _Machine:
 
     def update(self) -> None:
         items = self.since_mark()
-        self._top(dict).update(zip(items[::2], items[1::2], strict=True))
+        self._insert(zip(items[::2], items[1::2], strict=True))
 
     def set_item(self) -> None:
         value, key = self.stack.pop(), self.stack.pop()
-        self._top(dict)[key] = value
+        self._insert([(key, value)])
+
+    def _insert(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        """Keys are words or numbers: to hash tuples within tuples within tuples could end the process."""
+        target = self._top(dict)
+        for key, value in pairs:
+            if not isinstance(key, (str, int)):
+                raise _Refused(f"it has a dictionary with a {type(key).__name__} for a key")
+            target[key] = value
 
     def _top(self, kind: type) -> Any:
         if not isinstance(self.stack[-1], kind):
@@ -259,10 +271,10 @@ def _whole(content: memoryview) -> int:
     return int.from_bytes(content, "little", signed=True)
 
 
-STOP = ord(".")
+STOP, PROTOCOL = ord("."), 0x80
 # What Python 2 wrote as a long string is the content of an array: it stays in the file. Short ones are text.
 INSTRUCTIONS: dict[int, Callable[[_Machine], None]] = {
-    0x80: _Machine.protocol,
+    PROTOCOL: _Machine.protocol,
     0x95: lambda machine: machine.skip(8),  # the length of a frame, which only groups what follows
     ord("("): lambda machine: machine.marks.append(len(machine.stack)),
     ord("N"): _push(lambda _: None),
