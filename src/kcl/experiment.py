@@ -153,11 +153,13 @@ class Experiment:
         stream, dataset = self._stream(spec), self._datasets[spec.benchmark, spec.image_size]
         check_backbone(stream.input_shape, spec.settings)
         method = self._method(spec, stream)
+        shape = []
         for task in stream:
             method.check(task)
+            shape.append((len(task.train), len(task.test), task.ways))
         choices = {name: getattr(stream, name) for name in benchmark.stream_choices}
         spec = dataclasses.replace(spec, tasks=len(stream), data=dataset.identity, **choices)
-        self._shapes[spec.key] = tuple((len(task.train), len(task.test), task.ways) for task in stream)
+        self._shapes[spec.key] = tuple(shape)
         return spec
 
     def _stream(self, spec: RunSpec) -> Stream:

@@ -8,7 +8,7 @@ import itertools
 from pathlib import Path
 
 from kcl.benchmarks.catalogue import BENCHMARKS, find_benchmark
-from kcl.benchmarks.split import CLASS_ORDERS, DEFAULT_WAYS, Ways
+from kcl.benchmarks.split import CLASS_ORDERS, DEFAULT_WAYS, Ways, show_ways
 from kcl.data.folders import DEFAULT_SIDE
 from kcl.errors import KclError
 from kcl.experiment import CHOICES, RunSpec
@@ -104,13 +104,12 @@ def setting_lines() -> dict[str, str]:
 def shown(asked: list[RunSpec]) -> dict[str, str]:
     """What decides these runs; several values where a grid is asked for."""
     spec, benchmark = asked[0], find_benchmark(asked[0].benchmark)
-    own = {"ways": DEFAULT_WAYS, "class_order": "fixed", **benchmark.load_choices}
-    choices = {name: getattr(spec, name) or own[name] for name in (*benchmark.stream_choices, *benchmark.load_choices)}
-    changed = choices.get("ways", DEFAULT_WAYS) != DEFAULT_WAYS
-    tasks = spec.tasks or (None if changed else benchmark.tasks)
-    if isinstance(choices.get("ways"), tuple):
-        choices["ways"] = "{}-{}".format(*choices["ways"])
-    lines = {"tasks": str(tasks or "as many as the classes make"), **{name: str(v) for name, v in choices.items()}}
+    ways = spec.ways or DEFAULT_WAYS
+    tasks = spec.tasks or (benchmark.tasks if ways == DEFAULT_WAYS else None)
+    own = {"ways": show_ways(ways), "class_order": spec.class_order or "fixed"}
+    lines = {"tasks": str(tasks or "as many as the classes make")}
+    lines |= {name: own[name] for name in benchmark.stream_choices}
+    lines |= {name: str(getattr(spec, name) or default) for name, default in benchmark.load_choices.items()}
     for field in dataclasses.fields(Settings):
         values = dict.fromkeys(str(getattr(spec.settings, field.name)) for spec in asked)
         lines[field.name] = f"{','.join(values)}  ({field.metadata['help']})"

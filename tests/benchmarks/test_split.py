@@ -132,7 +132,7 @@ class TestVariedWays:
 
     def test_more_tasks_than_the_draw_gives_are_refused(self) -> None:
         count = len(SplitClasses(_dataset(), seed=1, ways=(3, 6)))
-        with pytest.raises(KclError, match=rf"make {count} tasks of 3 to 6 ways with seed 1, not {count + 1}"):
+        with pytest.raises(KclError, match=rf"make {count} tasks of 3-6 ways with seed 1, not {count + 1}"):
             SplitClasses(_dataset(), count + 1, seed=1, ways=(3, 6))
 
     def test_a_range_of_one_number_is_that_number(self) -> None:

@@ -185,6 +185,11 @@ class TestDecoding:
             self._decoded(image, tmp_path / "a.png"), np.asarray(image.convert("RGB")).transpose(2, 0, 1)
         )
 
+    def test_a_palette_with_transparency_becomes_colour_without_a_word(self, tmp_path: Path) -> None:
+        image = _picture().convert("P")
+        found = self._decoded(image, tmp_path / "a.png", transparency=bytes(range(200)))
+        assert np.array_equal(found, np.asarray(image.convert("RGB")).transpose(2, 0, 1))
+
     def test_sixteen_bits_of_grey_keep_the_upper_eight(self, tmp_path: Path) -> None:
         values = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000
         found = self._decoded(Image.fromarray(values), tmp_path / "a.png")

@@ -87,11 +87,10 @@ class SplitClasses(TaskSequence):
             while (left := count - sum(drawn)) >= low:
                 drawn.append(int(random.integers(low, min(high, left), endpoint=True)))
         if tasks is not None and tasks > len(drawn):
-            ways = self.ways if isinstance(self.ways, int) else f"{self.ways[0]} to {self.ways[1]}"
-            with_seed = "" if isinstance(self.ways, int) else f" with seed {self.seed}"
+            seed = "" if isinstance(self.ways, int) else f" with seed {self.seed}"
+            made = f"{len(drawn)} tasks of {show_ways(self.ways)} ways{seed}"
             raise KclError(
-                f"the {count} classes of {self.dataset.name} make {len(drawn)} tasks of {ways} ways{with_seed}, "
-                f"not {tasks}: ask for fewer tasks or fewer ways"
+                f"the {count} classes of {self.dataset.name} make {made}, not {tasks}: ask for fewer tasks or ways"
             )
         return tuple(drawn[:tasks])
 
@@ -109,6 +108,11 @@ class SplitClasses(TaskSequence):
                 f"train_per_task must lie in {max(self.task_ways)} … {max(sizes)} for {self.dataset.name}, one sample "
                 f"for every class to all of a task, not {asked}"
             )
+
+
+def show_ways(ways: Ways) -> str:
+    """As the command line takes them."""
+    return str(ways) if isinstance(ways, int) else f"{ways[0]}-{ways[1]}"
 
 
 def _check_ways(ways: Ways, count: int, name: str) -> Ways:

@@ -78,7 +78,11 @@ def usage(cache_dir: Path | None = None) -> tuple[Path, int]:
 def clear(cache_dir: Path | None = None) -> tuple[Path, int]:
     """Remove the decoded images, which can be made again; what was fetched stays. Answers what was there."""
     folder, size = usage(cache_dir)
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+    except OSError as error:
+        raise KclError(f"{folder} cannot be removed: {error.strerror or error}") from None
     return folder, size
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -25,13 +24,12 @@ def decode_all(paths: Sequence[Path], side: int) -> Iterator[np.ndarray]:
     _need_pillow()
     from PIL import Image
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool, warnings.catch_warnings():
-        # Pillow warns of an image that is suspiciously large and refuses one twice that size; here both are refused.
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        for start in itertools.count(0, PART):
-            part = list(pool.map(partial(decode, side=side), paths[start : start + PART]))
-            if not part:
-                break
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for start in range(0, len(paths), PART):
+            with warnings.catch_warnings():
+                # Pillow warns of an image that is suspiciously large and refuses one twice that size: both are refused.
+                warnings.simplefilter("error", Image.DecompressionBombWarning)
+                part = list(pool.map(partial(decode, side=side), paths[start : start + PART]))
             yield np.stack(part)
 
 
@@ -48,7 +46,8 @@ def decode(path: Path, side: int) -> np.ndarray:
             upright = ImageOps.exif_transpose(image)
             if upright.mode.startswith("I"):  # 16 bits of grey: the upper eight
                 upright = Image.fromarray((np.asarray(upright).astype(np.uint32) >> 8).astype(np.uint8))
-            colour = upright.convert("RGB")
+            # By way of RGBA, as Pillow has a warning for palettes whose transparency would be lost.
+            colour = (upright.convert("RGBA") if upright.mode == "P" else upright).convert("RGB")
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise KclError(
             f"{path} has more than {Image.MAX_IMAGE_PIXELS} pixels; take it out or make it smaller"
