@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import types
 import typing
@@ -135,9 +136,11 @@ def miniimagenet_dir(data_dir: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def real_miniimagenet(miniimagenet_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """All of miniImageNet, decoded once for all tests."""
+def real_miniimagenet(miniimagenet_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """All of miniImageNet, decoded once for all tests; pytest would keep its 1.3 GB after them."""
     pytest.importorskip("PIL")
     from kcl.data import miniimagenet
 
-    return miniimagenet.load(miniimagenet_dir, tmp_path_factory.mktemp("decoded"))
+    cache = tmp_path_factory.mktemp("decoded")
+    yield miniimagenet.load(miniimagenet_dir, cache)
+    shutil.rmtree(cache)

@@ -230,13 +230,13 @@ class Experiment:
         return parts
 
     def _fitting(self, group: Sequence[RunSpec]) -> int:
-        """How many runs fit the GPU's memory, from what a step of one of them takes."""
+        """How many runs fit the GPU's memory, from what a step of one takes in the task with the most classes."""
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self.device)
         stream = self._stream(group[0])
         learner = self._stacked(group[:1], [stream], compiled=False)
         try:
-            learner.rehearse([stream[0]])
+            learner.rehearse([max(stream, key=lambda task: task.ways)])
         except CannotStack:
             return len(group)
         each = torch.cuda.max_memory_allocated(self.device)

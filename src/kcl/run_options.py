@@ -68,8 +68,10 @@ def specs(options: argparse.Namespace) -> list[RunSpec]:
 def parse_ways(text: str) -> Ways:
     """'5', or '3-15' for a range."""
     low, dash, high = (part.strip() for part in text.partition("-"))
-    if not low.isdecimal() or (dash and not high.isdecimal()):
-        raise KclError(f"--ways {text!r}: expected a number of classes such as 5, or a range such as 3-15")
+    if not low.isdecimal() or (dash and not high.isdecimal()) or len(text) > 20:
+        raise KclError(f"--ways {text[:40]!r}: expected a number of classes such as 5, or a range such as 3-15")
+    if int(low) < 2:
+        raise KclError(f"--ways {text!r}: a task needs at least 2 classes to tell apart")
     return (int(low), int(high)) if dash else int(low)
 
 
