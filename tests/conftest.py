@@ -136,11 +136,19 @@ def miniimagenet_dir(data_dir: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def real_miniimagenet(miniimagenet_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """All of miniImageNet, decoded once for all tests; pytest would keep its 1.3 GB after them."""
+def miniimagenet_cache(miniimagenet_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache that holds all of miniImageNet, decoded once for all tests; pytest would keep its 1.3 GB after them."""
     pytest.importorskip("PIL")
     from kcl.data import miniimagenet
 
     cache = tmp_path_factory.mktemp("decoded")
-    yield miniimagenet.load(miniimagenet_dir, cache)
+    miniimagenet.load(miniimagenet_dir, cache)
+    yield cache
     shutil.rmtree(cache)
+
+
+@pytest.fixture(scope="session")
+def real_miniimagenet(miniimagenet_dir: Path, miniimagenet_cache: Path) -> Any:
+    from kcl.data import miniimagenet
+
+    return miniimagenet.load(miniimagenet_dir, miniimagenet_cache)

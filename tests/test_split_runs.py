@@ -214,6 +214,20 @@ class TestReal:
         assert (record["tasks"], record["ways"], record["settings"]["backbone"]) == (2, 5, "cifar-resnet")
         assert record["memory"] == {"samples": 40, "bytes": 40 * 3072 + 40 * 5 + 2 * 12}
 
+    def test_split_miniimagenet(
+        self, run: Any, tmp_path: Path, miniimagenet_dir: Path, miniimagenet_cache: Path, monkeypatch: Any
+    ) -> None:
+        monkeypatch.setenv("KCL_CACHE", str(miniimagenet_cache))
+        small = ["--tasks", "1", "--train-per-task", "30", "--set", "coreset_size_per_class=2", "bases=64"]
+        command = ["run", "split-miniimagenet", *small, "--device", "cpu", "--data-dir", miniimagenet_dir]
+        code, _, err = run(*command, "--out", tmp_path / "out")
+        assert code == 0, err
+        assert "decoding" not in err
+        (record,) = _records(tmp_path / "out")
+        assert (record["tasks"], record["ways"], record["settings"]["backbone"]) == (1, 5, "miniimagenet-resnet")
+        assert len(record["data"]) == 16
+        assert record["memory"]["samples"] == 10
+
     def test_verify(self, run: Any, cifar_dir: Path) -> None:
         assert run("data", "verify", "cifar100", "--data-dir", cifar_dir)[0] == 0
         assert str(cifar_dir) in run("data", "list")[1]
