@@ -188,6 +188,7 @@ class TestRefused:
         [
             (lambda s: s.archive[:-30], "is not a whole tar.gz|does not hold"),
             (lambda s: b"no archive at all", "is not a whole tar.gz"),
+            (lambda s: s.archive[:20_000] + bytes(500) + s.archive[20_500:], "is not a whole|not the official"),
             (lambda s: _archive({"train": s.members["train"]}), "does not hold test, meta"),
             (lambda s: _archive({**s.members, "test": s.members["test"] + b"?"}), "its test has"),
             (lambda s: _archive({**s.members, "test": s.members["test"][:-1] + b"?"}), "not the official test"),
@@ -196,7 +197,18 @@ class TestRefused:
             (lambda s: _archive({f"/tmp/{name}": c for name, c in s.members.items()}), "does not hold train"),
             (lambda s: _archive({f"cifar-100-python/../{name}": c for name, c in s.members.items()}), "does not hold"),
         ],
-        ids=["truncated", "other", "incomplete", "longer", "changed", "links", "outside", "absolute", "winding"],
+        ids=[
+            "truncated",
+            "other",
+            "damaged",
+            "incomplete",
+            "longer",
+            "changed",
+            "links",
+            "outside",
+            "absolute",
+            "winding",
+        ],
     )
     def test_what_an_archive_may_not_hold(
         self, stand: Stand, tmp_path: Path, content: Callable[[Stand], bytes], reason: str

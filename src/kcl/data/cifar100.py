@@ -6,6 +6,7 @@ read: an archive in it is unpacked into the cache. The pickles are read by `pick
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import tarfile
@@ -117,8 +118,13 @@ def _cache_folder(cache_dir: Path | None) -> Path:
 
 
 def _read(folder: Path) -> Dataset:
+    """The dataset in a folder, once every file of it has proved official."""
     for name, member in MEMBERS.items():
         _check_md5(folder / name, member.md5)
+    return _decode(folder)
+
+
+def _decode(folder: Path) -> Dataset:
     names = pickles.read(folder / "meta")["fine_label_names"]
     train, test = (_split(folder / name) for name in ("train", "test"))
     return Dataset("cifar100", *train, *test, class_names=tuple(names))
@@ -143,26 +149,26 @@ def _check_md5(path: Path, md5: str) -> None:
 
 def _from_cache(folder: Path, archive: Path | None, download: bool, say: Callable[[str], None]) -> Dataset:
     """The cache's own files, made whole from an archive where they are not."""
-    if _complete(folder):
-        try:
-            return _read(folder)
-        except KclError as error:
-            if not download and archive is None:
-                raise
-            broken = next(folder / name for name in MEMBERS if str(folder / name) in str(error))
-            say(f"{error}; it is moved aside to {store.move_aside(broken).name}")
-    if archive is None and not download:
-        raise KclError(f"CIFAR-100 was not found and downloading is switched off: {_advice()}")
-    with store.workshop(folder) as private:
-        if archive is None:
-            archive = _download(private, say)
-        _check_md5(archive, ARCHIVE.gz_md5)
-        say(f"unpacking {archive.name} into {folder}")
-        unpack(archive, private)
-        for name in MEMBERS:
-            store.publish(private / name, folder / name)
-    say(f"CIFAR-100 is in {folder}")
-    return _read(folder)
+    for name, member in MEMBERS.items():
+        if (folder / name).is_file():
+            try:
+                _check_md5(folder / name, member.md5)
+            except KclError as error:
+                if archive is None and not download:
+                    raise
+                say(f"{error}; it is moved aside to {store.move_aside(folder / name).name}")
+    if not _complete(folder):
+        if archive is None and not download:
+            raise KclError(f"CIFAR-100 was not found and downloading is switched off: {_advice()}")
+        with store.workshop(folder) as private:
+            source = archive or _download(private, say)
+            _check_md5(source, ARCHIVE.gz_md5)
+            say(f"unpacking {source.name} into {folder}")
+            unpack(source, private)
+            for name in MEMBERS:
+                store.publish(private / name, folder / name)
+        say(f"CIFAR-100 is in {folder}")
+    return _decode(folder)
 
 
 def _download(private: Path, say: Callable[[str], None]) -> Path:
@@ -191,7 +197,7 @@ def unpack(archive: Path, folder: Path) -> None:
                     while content is not None and (chunk := content.read(1 << 20)):
                         out.write(chunk)
                 _check_md5(folder / name, MEMBERS[name].md5)
-    except (tarfile.TarError, zlib.error, EOFError) as error:
+    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise KclError(f"{archive} is not a whole tar.gz archive: {error}") from None
     missing = [name for name in MEMBERS if not (folder / name).is_file()]
     if missing:
