@@ -116,7 +116,10 @@ def show_ways(ways: Ways) -> str:
 
 
 def _check_ways(ways: Ways, count: int, name: str) -> Ways:
-    low, high = (ways, ways) if isinstance(ways, int) else ways
+    pair = (ways, ways) if isinstance(ways, int) else ways
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(way, int) for way in pair):
+        raise KclError(f"ways must be a whole number such as 5 or a pair such as (3, 15), not {ways!r}")
+    low, high = pair
     if not 2 <= low <= high:
         raise KclError(f"ways must be at least 2, and a range must go upwards, not {ways}")
     if high > count:
