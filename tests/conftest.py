@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import types
 import typing
@@ -40,7 +41,7 @@ hypothesis_settings.load_profile("kcl")
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("data") and not os.environ.get("KCL_DATA"):
-        pytest.skip("KCL_DATA does not name a folder with real MNIST")
+        pytest.skip("KCL_DATA does not name a folder with real data")
 
 
 @pytest.fixture(autouse=True)
@@ -117,5 +118,40 @@ def seeded() -> Callable[[int], AbstractContextManager[None]]:
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """Where real MNIST lies; only for tests marked `data`."""
+    """Where real data lie, MNIST at least; only for tests marked `data`."""
     return Path(os.environ["KCL_DATA"])
+
+
+@pytest.fixture(scope="session")
+def cifar_dir(data_dir: Path) -> Path:
+    """Where real CIFAR-100 lies."""
+    if not (data_dir / "cifar-100-python" / "train").is_file():
+        pytest.skip("KCL_DATA does not hold cifar-100-python")
+    return data_dir
+
+
+@pytest.fixture(scope="session")
+def miniimagenet_dir(data_dir: Path) -> Path:
+    """Where real miniImageNet lies, as class folders."""
+    if not (data_dir / "miniimagenet" / "n01532829").is_dir():
+        pytest.skip("KCL_DATA does not hold miniimagenet")
+    return data_dir
+
+
+@pytest.fixture(scope="session")
+def miniimagenet_cache(miniimagenet_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache that holds all of miniImageNet, decoded once for all tests; pytest would keep its 1.3 GB after them."""
+    pytest.importorskip("PIL")
+    from kcl.data import miniimagenet
+
+    cache = tmp_path_factory.mktemp("decoded")
+    miniimagenet.load(miniimagenet_dir, cache)
+    yield cache
+    shutil.rmtree(cache)
+
+
+@pytest.fixture(scope="session")
+def real_miniimagenet(miniimagenet_dir: Path, miniimagenet_cache: Path) -> Any:
+    from kcl.data import miniimagenet
+
+    return miniimagenet.load(miniimagenet_dir, miniimagenet_cache)

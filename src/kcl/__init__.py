@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kcl.benchmarks.arrays import ArrayStream
     from kcl.benchmarks.mnist import PermutedDigits, PermutedMNIST, RotatedDigits, RotatedMNIST
+    from kcl.benchmarks.split import SplitCIFAR100, SplitClasses, SplitFolder, SplitMiniImageNet
     from kcl.benchmarks.task import Examples, Task, View
     from kcl.errors import KclError
     from kcl.learner import KernelContinualLearner
@@ -25,6 +26,10 @@ __all__ = [
     "RotatedDigits",
     "RotatedMNIST",
     "Settings",
+    "SplitCIFAR100",
+    "SplitClasses",
+    "SplitFolder",
+    "SplitMiniImageNet",
     "Task",
     "View",
     "__version__",
@@ -41,6 +46,10 @@ _HOMES = {
     "RotatedDigits": "kcl.benchmarks.mnist",
     "RotatedMNIST": "kcl.benchmarks.mnist",
     "Settings": "kcl.settings",
+    "SplitCIFAR100": "kcl.benchmarks.split",
+    "SplitClasses": "kcl.benchmarks.split",
+    "SplitFolder": "kcl.benchmarks.split",
+    "SplitMiniImageNet": "kcl.benchmarks.split",
     "Task": "kcl.benchmarks.task",
     "View": "kcl.benchmarks.task",
 }

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import io
-import itertools
 import shlex
 import sys
 from collections.abc import Sequence
@@ -14,22 +12,19 @@ from typing import NoReturn
 
 import torch
 
-from kcl import __version__, bench
-from kcl.benchmarks.catalogue import BENCHMARKS, find_benchmark
+from kcl import __version__, bench, data_commands, run_options
+from kcl.benchmarks.catalogue import BENCHMARKS
 from kcl.cuda.precision import PRECISIONS
-from kcl.data import catalogue
 from kcl.demo import demo_specs
 from kcl.errors import KclError
 from kcl.experiment import Experiment, Folder, RunSpec, choose_device, choose_threads, device_name
-from kcl.methods.recipes import METHODS, find_method, published_settings
+from kcl.methods.recipes import METHODS
 from kcl.progress import make_display
-from kcl.randomness import LARGEST_SEED
 from kcl.report import figures, page, tables
 from kcl.results import write_json
-from kcl.settings import KERNELS, Settings, describe_range, parse_setting
+from kcl.settings import BACKBONES, KERNELS
 
 INTERRUPTED = 130
-MANY = 10_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,14 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(function=_demo)
 
     run = commands.add_parser("run", help="learn a benchmark's tasks and keep the results")
-    run.add_argument("benchmark", help="one of: " + ", ".join(BENCHMARKS))
-    run.add_argument("--method", default="kcl", help="default: kcl; see `kcl list methods`")
-    run.add_argument("--kernel", help="kernel of KCL (default: vrf); see `kcl list kernels`")
-    run.add_argument("--tasks", type=int, default=20, help="number of tasks (default: 20)")
-    run.add_argument("--seeds", default="0", help="seeds as 0,1,2 or 0..4 (default: 0)")
-    run.add_argument("--train-per-task", type=int, metavar="N", help="training samples per task (default: all)")
-    run.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", dest="assignments",
-                     help="change settings (see `kcl list settings`); commas make a grid")  # fmt: skip
+    run_options.add_options(run)
     run.add_argument("--out", type=Path, help="output folder (default: runs/BENCHMARK-METHOD)")
     run.add_argument("--resume", action="store_true", help="keep the folder's finished runs and do the rest")
     run.set_defaults(function=_run)
@@ -113,16 +101,7 @@ def _parser() -> argparse.ArgumentParser:
                              help="what a GPU may compute in (default: tf32); see docs/performance.md")  # fmt: skip
         command.add_argument("--quiet", action="store_true", help="no progress, no table; errors only")
 
-    data = commands.add_parser("data", help="find, fetch and verify data").add_subparsers(required=True, metavar="WHAT")
-    data.add_parser("list", help="every dataset: where it is, its size, its licence").set_defaults(function=_data_list)
-    for name, function, text in (
-        ("fetch", _data_fetch, "download into the cache, verified"),
-        ("verify", _data_verify, "check every file"),
-    ):
-        command = data.add_parser(name, help=text)
-        command.add_argument("name", metavar="NAME")
-        command.set_defaults(function=function)
-    command.add_argument("--data-dir", type=Path, help="verify this folder instead of the one that would be used")
+    data_commands.add_commands(commands.add_parser("data", help="find, fetch, verify and prepare data"))
 
     speed = commands.add_parser("bench", help="time per step, beside a plain loop and a bare SGD step")
     speed.add_argument("works", nargs="*", metavar="WORK", help="mnist, cifar100, miniimagenet (default: mnist)")
@@ -141,20 +120,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    find_benchmark(options.benchmark)
-    find_method(options.method)
-    if not 1 <= options.tasks <= MANY:
-        raise KclError(f"--tasks must be a whole number from 1 to {MANY}, not {options.tasks}")
-    if options.out is not None and not str(options.out).strip("."):
-        raise KclError("--out must name a folder of its own")
-    grid = _grid(options)
-    specs = [
-        RunSpec(options.benchmark, options.method, seed, settings, options.tasks, options.train_per_task)
-        for settings in grid
-        for seed in _whole_numbers(options.seeds, "--seeds")
-    ]
-    out = options.out or Path("runs") / f"{options.benchmark}-{options.method}"
-    _execute(specs, out, options, options.resume)
+    specs = run_options.specs(options)
+    if options.show_settings:
+        return _print_lines(run_options.shown(specs))
+    _execute(specs, run_options.default_out(options), options, options.resume)
     return 0
 
 
@@ -211,7 +180,7 @@ def _bench(options: argparse.Namespace) -> int:
     device = choose_device(options.device)
     torch.set_num_threads(choose_threads(options.threads))
     compiled = {"both": (False, True), "on": (True,), "off": (False,)}[options.compile]
-    runs = _whole_numbers(options.runs, "--runs")
+    runs = run_options.whole_numbers(options.runs, "--runs")
     if min(runs) < 1 or (options.steps is not None and options.steps < 20):
         raise KclError("--runs must be at least 1 and --steps at least 20")
     rows = []
@@ -227,79 +196,20 @@ def _bench(options: argparse.Namespace) -> int:
     return 0
 
 
-def _whole_numbers(text: str, option: str) -> list[int]:
-    """'0,1,2', '0..4' or a mixture of both."""
-    seeds: list[int] = []
-    for part in text.split(","):
-        first, dots, last = part.strip().partition("..")
-        if not (first.isdecimal() and (not dots or last.isdecimal())):
-            raise KclError(f"{option} {text!r}: expected whole numbers such as 0,1,2 or a range such as 0..4")
-        span = range(int(first), int(last if dots else first) + 1)
-        if span and span[-1] > LARGEST_SEED:
-            raise KclError(f"{option} {text!r}: no number may be larger than 2⁶³ − 1")
-        if len(seeds) + len(span) > MANY:
-            raise KclError(f"{option} {text!r}: more seeds than one command takes ({MANY})")
-        seeds += span
-    if not seeds or len(set(seeds)) != len(seeds):
-        raise KclError(f"{option} {text!r}: expected at least one number, each once, ranges upwards")
-    return seeds
-
-
-def _grid(options: argparse.Namespace) -> list[Settings]:
-    """The published settings with the user's changes; comma-separated values are tried in every combination."""
-    assignments = list(options.assignments)
-    if options.kernel is not None:
-        if options.method != "kcl":
-            raise KclError(f"--kernel goes with --method kcl; {options.method} has no kernel")
-        assignments.append(f"kernel={options.kernel}")
-    choices: dict[str, list[object]] = {}
-    for assignment in assignments:
-        name, equals, text = assignment.partition("=")
-        if not equals:
-            raise KclError(f"--set {assignment!r}: expected NAME=VALUE, such as --set lr=0.05")
-        if name in choices:
-            raise KclError(f"setting {name} is given twice")
-        if name == "kernel" and options.method != "kcl":
-            raise KclError(f"--set kernel: {options.method} has no kernel; it goes with --method kcl")
-        choices[name] = [parse_setting(name, value) for value in text.split(",")]
-        if len(set(choices[name])) != len(choices[name]):
-            raise KclError(f"--set {assignment!r}: a value is given twice")
-    base = published_settings(options.benchmark, options.method)
-    return [base.replace(**dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())]
-
-
-def _data_list(_: argparse.Namespace) -> int:
-    for row in catalogue.describe():
-        print(f"{row.name}\n  where:   {row.where}\n  size:    {row.size}")
-        print(f"  licence: {row.licence}\n  to get:  {row.how_to_get}")
-    return 0
-
-
-def _data_fetch(options: argparse.Namespace) -> int:
-    print(catalogue.fetch(options.name, lambda message: print(message, file=sys.stderr)))
-    return 0
-
-
-def _data_verify(options: argparse.Namespace) -> int:
-    print(f"verified: {catalogue.verify(options.name, options.data_dir)}")
-    return 0
-
-
-def _setting_lines() -> dict[str, str]:
-    fields = dataclasses.fields(Settings)
-    return {f.name: f"{f.metadata['help']} ({describe_range(f.name)}; default {f.default})" for f in fields}
-
-
 LISTS = {
     "benchmarks": lambda: {name: benchmark.description for name, benchmark in BENCHMARKS.items()},
     "methods": lambda: {name: method.summary for name, method in METHODS.items()},
     "kernels": lambda: dict(KERNELS),
-    "settings": _setting_lines,
+    "backbones": lambda: dict(BACKBONES),
+    "settings": run_options.setting_lines,
 }
 
 
 def _list(options: argparse.Namespace) -> int:
-    lines = LISTS[options.what]()
+    return _print_lines(LISTS[options.what]())
+
+
+def _print_lines(lines: dict[str, str]) -> int:
     width = max(map(len, lines))
     for name, text in lines.items():
         print(f"{name:{width}}  {text}")

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,12 @@ import torch
 import kcl
 from kcl import results
 from kcl.benchmarks.catalogue import find_benchmark
+from kcl.benchmarks.split import Ways
 from kcl.benchmarks.task import Stream
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
 from kcl.methods.method import Method
-from kcl.methods.recipes import find_method, published_backbone
+from kcl.methods.recipes import check_backbone, find_method, published_backbone
 from kcl.settings import Settings
 from kcl.training.learner import Learner, SeparateRuns
 from kcl.training.run import Run
@@ -37,14 +38,22 @@ LONG = 40_000
 
 @dataclass(frozen=True)
 class RunSpec:
-    """Everything that decides what a run computes."""
+    """Everything that decides what a run computes.
+
+    What is None is left to the benchmark, or has no meaning for it; `Experiment` puts what the benchmark chose there.
+    """
 
     benchmark: str
     method: str
     seed: int
     settings: Settings
-    tasks: int = 20
+    tasks: int | None = None
     train_per_task: int | None = None
+    ways: Ways | None = None
+    class_order: str | None = None
+    image_size: int | None = None
+    data: str | None = None
+    """The identity of the data, where different data go by the same name."""
 
     @property
     def label(self) -> str:
@@ -57,9 +66,19 @@ class RunSpec:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
 
 
+CHOICES = ("ways", "class_order", "image_size")
+"""What a user may choose of some benchmarks."""
+
+
+def _given(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
+    """The fields of a run that are not left to the benchmark."""
+    return {name: value for name in names if (value := getattr(spec, name)) is not None}
+
+
 def key_of(record: dict[str, Any]) -> str:
-    """The key of the run that a line of results.jsonl records."""
+    """The key of the run that a line of results.jsonl records. Settings it lacks are younger than it: the defaults."""
     fields = {field.name: record.get(field.name) for field in dataclasses.fields(RunSpec)}
+    fields["settings"] = Settings().to_dict() | record["settings"]
     return json.dumps(fields, sort_keys=True)
 
 
@@ -113,21 +132,40 @@ class Experiment:
         precision: str = "tf32",
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.specs, self.command, self.runs_at_once = specs, command, runs_at_once
+        self.command, self.runs_at_once = command, runs_at_once
         self.compiled, self.precision = compiled, precision
         self.device = torch.device(device)
-        self._datasets: dict[str, Dataset] = {}
-        for spec in specs:  # whatever can be refused is refused here, before anything is written
-            if spec.benchmark not in self._datasets:
-                self._datasets[spec.benchmark] = find_benchmark(spec.benchmark).load(data_dir, say)
-            stream = self._stream(spec)
-            method = self._method(spec, stream)
-            for task in stream:
-                method.check(task)
+        self._datasets: dict[tuple[str, int | None], Dataset] = {}
+        self._shapes: dict[str, Any] = {}
+        self.specs = [self._admit(spec, data_dir, say) for spec in specs]
+
+    def _admit(self, spec: RunSpec, data_dir: Path | None, say: Callable[[str], None]) -> RunSpec:
+        """The run with its benchmark's choices made. What can be refused is refused here, before anything is written.
+
+        `_shapes` tells of every run what must be the same for runs that are trained together.
+        """
+        benchmark, given = find_benchmark(spec.benchmark), _given(spec, CHOICES)
+        benchmark.check_choices(spec.benchmark, given)
+        spec = dataclasses.replace(spec, **{**benchmark.load_choices, **given})
+        if (spec.benchmark, spec.image_size) not in self._datasets:
+            loaded = benchmark.load(data_dir, say, **_given(spec, benchmark.load_choices))
+            self._datasets[spec.benchmark, spec.image_size] = loaded
+        stream, dataset = self._stream(spec), self._datasets[spec.benchmark, spec.image_size]
+        check_backbone(stream.input_shape, spec.settings)
+        method = self._method(spec, stream)
+        shape = []
+        for task in stream:
+            method.check(task)
+            shape.append((len(task.train), len(task.test), task.ways))
+        choices = {name: getattr(stream, name) for name in benchmark.stream_choices}
+        spec = dataclasses.replace(spec, tasks=len(stream), data=dataset.identity, **choices)
+        self._shapes[spec.key] = tuple(shape)
+        return spec
 
     def _stream(self, spec: RunSpec) -> Stream:
-        dataset = self._datasets[spec.benchmark]
-        return find_benchmark(spec.benchmark).stream(dataset, spec.tasks, spec.seed, spec.train_per_task)
+        benchmark, dataset = find_benchmark(spec.benchmark), self._datasets[spec.benchmark, spec.image_size]
+        chosen = _given(spec, ("tasks", "train_per_task", *benchmark.stream_choices))
+        return benchmark.stream(dataset, seed=spec.seed, **chosen)
 
     def _method(self, spec: RunSpec, stream: Stream) -> Method:
         return find_method(spec.method)(spec.settings, len(stream.class_labels))
@@ -182,7 +220,8 @@ class Experiment:
         at_once = self.runs_at_once or (1 if self.device.type == "cpu" else None)
         groups: dict[Any, list[RunSpec]] = {}
         for spec in specs:
-            shared = (spec.benchmark, spec.method, spec.tasks, spec.train_per_task, spec.settings.stacking_key())
+            data = (spec.benchmark, spec.image_size, self._shapes[spec.key], spec.train_per_task)
+            shared = (*data, spec.method, spec.settings.stacking_key())
             groups.setdefault(shared, []).append(spec)
         parts = []
         for group in groups.values():
@@ -191,13 +230,13 @@ class Experiment:
         return parts
 
     def _fitting(self, group: Sequence[RunSpec]) -> int:
-        """How many runs fit the GPU's memory, from what a step of one of them takes."""
+        """How many runs fit the GPU's memory, from what a step of one takes in the task with the most classes."""
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self.device)
         stream = self._stream(group[0])
         learner = self._stacked(group[:1], [stream], compiled=False)
         try:
-            learner.rehearse([stream[0]])
+            learner.rehearse([max(stream, key=lambda task: task.ways)])
         except CannotStack:
             return len(group)
         each = torch.cuda.max_memory_allocated(self.device)
@@ -220,7 +259,7 @@ class Experiment:
 
     def _steps(self, spec: RunSpec, stream: Stream) -> int:
         """About how many steps a run takes."""
-        return spec.tasks * spec.settings.epochs * len(stream[0].train) // spec.settings.batch_size
+        return spec.settings.epochs * sum(len(task.train) for task in stream) // spec.settings.batch_size
 
     def _run(self, spec: RunSpec, stream: Stream) -> Run:
         make_backbone = partial(published_backbone, stream.input_shape, spec.settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,8 +22,8 @@ class KernelContinualLearner:
     """Learns the tasks of a stream in turn; answers for every task learned so far.
 
     `stream` is a benchmark or an `ArrayStream` of your own arrays. `backbone` may be any module that gives one row
-    of features per input; it is copied. Every further keyword is a setting (`kcl list settings`); the defaults are
-    the ones published for the stream.
+    of features per input, which is copied, or the name of one (`kcl list backbones`). Every further keyword is a
+    setting (`kcl list settings`); the defaults are the ones published for the stream.
     """
 
     def __init__(
@@ -30,15 +31,17 @@ class KernelContinualLearner:
         stream: Stream,
         kernel: str = "vrf",
         seed: int = 0,
-        backbone: nn.Module | None = None,
+        backbone: nn.Module | str | None = None,
         device: str | torch.device = "cpu",
         **settings: Any,
     ) -> None:
         published = published_settings(stream.recipe, "kcl") if stream.recipe else Settings()
+        if isinstance(backbone, str):
+            published, backbone = published.replace(backbone=backbone), None
         self.stream = stream
         self.settings = published.replace(kernel=kernel, **settings)
         method = KernelContinualLearning(self.settings, len(stream.class_labels))
-        self._run = Run(method, lambda: self._make_backbone(backbone), seed, device)
+        self._run = Run(method, partial(self._make_backbone, backbone), seed, device)
 
     def _make_backbone(self, given: nn.Module | None) -> Backbone:
         if given is None:

@@ -22,6 +22,11 @@ KERNELS = {
     "rbf": "exp(−γ‖x − y‖²)",
     "laplacian": "exp(−γ‖x − y‖₁), which the authors' code calls RBF",
 }
+BACKBONES = {
+    "mlp": "fully connected, for MNIST and small inputs of any shape",
+    "cifar-resnet": "ResNet18 of width 20, 160 features, for colour images of about 32×32",
+    "miniimagenet-resnet": "ResNet18 with a 7×7 stem, 512 features, for colour images of about 84×84",
+}
 FEATURE_NORMS = {
     "l2": "each sample's features have length one",
     "batch-minmax": "features scaled to [0, 1] over the whole batch, as in the authors' code for the MLP",
@@ -61,6 +66,7 @@ class Settings:
     laplacian_gamma: float = _setting(0.25, "γ of the Laplacian kernel", above=0.0, stackable=True)
     polynomial_degree: int = _setting(3, "degree of the polynomial kernel", 1, 10)
     feature_norm: str = _setting("l2", "how features are normalised before the kernel", choices=FEATURE_NORMS)
+    backbone: str = _setting("mlp", "the network that turns inputs into features", choices=BACKBONES)
     width: int = _setting(256, "units per hidden layer of the MLP", 1, 65_536)
     layers: int = _setting(2, "hidden layers of the MLP", 1, 64)
     dropout: float = _setting(0.5, "dropout rate of the backbone while training", 0.0, below=1.0, stackable=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def test_describe_tells_where_each_dataset_is(stand: Stand, tmp_path: Path) -> None:
     rows = {row.name: row for row in catalogue.describe()}
-    assert list(rows) == ["mnist", "digits"]
+    assert list(rows) == ["mnist", "cifar100", "miniimagenet", "digits"]
     assert rows["mnist"].where == "not found"
     assert "none stated" in rows["mnist"].licence
     stand.lay(stand.folder)
@@ -44,9 +44,9 @@ def test_digits_need_no_fetching() -> None:
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
-        ("minst", "'minst': did you mean mnist\\? kcl knows mnist, digits"),
+        ("minst", "'minst': did you mean mnist\\? kcl knows mnist, cifar100, miniimagenet, digits"),
         ("Digit", "did you mean digits\\?"),
-        ("imagenet-22k", "'imagenet-22k': kcl knows mnist, digits"),
+        ("celebrities", "'celebrities': kcl knows mnist, cifar100, miniimagenet, digits"),
     ],
 )
 def test_unknown_name(name: str, answer: str) -> None:
@@ -57,6 +57,6 @@ def test_unknown_name(name: str, answer: str) -> None:
 
 def test_importing_needs_neither_pooch_nor_scikit_learn() -> None:
     """The core must import with torch and numpy alone."""
-    lazy = "['pooch', 'requests', 'sklearn']"
+    lazy = "['pooch', 'requests', 'sklearn', 'PIL']"
     code = f"import sys; sys.modules.update(dict.fromkeys({lazy})); import kcl.data.catalogue"
     subprocess.run([sys.executable, "-c", code], check=True)

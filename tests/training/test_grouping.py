@@ -111,7 +111,7 @@ class TestGroups:
 
     def test_every_setting_is_a_number_that_stacks_or_keeps_apart(self) -> None:
         fixed = {"kernel", "coreset_size_per_class", "bases", "monte_carlo_samples", "test_draws", "polynomial_degree",
-                 "feature_norm", "width", "layers", "batch_size", "epochs"}  # fmt: skip
+                 "feature_norm", "backbone", "width", "layers", "batch_size", "epochs"}  # fmt: skip
         assert {field.name for field in dataclasses.fields(Settings) if not field.metadata["stackable"]} == fixed
 
     def test_other_benchmarks_are_apart(self) -> None:

@@ -117,6 +117,8 @@ class TaskSequence(ABC):
     """Iteration for streams that make task `index` on request."""
 
     task_count: int
+    input_shape: tuple[int, ...]
+    class_labels: tuple[int, ...]
     recipe: str | None = None
 
     @abstractmethod

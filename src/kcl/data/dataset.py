@@ -17,3 +17,8 @@ class Dataset:
     test_inputs: Tensor
     test_labels: Tensor
     class_names: tuple[str, ...]
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    """What is taken out of each channel once bytes are divided by 255, where the data are published so."""
+    identity: str | None = None
+    """What tells the content from other content of the same name; None where only one content is accepted."""

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol, TypeVar
 
-from kcl.data.mnist_files import OfficialFile
 from kcl.errors import KclError
 
 CONNECT_SECONDS = 3.0
@@ -20,9 +20,23 @@ ATTEMPTS = 2
 CHUNK_BYTES = 1 << 16
 
 
+class Published(Protocol):
+    """A file as mirrors serve it: its name, and what it must be."""
+
+    @property
+    def gz_name(self) -> str: ...
+    @property
+    def gz_md5(self) -> str: ...
+    @property
+    def gz_bytes(self) -> int: ...
+
+
+File = TypeVar("File", bound=Published)
+
+
 def fetch(
-    files: Sequence[OfficialFile], mirrors: Sequence[str], folder: Path, say: Callable[[str], None]
-) -> Iterator[tuple[OfficialFile, Path]]:
+    files: Sequence[File], mirrors: Sequence[str], folder: Path, say: Callable[[str], None]
+) -> Iterator[tuple[File, Path]]:
     """Yield each file with its path in `folder` as it arrives; KclError when no mirror delivers the next one.
 
     A mirror that fails once is not asked for the later files, so that its timeout is waited for one time only.
@@ -53,7 +67,7 @@ class _Failed(Exception):
         self.again = again
 
 
-def _retrieve(url: str, file: OfficialFile, folder: Path, say: Callable[[str], None]) -> Path:
+def _retrieve(url: str, file: Published, folder: Path, say: Callable[[str], None]) -> Path:
     import pooch
 
     say(f"downloading {url} ({file.gz_bytes / 1e6:.1f} MB)")

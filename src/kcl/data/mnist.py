@@ -16,10 +16,9 @@ from torch import Tensor
 from kcl.data import idx, mirrors, store, wheel
 from kcl.data.dataset import Dataset
 from kcl.data.mnist_files import FILES, MIRRORS, OfficialFile
-from kcl.data.store import quiet
+from kcl.data.store import DATA_VARIABLE, quiet
 from kcl.errors import KclError
 
-DATA_VARIABLE = "KCL_DATA"
 LAYOUTS = ("MNIST/raw", "MNIST", "mnist", ".")
 
 
@@ -71,21 +70,16 @@ def _advice() -> str:
 
 
 def _own_folder(data_dir: Path | None) -> Path | None:
-    """The user's folder that holds all four files. One that was asked for by argument must hold them."""
-    if data_dir is None:
-        named = os.environ.get(DATA_VARIABLE)
-        return _search(Path(named)) if named else None
-    folder = _search(data_dir)
-    if folder is None:
-        places = ", ".join(str(data_dir / layout) for layout in LAYOUTS)
-        names = ", ".join(file.name for file in FILES)
-        raise KclError(f"MNIST was not found under {data_dir}: looked in {places} for {names}, each plain or as .gz")
-    return folder
+    return store.own_place("MNIST", data_dir, _search, _expected)
+
+
+def _expected(data_dir: Path) -> str:
+    places = ", ".join(str(data_dir / layout) for layout in LAYOUTS)
+    return f"looked in {places} for {', '.join(file.name for file in FILES)}, each plain or as .gz"
 
 
 def _search(data_dir: Path) -> Path | None:
-    folders = (data_dir.expanduser() / layout for layout in LAYOUTS)
-    return next((folder for folder in folders if _complete(folder)), None)
+    return next((data_dir / layout for layout in LAYOUTS if _complete(data_dir / layout)), None)
 
 
 def _cache_folder(cache_dir: Path | None) -> Path:

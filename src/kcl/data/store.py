@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -16,6 +16,7 @@ from pathlib import Path
 from kcl.errors import KclError
 
 CACHE_VARIABLE = "KCL_CACHE"
+DATA_VARIABLE = "KCL_DATA"
 
 
 def quiet(message: str) -> None:
@@ -36,6 +37,19 @@ def cache_dir(given: Path | None = None) -> Path:
             f"{CACHE_VARIABLE} to a folder"
         ) from None
     return Path(pooch.os_cache("kcl"))
+
+
+def own_place(
+    name: str, data_dir: Path | None, search: Callable[[Path], Path | None], expected: Callable[[Path], str]
+) -> Path | None:
+    """Where the user has a dataset: in the folder given, which then must hold it, else in the one `KCL_DATA` names."""
+    if data_dir is None:
+        named = os.environ.get(DATA_VARIABLE)
+        return search(Path(named).expanduser()) if named else None
+    found = search(data_dir.expanduser())
+    if found is None:
+        raise KclError(f"{name} was not found under {data_dir}: {expected(data_dir)}")
+    return found
 
 
 @contextmanager

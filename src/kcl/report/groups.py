@@ -15,6 +15,7 @@ from kcl.metrics import AccuracyMatrix
 from kcl.report.summary import Summary, summarise
 
 Record = dict[str, Any]
+CHOICES = ("train_per_task", "ways", "class_order", "image_size", "data")
 
 # How the literature writes the methods; a name that is not here is shown as it stands.
 _TITLES = {
@@ -45,9 +46,14 @@ class Group:
         return None if None in values else summarise(values)
 
     def matrices(self) -> npt.NDArray[np.float64]:
-        """The accuracy matrices of the runs that did not diverge, (runs, tasks, tasks), NaN where not evaluated."""
-        matrices = [AccuracyMatrix.from_lists(run["accuracy_matrix"]).values for run in self.runs]
-        return np.stack(matrices) if matrices else np.empty((0, self.tasks, self.tasks))
+        """The accuracy matrices of the runs that did not diverge, (runs, tasks, tasks), NaN where not evaluated.
+
+        So is what lies beyond the last task of a run that has fewer tasks than another, as with varied ways.
+        """
+        matrices = np.full((len(self.runs), self.tasks, self.tasks), np.nan)
+        for matrix, run in zip(matrices, self.runs, strict=True):
+            matrix[: run["tasks"], : run["tasks"]] = AccuracyMatrix.from_lists(run["accuracy_matrix"]).values
+        return matrices
 
 
 def group_runs(records: Sequence[Record]) -> list[Group]:
@@ -72,7 +78,7 @@ def group_runs(records: Sequence[Record]) -> list[Group]:
                 Group(
                     benchmark=benchmark,
                     label=", ".join([title, *(f"{name} {show(own.get(name))}" for name in told)]),
-                    tasks=own["tasks"],
+                    tasks=max(run["tasks"] for run in runs),
                     settings=own,
                     runs=tuple(run for run in runs if not run["diverged"]),
                     diverged=tuple(run for run in runs if run["diverged"]),
@@ -96,6 +102,12 @@ def show(value: Any) -> str:
 
 
 def _settings(record: Record) -> dict[str, Any]:
-    """The settings without the seed, and with the number of tasks, which makes other runs just as a setting does."""
+    """The settings without the seed, and with what makes other runs just as a setting does.
+
+    Where the ways of a task are drawn from a range, the number of tasks follows from the seed and tells nothing apart.
+    """
+    varied = isinstance(record.get("ways"), list)
+    tasks = {} if varied else {"tasks": record["tasks"]}
+    choices = {name: record[name] for name in CHOICES if record.get(name) is not None}
     others = {name: value for name, value in record["settings"].items() if name not in ("seed", "tasks")}
-    return {"tasks": record["tasks"], **others}
+    return {**tasks, **choices, **others}

@@ -1,0 +1,201 @@
+"""Split benchmarks: the classes of one dataset, a few to every task, none to two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kcl.benchmarks.task import Examples, Task, TaskSequence, View
+from kcl.data import cifar100, folders, miniimagenet
+from kcl.data.dataset import Dataset
+from kcl.errors import KclError
+from kcl.randomness import check_seed, numpy_generator
+from kcl.shapes import Int
+
+Ways = int | tuple[int, int]
+DEFAULT_WAYS = 5
+CLASS_ORDERS = {
+    "fixed": "as the dataset numbers its classes, the same for every seed",
+    "shuffled": "in an order drawn from the seed",
+}
+
+
+class SplitClasses(TaskSequence):
+    """A stream over one dataset in which every task tells its own classes apart.
+
+    `ways` is the number of classes of a task. A pair (low, high) draws it for every task from the seed, uniformly from
+    low to high or to what is left, until fewer than low classes are left: those belong to no task. `tasks` is as many
+    as the classes make unless given. `train_per_task` samples are drawn from the seed, evenly over a task's classes.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        tasks: int | None = None,
+        seed: int = 0,
+        train_per_task: int | None = None,
+        ways: Ways = DEFAULT_WAYS,
+        class_order: str = "fixed",
+    ) -> None:
+        check_seed(seed)
+        if class_order not in CLASS_ORDERS:
+            raise KclError(f"class_order must be one of {', '.join(CLASS_ORDERS)}, not {class_order!r}")
+        count = len(dataset.class_names)
+        self.dataset, self.seed, self.train_per_task, self.class_order = dataset, seed, train_per_task, class_order
+        self.ways = _check_ways(ways, count, dataset.name)
+        self.input_shape = tuple(dataset.train_inputs.shape[1:])
+        self.class_labels = tuple(range(count))
+        self.task_ways = self._task_ways(count, tasks)
+        self.task_count = len(self.task_ways)
+        shuffled = numpy_generator(seed, "class order").permutation(count)
+        self._order = shuffled if class_order == "shuffled" else np.arange(count)
+        self._train_rows = _rows_by_class(dataset.train_labels, count)
+        self._test_rows = _rows_by_class(dataset.test_labels, count)
+        self._check_train_per_task()
+
+    def task(self, index: int) -> Task:
+        start = sum(self.task_ways[:index])
+        classes = self._order[start : start + self.task_ways[index]]
+        train = [self._train_rows[number] for number in classes]
+        if self.train_per_task is not None:
+            random = numpy_generator(self.seed, "train rows", index)
+            shares = _even_shares([len(rows) for rows in train], self.train_per_task)
+            train = [random.choice(rows, share, replace=False) for rows, share in zip(train, shares, strict=True)]
+        return Task(
+            index=index,
+            train=_examples(self.dataset.train_inputs, train),
+            test=_examples(self.dataset.test_inputs, [self._test_rows[number] for number in classes]),
+            classes=tuple(classes.tolist()),
+            view=View(mean=self.dataset.mean, std=self.dataset.std),
+        )
+
+    def _task_ways(self, count: int, tasks: int | None) -> tuple[int, ...]:
+        if tasks is not None and tasks < 1:
+            raise KclError(f"tasks must be at least 1, not {tasks}")
+        if isinstance(self.ways, int):
+            if tasks is None and count % self.ways:
+                raise KclError(
+                    f"the {count} classes of {self.dataset.name} do not make whole tasks of {self.ways} ways: choose "
+                    f"other ways, or {count // self.ways} tasks to leave the last {count % self.ways} classes out"
+                )
+            drawn = [self.ways] * (count // self.ways)
+        else:
+            drawn, (low, high), random = [], self.ways, numpy_generator(self.seed, "ways")
+            while (left := count - sum(drawn)) >= low:
+                drawn.append(int(random.integers(low, min(high, left), endpoint=True)))
+        if tasks is not None and tasks > len(drawn):
+            seed = "" if isinstance(self.ways, int) else f" with seed {self.seed}"
+            made = f"{len(drawn)} tasks of {show_ways(self.ways)} ways{seed}"
+            raise KclError(
+                f"the {count} classes of {self.dataset.name} make {made}, not {tasks}: ask for fewer tasks or ways"
+            )
+        return tuple(drawn[:tasks])
+
+    def _check_train_per_task(self) -> None:
+        asked = self.train_per_task
+        if asked is None:
+            return
+        starts = np.cumsum([0, *self.task_ways])
+        sizes = [
+            sum(len(self._train_rows[number]) for number in self._order[start : start + ways])
+            for start, ways in zip(starts, self.task_ways, strict=False)
+        ]
+        if not max(self.task_ways) <= asked <= max(sizes):
+            raise KclError(
+                f"train_per_task must lie in {max(self.task_ways)} … {max(sizes)} for {self.dataset.name}, one sample "
+                f"for every class to all of a task, not {asked}"
+            )
+
+
+def show_ways(ways: Ways) -> str:
+    """As the command line takes them."""
+    return str(ways) if isinstance(ways, int) else f"{ways[0]}-{ways[1]}"
+
+
+def _check_ways(ways: Ways, count: int, name: str) -> Ways:
+    pair = (ways, ways) if isinstance(ways, int) else ways
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(way, int) for way in pair):
+        raise KclError(f"ways must be a whole number such as 5 or a pair such as (3, 15), not {ways!r}")
+    low, high = pair
+    if not 2 <= low <= high:
+        raise KclError(f"ways must be at least 2, and a range must go upwards, not {ways}")
+    if high > count:
+        raise KclError(f"ways must be at most {count}, the classes of {name}, not {high}")
+    return low if low == high else (low, high)
+
+
+def _rows_by_class(labels: Int[Tensor, " n"], count: int) -> list[np.ndarray]:
+    """The rows of every class, in the order in which they are stored."""
+    values = labels.numpy()
+    return np.split(np.argsort(values, kind="stable"), np.cumsum(np.bincount(values, minlength=count))[:-1])
+
+
+def _even_shares(sizes: list[int], total: int) -> list[int]:
+    """How many of each class, so that none has more than another unless the other has no more to give."""
+    shares, left = [0] * len(sizes), total
+    for position, place in enumerate(sorted(range(len(sizes)), key=lambda place: (sizes[place], -place))):
+        shares[place] = min(sizes[place], left // (len(sizes) - position))
+        left -= shares[place]
+    return shares
+
+
+def _examples(inputs: Tensor, rows: list[np.ndarray]) -> Examples:
+    labels = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
+    return Examples(inputs, torch.from_numpy(np.concatenate(rows)), torch.from_numpy(labels))
+
+
+class SplitCIFAR100(SplitClasses):
+    """Split CIFAR-100: 20 tasks of 5 classes, 500 training and 100 test images of each."""
+
+    recipe = "split-cifar100"
+
+    def __init__(
+        self,
+        tasks: int | None = None,
+        ways: Ways = DEFAULT_WAYS,
+        seed: int = 0,
+        train_per_task: int | None = None,
+        class_order: str = "fixed",
+        data_dir: Path | str | None = None,
+    ) -> None:
+        dataset = cifar100.load(None if data_dir is None else Path(data_dir))
+        super().__init__(dataset, tasks, seed, train_per_task, ways, class_order)
+
+
+class SplitMiniImageNet(SplitClasses):
+    """Split miniImageNet: 20 tasks of 5 classes, 500 training and 100 test images of each, 84 × 84."""
+
+    recipe = "split-miniimagenet"
+
+    def __init__(
+        self,
+        tasks: int | None = None,
+        ways: Ways = DEFAULT_WAYS,
+        seed: int = 0,
+        train_per_task: int | None = None,
+        class_order: str = "fixed",
+        data_dir: Path | str | None = None,
+    ) -> None:
+        dataset = miniimagenet.load(None if data_dir is None else Path(data_dir))
+        super().__init__(dataset, tasks, seed, train_per_task, ways, class_order)
+
+
+class SplitFolder(SplitClasses):
+    """Your own images, one folder per class: `PATH/CLASS/…`, or `PATH/train/CLASS/…` with `PATH/test/CLASS/…`."""
+
+    recipe = "split-folder"
+
+    def __init__(
+        self,
+        path: Path | str,
+        tasks: int | None = None,
+        ways: Ways = DEFAULT_WAYS,
+        seed: int = 0,
+        train_per_task: int | None = None,
+        class_order: str = "fixed",
+        image_size: int = folders.DEFAULT_SIDE,
+    ) -> None:
+        super().__init__(folders.load(Path(path), image_size), tasks, seed, train_per_task, ways, class_order)

@@ -1,0 +1,171 @@
+"""miniImageNet: 100 classes of 600 images, 84 × 84; of each class the first 500 train and the last 100 test.
+
+It may not be passed on, so it is never fetched. Under the folder given, else the one `KCL_DATA` names, else the cache,
+in `miniimagenet`, in `mini-imagenet` or right there, one of these is taken, in this order:
+
+    miniimagenet-84.safetensors                  as `kcl data prepare miniimagenet` writes it; needs no Pillow
+    n01532829/…, 100 class folders in all        600 images each, in the order of file names
+    mini-imagenet-cache-{train,val,test}.pkl     the pickles that circulate, read by `pickles`, which runs nothing
+
+The latter two are decoded once into the cache. Class k is line k of `miniimagenet_classes.CLASSES`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kcl.data import folders, image_cache, pickles, prepared, store
+from kcl.data.dataset import Dataset
+from kcl.data.miniimagenet_classes import CLASSES, TEST, TRAIN, VALIDATION
+from kcl.data.store import DATA_VARIABLE, quiet
+from kcl.errors import KclError
+
+SIDE, TRAIN_PER_CLASS, PER_CLASS = 84, 500, 600
+LAYOUTS = ("miniimagenet", "mini-imagenet", ".")
+PREPARED = "miniimagenet-84.safetensors"
+PICKLES = {
+    "mini-imagenet-cache-train.pkl": TRAIN,
+    "mini-imagenet-cache-val.pkl": VALIDATION,
+    "mini-imagenet-cache-test.pkl": TEST,
+}
+PLACE = (
+    f"put one of these into DIR/miniimagenet and pass --data-dir DIR or set {DATA_VARIABLE}=DIR: 100 folders named by "
+    f"WordNet number (n01532829, …) of 600 images each; or the files {', '.join(PICKLES)}; or {PREPARED}, which "
+    "`kcl data prepare miniimagenet` writes where it has one of the others"
+)
+NO_FETCHING = "ImageNet's terms allow its images for research only and do not allow passing them on"
+
+
+def load(data_dir: Path | None = None, cache_dir: Path | None = None, say: Callable[[str], None] = quiet) -> Dataset:
+    """50,000 training and 10,000 test images, uint8 (n, 3, 84, 84), labels 0 … 99, mapped and never read whole."""
+    return _load(_found(data_dir, cache_dir), cache_dir, say)[0]
+
+
+def find(data_dir: Path | None = None, cache_dir: Path | None = None) -> Path | None:
+    """The prepared file, or the folder of class folders or pickles, that `load` would read, unopened."""
+    own = store.own_place("miniImageNet", data_dir, _search, lambda _: PLACE)
+    return own if own is not None else _search(store.cache_dir(cache_dir))
+
+
+def prepare(
+    data_dir: Path | None = None,
+    out: Path | None = None,
+    cache_dir: Path | None = None,
+    say: Callable[[str], None] = quiet,
+) -> Path:
+    """Decode miniImageNet into one file, for machines that have no Pillow: in the cache, or below the folder `out`."""
+    place = _found(data_dir, cache_dir)
+    _, path = _load(place, cache_dir, say)
+    if out is None:
+        return path
+    final = out.expanduser() / LAYOUTS[0] / PREPARED
+    if final.exists() and final.samefile(path):
+        return final
+    with store.workshop(final.parent) as private:
+        shutil.copyfile(path, private / PREPARED)
+        store.publish(private / PREPARED, final)
+    return final
+
+
+def verify(data_dir: Path | None = None, cache_dir: Path | None = None) -> Path:
+    """The place `load` would read from, once every image in it has been seen to be whole; nothing is written."""
+    place = _found(data_dir, cache_dir)
+    if place.is_file():
+        prepared.verify(place)
+        _check(place, prepared.read(place)[0])
+    else:
+        for part in _source(place).images():
+            del part
+    return place
+
+
+def _found(data_dir: Path | None, cache_dir: Path | None) -> Path:
+    place = find(data_dir, cache_dir)
+    if place is None:
+        raise KclError(f"miniImageNet was not found, and kcl does not fetch it, as {NO_FETCHING}: {PLACE}")
+    return place
+
+
+def _search(data_dir: Path) -> Path | None:
+    bases = [data_dir / layout for layout in LAYOUTS]
+    for base in bases:
+        if (base / PREPARED).is_file():
+            return base / PREPARED
+        if (base / CLASSES[0]).is_dir() or all((base / name).is_file() for name in PICKLES):
+            return base
+    return None
+
+
+def _load(place: Path, cache_dir: Path | None, say: Callable[[str], None]) -> tuple[Dataset, Path]:
+    if place.is_file():
+        return _check(place, prepared.read(place)[0]), place
+    dataset, path = image_cache.load(_source(place), cache_dir, say)
+    return dataset, path
+
+
+def _check(path: Path, dataset: Dataset) -> Dataset:
+    shapes = [(count * len(CLASSES), 3, SIDE, SIDE) for count in (TRAIN_PER_CLASS, PER_CLASS - TRAIN_PER_CLASS)]
+    found = [tuple(inputs.shape) for inputs in (dataset.train_inputs, dataset.test_inputs)]
+    if found != shapes or dataset.class_names != CLASSES:
+        raise KclError(f"{path} holds prepared images, but not those of miniImageNet: {found}, expected {shapes}")
+    return dataset
+
+
+def _source(place: Path) -> image_cache.Source:
+    if not (place / CLASSES[0]).is_dir():
+        return _from_pickles(place)
+    classes = folders.list_classes(place)
+    for name in CLASSES:
+        if len(classes.get(name, ())) != PER_CLASS:
+            count = len(classes.get(name, ()))
+            raise KclError(f"class {name} of miniImageNet has {count} images in {place}; expected {PER_CLASS}: {PLACE}")
+    train = {name: classes[name][:TRAIN_PER_CLASS] for name in CLASSES}
+    test = {name: classes[name][TRAIN_PER_CLASS:] for name in CLASSES}
+    return folders.source("miniimagenet", SIDE, train, test)
+
+
+def _from_pickles(place: Path) -> image_cache.Source:
+    def images() -> Iterator[np.ndarray]:
+        parts = [_read_pickle(place / name, classes) for name, classes in PICKLES.items()]
+        for start, stop in ((0, TRAIN_PER_CLASS), (TRAIN_PER_CLASS, PER_CLASS)):
+            for array, rows in (pair for part in parts for pair in part):
+                yield array[rows[start:stop]].transpose(0, 3, 1, 2)
+
+    return image_cache.Source(
+        name="miniimagenet",
+        side=SIDE,
+        class_names=CLASSES,
+        train_counts=(TRAIN_PER_CLASS,) * len(CLASSES),
+        test_counts=(PER_CLASS - TRAIN_PER_CLASS,) * len(CLASSES),
+        files=[place / name for name in PICKLES],
+        images=images,
+    )
+
+
+def _read_pickle(path: Path, classes: tuple[str, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each class: the array of all images, still in the file, and the rows of the class in it."""
+    content: Any = pickles.read(path)
+    images, members = (content.get(key) if isinstance(content, dict) else None for key in ("image_data", "class_dict"))
+    shape = (len(classes) * PER_CLASS, SIDE, SIDE, 3)
+    if not isinstance(images, np.ndarray) or images.shape != shape or images.dtype != np.uint8:
+        raise KclError(f"{path} does not hold images of shape {shape} as bytes under 'image_data'")
+    if not isinstance(members, dict) or set(members) != set(classes):
+        raise KclError(f"{path} does not name the {len(classes)} classes of its part of miniImageNet in 'class_dict'")
+    rows = {name: _rows(members[name]) for name in classes}
+    if any(len(own) != PER_CLASS for own in rows.values()):
+        raise KclError(f"{path}: each class must have a list of {PER_CLASS} rows in 'class_dict'")
+    if not np.array_equal(np.sort(np.concatenate(list(rows.values()))), np.arange(len(images))):
+        raise KclError(f"{path}: 'class_dict' must name each of the {len(images)} rows once")
+    return [(images, rows[name]) for name in classes]
+
+
+def _rows(listed: Any) -> np.ndarray:
+    """A list of whole numbers as an array; nothing for anything else."""
+    numbers = listed.ravel().tolist() if isinstance(listed, np.ndarray) else listed
+    fine = isinstance(numbers, list) and all(isinstance(number, int) for number in numbers)
+    return np.array(numbers if fine else [], dtype=np.int64)
