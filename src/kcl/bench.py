@@ -76,9 +76,17 @@ class Row:
 
 
 def measure(
-    works: Sequence[str], runs: Sequence[int], device: str, compiled: Sequence[bool], steps: int | None = None
+    works: Sequence[str],
+    runs: Sequence[int],
+    device: str,
+    compiled: Sequence[bool],
+    steps: int | None = None,
+    precision: str = "tf32",
 ) -> Iterator[Row]:
-    """Rows as they are measured: for each work the plain loop, the bare SGD step, then KCL for each number of runs."""
+    """Rows as they are measured: for each work the plain loop, the bare SGD step, then KCL for each number of runs.
+
+    `precision` is the engine's; the plain loop computes in what PyTorch does by default.
+    """
     for name in works:
         if name not in WORKS:
             raise KclError(f"unknown work {name!r}; known: {', '.join(WORKS)}")
@@ -90,7 +98,7 @@ def measure(
         for method in ("naive-sgd", "kcl"):
             for fused in compiled if device == "cuda" and method == "kcl" else (False,):
                 for count in runs if device == "cuda" else (1,):
-                    yield _engine(name, work, task, method, count, device, fused, reference)
+                    yield _engine(name, work, task, method, count, device, fused, precision, reference)
 
 
 def _task(work: Work, steps: int | None) -> Task:
@@ -118,7 +126,15 @@ def _reference(work: Work, task: Task, device: str, steps: int | None) -> float 
 
 
 def _engine(
-    name: str, work: Work, task: Task, method: str, runs: int, device: str, fused: bool, reference: float | None
+    name: str,
+    work: Work,
+    task: Task,
+    method: str,
+    runs: int,
+    device: str,
+    fused: bool,
+    precision: str,
+    reference: float | None,
 ) -> Row:
     settings = work.settings if method == "kcl" else work.settings.replace(lr=0.01, dropout=0.0)
     methods = [METHODS[method](settings, work.ways) for _ in range(runs)]
@@ -127,7 +143,7 @@ def _engine(
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        learner = StackedRuns(methods, [work.backbone] * runs, range(runs), device, compiled=fused)
+        learner = StackedRuns(methods, [work.backbone] * runs, range(runs), device, fused, precision)
     else:
         learner = SeparateRuns([Run(methods[0], work.backbone, 0)])
     first = _seconds(lambda: learner.learn([task] * runs, lambda _: None))

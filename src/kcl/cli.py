@@ -111,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     speed.add_argument("--threads", type=int, help="CPU threads (default: 1)")
     speed.add_argument("--compile", choices=("both", "on", "off"), default="both", help="on a GPU")
     speed.add_argument("--json", type=Path, help="also write the rows to this file")
+    speed.add_argument("--precision", choices=tuple(PRECISIONS), default="tf32", help="what a GPU may compute in")
     speed.set_defaults(function=_bench)
 
     listing = commands.add_parser("list", help="what there is, one line each")
@@ -184,7 +185,7 @@ def _bench(options: argparse.Namespace) -> int:
     if min(runs) < 1 or (options.steps is not None and options.steps < 20):
         raise KclError("--runs must be at least 1 and --steps at least 20")
     rows = []
-    for row in bench.measure(options.works or ["mnist"], runs, device, compiled, options.steps):
+    for row in bench.measure(options.works or ["mnist"], runs, device, compiled, options.steps, options.precision):
         rows.append(row)
         print(f"{row.work}, {row.engine}, {row.runs} runs: {row.ms_per_step:.3f} ms/step", file=sys.stderr)
     print(bench.table(rows))
@@ -192,6 +193,7 @@ def _bench(options: argparse.Namespace) -> int:
         about = {"device": device_name(torch.device(device)), "threads": torch.get_num_threads()}
         versions = {"kcl": __version__, "torch": torch.__version__}
         rows_out = [row.to_dict() for row in rows]
+        about["precision"] = options.precision if device == "cuda" else "float32"
         write_json(options.json, {"command": options.command_line, **about, "versions": versions, "rows": rows_out})
     return 0
 

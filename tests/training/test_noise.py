@@ -180,6 +180,74 @@ def test_a_philox_source_names_what_a_draw_changes() -> None:
     assert _equal(_next(source), first)
 
 
+class TestWhatDropoutKeeps:
+    """Drawn as booleans: each run at its own rate, whatever the rates beside it."""
+
+    SHAPES = ((40, 50), (7,), (30, 4, 5))
+
+    def _requests(self, *rates: tuple[float, ...]) -> list[Request]:
+        kept = [Request(philox.KEPT, shape, own) for shape, own in zip(self.SHAPES, rates, strict=True)]
+        return [Request(philox.NORMAL, (9,)), *kept, Request(philox.UNIFORM, (9,))]
+
+    def test_a_separate_source_gives_what_a_run_s_own_noise_keeps(self) -> None:
+        source = SeparateSource(
+            self._requests((0.1, 0.5), (0.2, 0.6), (0.3, 0.7)),
+            [RunNoise(CPU, seed, "training noise") for seed in (0, 1)],
+        )
+        source.draw()
+        for run in (0, 1):
+            noise = RunNoise(CPU, run, "training noise")
+            assert torch.equal(source.drawn[0][run], noise.normal(9))
+            for shape, rates, found in zip(
+                self.SHAPES, ((0.1, 0.5), (0.2, 0.6), (0.3, 0.7)), source.drawn[1:], strict=False
+            ):
+                assert torch.equal(found[run], noise.uniform(*shape) >= torch.tensor(rates[run]))
+
+    def test_a_philox_source_keeps_where_its_number_reaches_the_rate(self) -> None:
+        """The same numbers in one stretch, each against the rate of its own request."""
+        rates = ((0.1, 0.5), (0.2, 0.5), (0.2, 0.5))
+        source = PhiloxSource(self._requests(*rates), CPU, [5, 6], "training noise", 3)
+        source.draw()
+        start = 0
+        for shape, own, found in zip(self.SHAPES, rates, source.drawn[1:], strict=False):
+            size = int(torch.tensor(shape).prod())
+            for run, seed in enumerate((5, 6)):
+                high, low = divmod(derive(seed, "training noise", 3), 2**32)
+                words = torch.arange(start // 4, start // 4 + -(-size // 4))[None]
+                fixed = torch.full_like(words, philox.KEPT)
+                four = philox.words(
+                    torch.tensor([[low, high]]), (words, torch.zeros_like(words), fixed, torch.zeros_like(words))
+                )
+                numbers = torch.stack([(word >> 8).float() * 2.0**-24 for word in four], -1).flatten()[:size]
+                assert torch.equal(found[run].flatten(), numbers >= own[run])
+            start += -(-size // 128) * 128
+
+    @pytest.mark.parametrize("make", [SeparateSource, PhiloxSource])
+    def test_a_run_s_draws_do_not_depend_on_the_rates_beside_it(self, make: Any) -> None:
+        def drawn(*rates: tuple[float, ...]) -> list[Tensor]:
+            seeds = [4, 9][: len(rates[0])]
+            if make is PhiloxSource:
+                source = PhiloxSource(self._requests(*rates), CPU, seeds, "training noise")
+            else:
+                source = SeparateSource(
+                    self._requests(*rates), [RunNoise(CPU, seed, "training noise") for seed in seeds]
+                )
+            source.draw()
+            return [tensor[0] for tensor in source.drawn]
+
+        alone = drawn((0.2,), (0.2,), (0.4,))
+        assert _equal(alone, drawn((0.2, 0.2), (0.2, 0.2), (0.4, 0.4)))
+        assert _equal(alone, drawn((0.2, 0.9), (0.2, 0.1), (0.4, 0.4)))
+
+    @pytest.mark.parametrize("rate", [0.02, 0.5, 0.9])
+    def test_they_are_kept_as_often_as_the_rate_says(self, rate: float) -> None:
+        """100,000 draws: five standard deviations, so one false alarm in a million."""
+        source = PhiloxSource([Request(philox.KEPT, (100_000,), (rate,))], CPU, [0], "training noise")
+        source.draw()
+        dropped = 1.0 - source.drawn[0].float().mean().item()
+        assert abs(dropped - rate) < 5 * (rate * (1 - rate) / 100_000) ** 0.5
+
+
 @both_sources
 class TestSources:
     def test_a_run_s_draws_do_not_depend_on_the_runs_beside_it(self, make: Make) -> None:
