@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -54,8 +55,7 @@ class View:
         """Bytes to numbers of order one."""
         x = moved.float() / 255.0 if moved.dtype == torch.uint8 else moved.float()
         if self.mean is not None and self.std is not None:
-            shape = (1, -1, *([1] * (x.ndim - 2)))
-            x = (x - x.new_tensor(self.mean).view(shape)) / x.new_tensor(self.std).view(shape)
+            x = (x - _channels(self.mean, x.ndim, x.device)) / _channels(self.std, x.ndim, x.device)
         return x
 
     def to(self, device: torch.device) -> View:
@@ -63,6 +63,12 @@ class View:
 
     def __call__(self, stored: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n ..."]:
         return self.scale(self.move(stored))
+
+
+@cache
+def _channels(values: tuple[float, ...], dimensions: int, device: torch.device) -> Tensor:
+    """Numbers of the channels, made once: a CUDA graph cannot hold a copy from the host."""
+    return torch.tensor(values, device=device).view(1, -1, *[1] * (dimensions - 2))
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class _Deferred:
     """
 
     def __init__(self) -> None:
-        self.wanted, self.held = False, list[Tensor]()
+        self.wanted, self.held, self.sides = False, list[Tensor](), set[torch.cuda.Stream]()
 
 
 _deferred = _Deferred()
@@ -42,10 +42,11 @@ def deferred_weights(wanted: bool = True) -> Iterator[None]:
     finally:
         _deferred.wanted = False
         if _deferred.held:
-            device = _deferred.held[0].device
-            for side in _streams(device, "weights"):
-                torch.cuda.current_stream(device).wait_stream(side)
+            present = torch.cuda.current_stream(_deferred.held[0].device)
+            for side in _deferred.sides:
+                present.wait_stream(side)
             _deferred.held.clear()
+            _deferred.sides.clear()
 
 
 @cache
@@ -68,6 +69,8 @@ def _side_by_side(device: torch.device, purpose: str, count: int, one: Callable[
     if join:
         for side in sides:
             present.wait_stream(side)
+    else:
+        _deferred.sides.update(sides)
     return None
 
 
