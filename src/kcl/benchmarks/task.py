@@ -79,6 +79,19 @@ class Task:
     def ways(self) -> int:
         return len(self.classes)
 
+    @property
+    def parts(self) -> tuple[Task, ...]:
+        """The tasks of the stream that this one teaches: itself, unless several were joined (`benchmarks.joint`)."""
+        return (self,)
+
+    def to(self, device: torch.device, stored: Tensor) -> Task:
+        """The same task, to train on, on a device that holds the array already, as `stored`."""
+        return replace(self, train=self.train.to(device, stored), view=self.view.to(device))
+
+    def moved(self, positions: Int[Tensor, " n"]) -> Shaped[Tensor, "n ..."]:
+        """Some training samples with their pixels moved, in the data type they are stored in."""
+        return self.view.move(self.train.inputs[self.train.rows[positions]])
+
     def check(self) -> None:
         """Refuse what cannot be learned."""
         if self.ways < 2:
