@@ -55,9 +55,14 @@ class EpisodicMethod(LinearMethod):
         kept = torch.from_numpy(plan.kept).to(carried["inputs"].device)
         own = (kept - self.slots).clamp_min(0)
         classes = torch.tensor(task.classes, device=kept.device)
-        held = _pick(carried, kept, task.moved(own), classes[task.train.labels[own]], classes)
-        seen = carried["seen"] + len(task.train)
-        return carried | dict(zip(SLOTTED, held, strict=True)) | {"filled": kept >= 0, "seen": seen}
+        inputs, held, allowed = _pick(carried, kept, task.moved(own), classes[task.train.labels[own]], classes)
+        return carried | {
+            "inputs": inputs,
+            "classes": held.to(torch.int32),
+            "allowed": allowed,
+            "filled": kept >= 0,
+            "seen": carried["seen"] + len(task.train),
+        }
 
     def memory_use(self, memories: Sequence[Memory], carried: Memory) -> dict[str, int]:
         """Slots that hold nothing yet are not counted."""

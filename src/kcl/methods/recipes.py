@@ -5,7 +5,7 @@ stand on (`BENCHMARK_RECIPES`). Its baselines' numbers are those of Mirzadeh et 
 et al. (2020), and it prints none of their settings:
 
 - naive SGD: lr 0.01, no decay, no dropout, batch 10, momentum 0.8 (the authors' code).
-- Stable SGD: the scripts in its repository do not give its published numbers; its author's corrections do: Rotated MNIST
+- Stable SGD: the scripts in its repository do not give its published numbers; its author's corrections: Rotated MNIST
   lr 0.1, decay 0.55, batch 64, dropout 0.25; CIFAR-100 lr 0.15, decay 0.85, batch 10, dropout 0.1. Permuted MNIST:
   lr 0.1, decay 0.8, and dropout 0.25 in place of the script's 0.5, after the correction of Rotated MNIST (our choice).
   Momentum 0.8. Nothing is published for miniImageNet: as for CIFAR-100 (our choice).

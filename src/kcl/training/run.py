@@ -103,9 +103,8 @@ class Run:
             on_step(Step(step, steps, value))
         with torch.no_grad():
             ended = self.method.end_task(self.model, memory)
-            if not self.diverged:
-                rng = numpy_generator(self.seed, "consolidation", task.index)
-                self.carried = self.method.consolidate(self.model, self.carried, here, plan, rng)
+            rng = numpy_generator(self.seed, "consolidation", task.index)
+            self.carried = self.method.consolidate(self.model, self.carried, here, plan, rng)
         for part in task.parts:
             own = ended if part is task else on(self.device, self.method.unseen_memory(part))
             self.kept[part.index] = Kept(own, part.classes, part.view.to(self.device))

@@ -105,17 +105,14 @@ class StackedRuns(Learner):
         return made or None
 
     def _consolidate(self, tasks: Sequence[Task], plans: list[Plan] | None, carried: Memory) -> None:
-        """Every run that learns on carries on what its method says, in the tensors that are here already."""
-        for run, (method, model, task, seed) in enumerate(
-            zip(self.methods, self.models, tasks, self.seeds, strict=True)
-        ):
-            if carried and not self.diverged[run]:
-                own = _of(run, carried)
-                here = task.to(self.device, self.stored(task.train.inputs))
-                rng = numpy_generator(seed, "consolidation", task.index)
-                new = method.consolidate(model, own, here, plans[run] if plans else None, rng)
-                for name, tensor in new.items():
-                    carried[name][run].copy_(tensor)
+        """Every run carries on what its method says, in the tensors that are here already."""
+        parts = zip(self.methods, self.models, tasks, self.seeds, strict=True)
+        for run, (method, model, task, seed) in enumerate(parts):
+            here = task.to(self.device, self.stored(task.train.inputs))
+            rng = numpy_generator(seed, "consolidation", task.index)
+            new = method.consolidate(model, _of(run, carried), here, plans[run] if plans else None, rng)
+            for name, tensor in new.items():
+                carried[name][run].copy_(tensor)
 
     def rehearse(self, tasks: Sequence[Task]) -> None:
         """One step over the first batch, to see that the runs stack and what memory that takes."""
