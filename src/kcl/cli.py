@@ -90,6 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("benchmark", help="one of: " + ", ".join(BENCHMARKS))
     run.add_argument("--method", default="kcl", help="default: kcl; see `kcl list methods`")
     run.add_argument("--kernel", help="kernel of KCL (default: vrf); see `kcl list kernels`")
+    run.add_argument("--memory-per-class", metavar="N",
+                     help="samples kept per class and task, the same for every method that keeps samples")  # fmt: skip
     run.add_argument("--tasks", type=int, default=20, help="number of tasks (default: 20)")
     run.add_argument("--seeds", default="0", help="seeds as 0,1,2 or 0..4 (default: 0)")
     run.add_argument("--train-per-task", type=int, metavar="N", help="training samples per task (default: all)")
@@ -251,6 +253,11 @@ def _grid(options: argparse.Namespace) -> list[Settings]:
         if options.method != "kcl":
             raise KclError(f"--kernel goes with --method kcl; {options.method} has no kernel")
         assignments.append(f"kernel={options.kernel}")
+    if options.memory_per_class is not None:
+        setting = find_method(options.method).memory_setting
+        if setting is None:
+            raise KclError(f"--memory-per-class: {options.method} has no memory of samples whose size could be chosen")
+        assignments.append(f"{setting}={options.memory_per_class}")
     choices: dict[str, list[object]] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
@@ -291,7 +298,7 @@ def _setting_lines() -> dict[str, str]:
 
 LISTS = {
     "benchmarks": lambda: {name: benchmark.description for name, benchmark in BENCHMARKS.items()},
-    "methods": lambda: {name: method.summary for name, method in METHODS.items()},
+    "methods": lambda: {name: f"{method.summary} (keeps: {method.keeps})" for name, method in METHODS.items()},
     "kernels": lambda: dict(KERNELS),
     "settings": _setting_lines,
 }

@@ -31,6 +31,14 @@ class EpisodicMethod(LinearMethod):
     memory_setting = "memory_per_class"
     keeps = "samples, in a memory of fixed size"
 
+    def check(self, task: Task) -> None:
+        super().check(task)
+        if self.settings.memory_per_class > len(task.train):
+            raise KclError(
+                f"a memory of {self.settings.memory_per_class} samples per class is larger than task {task.index} with "
+                f"its {len(task.train)} training samples; choose a smaller memory_per_class"
+            )
+
     def carry(self, model: LinearModel, task: Task) -> Memory:  # noqa: ARG002
         stored, slots = task.train.inputs, self.slots
         return {
