@@ -38,7 +38,7 @@ def _assert_uniform(counts: np.ndarray, trials: int, probability: float) -> None
 class TestReservoir:
     """Which of 90 samples in three tasks of 30 are held in 12 slots: each with probability 12 / (samples seen)."""
 
-    SLOTS, TASKS, SIZE, TRIALS = 12, 3, 30, 4000
+    SLOTS, TASKS, SIZE, TRIALS = 12, 3, 30, 1500
 
     def _held(self, seed: int, upto: int, epochs: int = 1) -> set[int]:
         """The samples held after `upto` tasks, by their number in the stream."""
@@ -58,7 +58,7 @@ class TestReservoir:
         assert len(held) == self.SLOTS  # no sample twice, no slot empty
         return held
 
-    @pytest.mark.parametrize(("upto", "epochs"), [(1, 1), (2, 1), (3, 1), (3, 2)])
+    @pytest.mark.parametrize(("upto", "epochs"), [(1, 1), (3, 1), (3, 2)])
     def test_every_sample_seen_is_held_with_the_same_probability(self, upto: int, epochs: int) -> None:
         seen = upto * self.SIZE
         counts = np.zeros(seen)

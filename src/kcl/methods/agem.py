@@ -89,6 +89,6 @@ class AveragedGEM(EpisodicMethod):
 
 def project(gradient: Float[Tensor, " p"], reference: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
     """g where g·g_ref ≥ 0, else the vector nearest to g that is orthogonal to g_ref (Eq. 11)."""
-    along, square = gradient @ reference, reference @ reference
-    share = torch.where(along < 0.0, along / square.clamp_min(torch.finfo(square.dtype).tiny), 0.0)
+    along, square = (gradient * reference).sum(), reference.square().sum()  # no matmul: its precision may be reduced
+    share = along.clamp_max(0.0) / square.clamp_min(torch.finfo(square.dtype).tiny)
     return gradient - share * reference

@@ -39,8 +39,9 @@ class ElasticWeightConsolidation(LinearMethod):
     F̂ = (F − min F) / (max F − min F) over all weights and the weights as they are then: those before it are dropped.
     λ = 10 belongs to this scale. In that code the tenth g² enters the next window; here it enters its own.
 
-    With rate η the most important weight follows θ ← θ − 2ηλF̂(θ − θ*): from ηλ = 1 on (as published on MNIST: 0.1 · 10)
-    it is no longer drawn in but swings about its anchor, and beyond that it diverges.
+    With rate η a weight follows θ ← θ − 2ηλF(θ − θ*): from ηλF = 1 on it is no longer drawn in but swings about its
+    anchor, and beyond that it diverges. The published ηλ on MNIST, 0.1 · 10 with F̂ ≤ 1, is just that limit; a classic F
+    has no such bound, and adds up over tasks: choose λ accordingly.
 
     The loss that is told is the cross-entropy; the penalty enters as its gradient.
     """
@@ -77,7 +78,7 @@ class ElasticWeightConsolidation(LinearMethod):
         window, steps, decay = carried["window"] + gradient.square(), carried["steps"] + 1, carried["decay"]
         full = steps % WINDOW == 0
         fisher = torch.where(full, (1.0 - decay) * carried["fisher"] + decay * window / WINDOW, carried["fisher"])
-        return gradient + pull, {"fisher": fisher, "window": torch.where(full, 0.0, window), "steps": steps}
+        return gradient + pull, {"fisher": fisher, "window": window * ~full, "steps": steps}
 
     def consolidate(
         self,
