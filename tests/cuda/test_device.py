@@ -30,6 +30,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from kcl.benchmarks.catalogue import BENCHMARKS, Benchmark
+from kcl.benchmarks.joint import join
 from kcl.benchmarks.mnist import PermutedPixels
 from kcl.benchmarks.task import Stream, Task
 from kcl.cuda import cholesky, philox, triton_available
@@ -350,19 +351,26 @@ class Made:
         data = dataset(samples, SHAPES[net])
         self.seeds = [SEEDS[run] for run in which]
         self.streams: list[Stream] = [PermutedPixels(data, 3, seed) for seed in self.seeds]
-        self.methods = [METHODS[method](settings, 3) for settings in self.settings]
+        self.methods = [METHODS[method](settings, 3, 9) for settings in self.settings]
         self.backbones = [partial(backbone, net, settings) for settings in self.settings]
 
     def tasks(self, index: int) -> list[Task]:
         return [stream[index] for stream in self.streams]
+
+    def lessons(self, tasks: int) -> Iterator[list[Task]]:
+        """What is learned at once, one after another: some tasks, or all of the stream's."""
+        if self.methods[0].joint:
+            yield [join(list(stream), 3) for stream in self.streams]
+        else:
+            yield from map(self.tasks, range(tasks))
 
     def learner(self, compiled: bool = False, tf32: bool = False) -> StackedRuns:
         return StackedRuns(self.methods, self.backbones, self.seeds, DEVICE, compiled, tf32)
 
     def learned(self, tasks: int = 2, **options: Any) -> StackedRuns:
         learner = self.learner(**options)
-        for index in range(tasks):
-            learner.learn(self.tasks(index), lambda _: None)
+        for lesson in self.lessons(tasks):
+            learner.learn(lesson, lambda _: None)
         return learner
 
 
@@ -461,7 +469,7 @@ def test_batchnorm_spelled_out_equals_pytorch_s() -> None:
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
 
 
-@cases("method net samples", [("kcl", "mlp", 45), ("naive-sgd", "mlp", 45), ("kcl", "resnet", 28)])
+@cases("method net samples", [*((method, "mlp", 45) for method in METHODS), ("kcl", "resnet", 28)])
 def test_a_run_alone_equals_the_run_beside_others(method: str, net: str, samples: int) -> None:
     """S = 1 against S = 3 and against other neighbours; rounding may differ with the size of the stack."""
     made = Made(method, net, samples)
@@ -475,7 +483,7 @@ def test_a_run_alone_equals_the_run_beside_others(method: str, net: str, samples
     assert_near(states(turned)[1], expected[0], 2e-4)
 
 
-@cases("method net", [("kcl", "mlp"), ("naive-sgd", "mlp"), ("kcl", "resnet")])
+@cases("method net", [*((method, "mlp") for method in METHODS), ("kcl", "resnet"), ("a-gem", "resnet")])
 def test_graphs_replayed_equal_steps_taken(method: str, net: str) -> None:
     """Two tasks of two epochs with a smaller last batch: parameters, statistics, losses, and where the noise stands."""
     made = Made(method, net, samples=28 if net == "resnet" else 35, epochs=2)
@@ -490,6 +498,8 @@ def test_graphs_replayed_equal_steps_taken(method: str, net: str) -> None:
     for one, two in zip(states(replayed), states(taken), strict=True):
         assert_near(one, two, 1e-5 if net == "mlp" else 2e-4)
     torch.testing.assert_close(replayed._trainer.losses, taken._trainer.losses, rtol=1e-3, atol=1e-4)
+    for name, tensor in (replayed.carried or {}).items():
+        torch.testing.assert_close(tensor, (taken.carried or {})[name], rtol=1e-3, atol=1e-5)
     for name in ("done", "cursor"):
         assert torch.equal(getattr(replayed._trainer, name), getattr(taken._trainer, name))
     for size, source in replayed._trainer.sources.items():
@@ -498,7 +508,10 @@ def test_graphs_replayed_equal_steps_taken(method: str, net: str) -> None:
             assert one.item() == replayed._trainer.steps
 
 
-@cases("method net tf32", [("kcl", "mlp", False), ("kcl", "mlp", True), ("naive-sgd", "resnet", False)])
+@cases(
+    "method net tf32",
+    [*((method, "mlp", False) for method in METHODS), ("kcl", "mlp", True), ("naive-sgd", "resnet", False)],
+)
 def test_compiled_steps_equal_plain_ones(method: str, net: str, tf32: bool) -> None:
     """A full and a smaller batch, then a second task."""
     made = Made(method, net, samples=28 if net == "resnet" else 35)
@@ -509,6 +522,23 @@ def test_compiled_steps_equal_plain_ones(method: str, net: str, tf32: bool) -> N
     for one, two in zip(states(compiled), states(plain), strict=True):
         assert_near(one, two, tolerance)
     torch.testing.assert_close(compiled._trainer.losses, plain._trainer.losses, rtol=tolerance, atol=tolerance)
+
+
+@cases("method fisher", [(name, "running") for name in METHODS if name != "kcl"] + [("ewc", "classic")])
+def test_a_baseline_without_dropout_learns_what_it_learns_on_the_cpu(method: str, fisher: str) -> None:
+    """Then nothing is drawn on the device: the same samples, recalled samples and Fisher, three tasks in a row."""
+    made = Made(method, samples=45, dropout=0.0, ewc_fisher=fisher, ewc_strength=0.5)
+    learner = made.learned(3)
+    assert_moved(learner, made)
+    for number, (own, make, seed) in enumerate(zip(made.methods, made.backbones, made.seeds, strict=True)):
+        run = Run(own, make, seed)
+        for lesson in made.lessons(3):
+            run.learn(lesson[number])
+        expected = {name: tensor.detach() for name, tensor in run.model.named_parameters()}
+        assert_near({name: states(learner)[number][name] for name in expected}, expected, 2e-3)
+        assert run.memory_use() == learner.memory_use()[number]
+        carried = {name: tensor[number].cpu() for name, tensor in (learner.carried or {}).items()}
+        torch.testing.assert_close(carried, run.carried or {}, rtol=2e-2, atol=2e-3)
 
 
 @cases("compiled", [(False,), (True,)])
@@ -595,7 +625,7 @@ def test_an_experiment_stacks_its_runs_and_keeps_them_all(tf32: bool) -> None:
     settings = SMALL.replace(epochs=3, dropout=0.1)
     specs = [
         RunSpec("made-up", method, seed, settings.replace(lr=lr), 2, None)
-        for method in ("kcl", "naive-sgd")
+        for method in METHODS
         for lr in (0.1, 0.05)
         for seed in (0, 1, 2)
     ]
