@@ -82,6 +82,7 @@ class Settings:
     ewc_fisher: str = _setting("running", "how EWC finds which weights matter", choices=FISHERS)
     ewc_strength: float = _setting(10.0, "λ of EWC's penalty λ Σ F (θ − θ*)²", 0.0, stackable=True)
     ewc_decay: float = _setting(0.9, "weight of the newest gradients in the running Fisher", 0.0, 1.0, stackable=True)
+    ewc_window: int = _setting(10, "steps whose gradients enter the running Fisher together", 1, 1_000_000)
     ewc_fisher_samples: int = _setting(200, "training samples a classic Fisher is computed from", 1, 10_000_000)
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kcl.benchmarks.arrays import ArrayStream
-from kcl.methods.ewc import WINDOW, ElasticWeightConsolidation, anchored
+from kcl.methods.ewc import ElasticWeightConsolidation, anchored
 from kcl.methods.sgd import LinearModel, NaiveSGD
 from kcl.nets.backbone import ModuleBackbone
 from kcl.nets.flat import Layout
@@ -80,7 +80,7 @@ class TestLinearGaussian:
 
     def test_the_running_fisher_is_the_recurrence_on_known_gradients(self, draw64: Any) -> None:
         """25 steps of g = (w·x − y) x: two full windows enter, the third does not."""
-        method = ElasticWeightConsolidation(Settings(ewc_fisher="running", ewc_decay=0.8), class_count=2)
+        method = ElasticWeightConsolidation(Settings(ewc_fisher="running", ewc_window=10), class_count=2)
         zeros = torch.zeros(3, dtype=torch.float64)
         carried = _carried(3, 1.0) | {
             "fisher": zeros, "window": zeros, "steps": torch.tensor(0), "decay": torch.tensor(0.8, dtype=torch.float64)
@@ -91,7 +91,7 @@ class TestLinearGaussian:
             followed, changed = method.direction(weights, gradient[None], carried)
             torch.testing.assert_close(followed, gradient)
             carried |= changed
-        means = [gradients[start : start + WINDOW].square().mean(0) for start in (0, WINDOW)]
+        means = [gradients[start : start + 10].square().mean(0) for start in (0, 10)]
         torch.testing.assert_close(carried["fisher"], 0.8 * means[1] + 0.2 * 0.8 * means[0])
         torch.testing.assert_close(carried["window"], gradients[20:].square().sum(0))
         assert carried["steps"] == 25

@@ -74,6 +74,7 @@ def test_split_benchmarks_have_rates_of_their_own(benchmark: str, monkeypatch: p
     for method in ("ewc", "a-gem", "er-reservoir", "multi-task"):
         settings = published_settings(benchmark, method)
         assert (settings.lr, settings.lr_decay, settings.dropout, settings.momentum) == (0.03, 1.0, 0.0, 0.0)
+    assert published_settings(benchmark, "ewc").ewc_window == 50
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -27,7 +27,7 @@ from kcl.training.learner import SeparateRuns
 from kcl.training.run import Run
 from kcl.training.stacked import StackedRuns
 
-SMALL = Settings(bases=32, width=16, coreset_size_per_class=4, batch_size=10, lr_floor=0.0)
+SMALL = Settings(bases=32, width=16, coreset_size_per_class=4, batch_size=10, lr_floor=0.0, ewc_window=3)
 # Every number that may differ between stacked runs does.
 NUMBERS: list[dict[str, float]] = [
     {"lr": 0.05, "momentum": 0.8, "tau": 0.01, "dropout": 0.2, "ridge_strength": 0.1, "lr_decay": 0.8},

@@ -101,7 +101,7 @@ class TestGroups:
             {"test_draws": 2}, {"polynomial_degree": 2}, {"feature_norm": "none"}, {"width": 9}, {"layers": 1},
             {"batch_size": 11}, {"epochs": 2}, {"dropout": 0.0}, {"method": "naive-sgd"}, {"tasks": 3},
             {"train_per_task": 50}, {"memory_per_class": 2}, {"recalled_per_step": 5}, {"ewc_fisher": "classic"},
-            {"ewc_fisher_samples": 10},
+            {"ewc_fisher_samples": 10}, {"ewc_window": 5},
         ],
         ids=str,
     )  # fmt: skip
@@ -113,7 +113,7 @@ class TestGroups:
     def test_every_setting_is_a_number_that_stacks_or_keeps_apart(self) -> None:
         fixed = {"kernel", "coreset_size_per_class", "bases", "monte_carlo_samples", "test_draws", "polynomial_degree",
                  "feature_norm", "width", "layers", "batch_size", "epochs", "memory_per_class", "recalled_per_step",
-                 "ewc_fisher", "ewc_fisher_samples"}  # fmt: skip
+                 "ewc_fisher", "ewc_fisher_samples", "ewc_window"}  # fmt: skip
         assert {field.name for field in dataclasses.fields(Settings) if not field.metadata["stackable"]} == fixed
 
     def test_other_benchmarks_are_apart(self) -> None:
