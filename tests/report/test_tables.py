@@ -29,6 +29,14 @@ def test_one_seed_shows_no_spread(make_run) -> None:
     assert row[2:6] == ("1", "89.00", "–", "0.015")
 
 
+def test_little_is_kept_in_kilobytes_and_what_is_not_told_is_missing(make_run) -> None:
+    runs = [make_run(0, memory={"samples": 2, "bytes": 1200}), make_run(1, memory={"samples": 3, "bytes": 1600})]
+    place = tables.HEADER.index("kept")
+    assert tables.rows(group_runs(runs[:1]))[0][place] == "2 (1.2 kB)"
+    assert tables.rows(group_runs(runs))[0][place] == "2 (1.4 kB)"
+    assert tables.rows(group_runs([make_run()]))[0][place] == "–"
+
+
 def test_diverged_runs_are_shown_and_not_averaged(make_run) -> None:
     runs = [make_run(0), make_run(1, diverged=True), make_run(0, method="ewc", diverged=True)]
     first, second = tables.rows(group_runs(runs))

@@ -21,7 +21,7 @@ HEADER = (
 )
 NOTE = (
     "Mean ± sample standard deviation over seeds; 95 % confidence interval of the mean average accuracy\n"
-    "by Student's t. Diverged runs are counted, not averaged. Kept: samples at the end, and all that is kept in MB."
+    "by Student's t. Diverged runs are counted, not averaged. Kept: samples, and the room of all that is kept."
 )
 TEXT_COLUMNS = 2  # benchmark and method; everything after them is a number and set to the right
 _MISSING = "–"
@@ -83,12 +83,13 @@ def _seeds(group: Group) -> str:
 
 
 def _kept(group: Group) -> str:
-    """Samples kept at the end and the megabytes everything kept takes, as the runs say; means where they differ."""
+    """Samples kept at the end and the room everything kept takes, as the runs say; means where they differ."""
     uses = [run["memory"] for run in group.runs]
     if not uses or any(type(use.get(name)) is not int for use in uses for name in ("samples", "bytes")):
         return _MISSING
     samples, size = (sum(use[name] for use in uses) / len(uses) for name in ("samples", "bytes"))
-    return f"{number(samples, 0)} ({number(size / 1e6, 2)} MB)"
+    room = f"{number(size / 1e6, 2)} MB" if size >= 1e6 else f"{number(size / 1e3, 1)} kB"
+    return f"{number(samples, 0)} ({room})"
 
 
 def _spread(summary: Summary | None, digits: int) -> str:
