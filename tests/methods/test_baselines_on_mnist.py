@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from kcl.benchmarks.mnist import PermutedMNIST
 from kcl.methods.ewc import ElasticWeightConsolidation
@@ -23,6 +24,8 @@ ALIKE = Settings(lr=0.1, lr_decay=1.0, momentum=0.0, dropout=0.0, width=64, epoc
 @pytest.fixture(scope="module")
 def outcomes(data_dir: Path) -> dict[str, list[Outcome]]:
     """Four tasks of 800 samples in four epochs, two seeds, all methods with the same settings."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a fixture of a module comes before the one that sees to this
     found: dict[str, list[Outcome]] = {}
     for name in ("naive-sgd", "a-gem", "er-reservoir", "multi-task"):
         for seed in SEEDS:
@@ -30,6 +33,7 @@ def outcomes(data_dir: Path) -> dict[str, list[Outcome]]:
             method = METHODS[name](ALIKE, 10, 10 * TASKS)
             run = Run(method, lambda: published_backbone((1, 28, 28), ALIKE), seed)
             found.setdefault(name, []).extend(run_streams(SeparateRuns([run]), [stream]))
+    torch.set_num_threads(threads)
     return found
 
 
