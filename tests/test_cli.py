@@ -128,11 +128,19 @@ class TestRun:
         assert record["seconds"] > 0.0
         assert record["diverged"] is False
         assert shlex.split(record["command"])[:4] == ["kcl", "run", "permuted-digits", "--method"]
-        assert record["memory"]["samples"] == (3 * 30 if method == "kcl" else 0)
+        kept = {"kcl": 3 * 30, "a-gem": 3 * 10, "er-reservoir": 3 * 10, "multi-task": 3 * 150}
+        assert record["memory"]["samples"] == kept.get(method, 0)
+        assert record["memory"]["bytes"] >= 64 * kept.get(method, 1)
 
         matrix = np.array(record["accuracy_matrix"], dtype=float)  # None becomes NaN
         assert matrix.shape == (tasks, tasks)
         measured = ~np.isnan(matrix)
+        if METHODS[method].joint:  # tested once, when all tasks are learned
+            assert measured.tolist() == [[False] * tasks] * (tasks - 1) + [[True] * tasks]
+            assert record["average_accuracy"] == pytest.approx(matrix[-1].mean())
+            undefined = ("forgetting", "learning_accuracy", "backward_transfer", "forward_transfer")
+            assert [record[name] for name in undefined] == [None] * 4
+            return
         for learned, task in itertools.product(range(tasks), repeat=2):
             if task <= learned:
                 assert measured[learned, task]
@@ -152,6 +160,18 @@ class TestRun:
         else:
             gains = [matrix[i - 1, i] - record["initial_accuracy"][i] for i in range(1, tasks)]
             assert record["forward_transfer"] == pytest.approx(np.mean(gains) / 100.0)
+
+    def test_memory_per_class_means_the_same_for_every_method_that_keeps_samples(
+        self, run: Any, tmp_path: Path
+    ) -> None:
+        for method, kind in METHODS.items():
+            if kind.memory_setting is not None:
+                out = tmp_path / method
+                arguments = ["run", "permuted-digits", "--method", method, *SMALL, "--memory-per-class", "3"]
+                assert run(*arguments, "--tasks", "2", "--set", "bases=16", "width=16", "--out", out).code == 0
+                (record,) = _records(out)
+                assert record["memory"]["samples"] == 3 * 10 * 2
+                assert record["settings"][kind.memory_setting] == 3
 
     def test_the_resolved_settings_are_saved_beside_the_results(self, run: Any, tmp_path: Path) -> None:
         out = tmp_path / "out"
@@ -299,6 +319,10 @@ MISTAKES = {
     "setting given twice": ([*DIGITS, "--set", "bases=8", "bases=9"], "bases"),
     "kernel given twice": ([*DIGITS, "--kernel", "rbf", "--set", "kernel=vrf"], "kernel"),
     "kernel for a method without one": ([*DIGITS, "--method", "naive-sgd", "--kernel", "rbf"], "naive-sgd"),
+    "memory for a method without one": ([*DIGITS, "--method", "ewc", "--memory-per-class", "2"], "ewc"),
+    "memory given twice": ([*DIGITS, "--memory-per-class", "2", "--set", "coreset_size_per_class=3"], "twice"),
+    "memory of nothing": ([*DIGITS, "--method", "a-gem", "--memory-per-class", "0"], "memory_per_class"),
+    "memory larger than a task": ([*DIGITS, "--method", "er-reservoir", "--memory-per-class", "401"], "smaller"),
     "no tasks": ([*DIGITS, "--tasks", "0"], "tasks"),
     "fewer than no tasks": ([*DIGITS, "--tasks", "-3"], "tasks"),
     "no training samples": ([*DIGITS, "--train-per-task", "0"], "train"),
@@ -545,7 +569,8 @@ class TestLists:
     def test_the_published_names_are_there(self) -> None:
         """People script against these."""
         assert {"permuted-mnist", "rotated-mnist", "permuted-digits", "rotated-digits"} <= set(BENCHMARKS)
-        assert {"kcl", "naive-sgd"} <= set(METHODS)
+        methods = {"kcl", "naive-sgd", "stable-sgd", "ewc", "a-gem", "er-reservoir", "multi-task"}
+        assert methods <= set(METHODS)
         kernels = {"vrf", "vrf-uninformative", "rff", "linear", "polynomial", "rbf", "laplacian"}
         assert kernels <= set(KERNELS)
 

@@ -200,7 +200,7 @@ def _bench(options: argparse.Namespace) -> int:
 
 LISTS = {
     "benchmarks": lambda: {name: benchmark.description for name, benchmark in BENCHMARKS.items()},
-    "methods": lambda: {name: method.summary for name, method in METHODS.items()},
+    "methods": lambda: {name: f"{method.summary} (keeps: {method.keeps})" for name, method in METHODS.items()},
     "kernels": lambda: dict(KERNELS),
     "backbones": lambda: dict(BACKBONES),
     "settings": run_options.setting_lines,

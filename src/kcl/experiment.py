@@ -19,6 +19,7 @@ import torch
 import kcl
 from kcl import results
 from kcl.benchmarks.catalogue import find_benchmark
+from kcl.benchmarks.joint import join
 from kcl.benchmarks.split import Ways
 from kcl.benchmarks.task import Stream
 from kcl.data.dataset import Dataset
@@ -168,7 +169,8 @@ class Experiment:
         return benchmark.stream(dataset, seed=spec.seed, **chosen)
 
     def _method(self, spec: RunSpec, stream: Stream) -> Method:
-        return find_method(spec.method)(spec.settings, len(stream.class_labels))
+        places = sum(task.ways for task in stream)
+        return find_method(spec.method)(spec.settings, len(stream.class_labels), places)
 
     def pending(self, folder: Folder) -> list[RunSpec]:
         return [spec for spec in self.specs if spec.key not in folder.finished]
@@ -236,7 +238,8 @@ class Experiment:
         stream = self._stream(group[0])
         learner = self._stacked(group[:1], [stream], compiled=False)
         try:
-            learner.rehearse([max(stream, key=lambda task: task.ways)])
+            largest = max(stream, key=lambda task: task.ways)
+            learner.rehearse([join(list(stream), len(stream.class_labels)) if learner.joint else largest])
         except CannotStack:
             return len(group)
         each = torch.cuda.max_memory_allocated(self.device)

@@ -24,6 +24,8 @@ def add_options(run: argparse.ArgumentParser) -> None:
     run.add_argument("benchmark", help="one of: " + ", ".join(BENCHMARKS))
     run.add_argument("--method", default="kcl", help="default: kcl; see `kcl list methods`")
     run.add_argument("--kernel", help="kernel of KCL (default: vrf); see `kcl list kernels`")
+    run.add_argument("--memory-per-class", metavar="N",
+                     help="samples kept per class and task, the same for every method that keeps samples")  # fmt: skip
     run.add_argument("--tasks", type=int, help="number of tasks (default: 20; as many as the classes make when split)")
     run.add_argument("--ways", help="classes per task of a split benchmark: 5, or a range such as 3-15 to draw from "
                      "for each task (default: 5)")  # fmt: skip
@@ -125,6 +127,11 @@ def _grid(options: argparse.Namespace) -> list[Settings]:
         if options.method != "kcl":
             raise KclError(f"--kernel goes with --method kcl; {options.method} has no kernel")
         assignments.append(f"kernel={options.kernel}")
+    if options.memory_per_class is not None:
+        setting = find_method(options.method).memory_setting
+        if setting is None:
+            raise KclError(f"--memory-per-class: {options.method} has no memory of samples whose size could be chosen")
+        assignments.append(f"{setting}={options.memory_per_class}")
     choices: dict[str, list[object]] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")

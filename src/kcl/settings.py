@@ -33,6 +33,11 @@ FEATURE_NORMS = {
     "none": "features as the backbone gives them",
 }
 
+FISHERS = {
+    "running": "running average of squared batch gradients, rescaled to [0, 1], behind the published numbers",
+    "classic": "each task's own Fisher at its end, the penalties of all tasks added up",
+}
+
 
 def _setting(
     default: Any,
@@ -78,6 +83,13 @@ class Settings:
     )
     lr_floor: float = _setting(5e-5, "the learning rate never falls below this", 0.0, stackable=True)
     momentum: float = _setting(0.8, "momentum of SGD, begun anew at each task", 0.0, below=1.0, stackable=True)
+    memory_per_class: int = _setting(1, "samples A-GEM and ER-Reservoir keep per class and task", 1, 100_000)
+    recalled_per_step: int = _setting(10, "samples A-GEM and ER-Reservoir recall in a step", 1, 1_000_000)
+    ewc_fisher: str = _setting("running", "how EWC finds which weights matter", choices=FISHERS)
+    ewc_strength: float = _setting(10.0, "λ of EWC's penalty λ Σ F (θ − θ*)²", 0.0, stackable=True)
+    ewc_decay: float = _setting(0.9, "weight of the newest gradients in the running Fisher", 0.0, 1.0, stackable=True)
+    ewc_window: int = _setting(10, "steps whose gradients enter the running Fisher together", 1, 1_000_000)
+    ewc_fisher_samples: int = _setting(200, "training samples a classic Fisher is computed from", 1, 10_000_000)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -30,6 +30,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from kcl.benchmarks.catalogue import BENCHMARKS, Benchmark
+from kcl.benchmarks.joint import join
 from kcl.benchmarks.mnist import PermutedPixels
 from kcl.benchmarks.task import Stream, Task
 from kcl.cuda import cholesky, philox, triton_available
@@ -353,19 +354,26 @@ class Made:
         data = dataset(samples, SHAPES[net])
         self.seeds = [SEEDS[run] for run in which]
         self.streams: list[Stream] = [PermutedPixels(data, 3, seed) for seed in self.seeds]
-        self.methods = [METHODS[method](settings, 3) for settings in self.settings]
+        self.methods = [METHODS[method](settings, 3, 9) for settings in self.settings]
         self.backbones = [partial(backbone, net, settings) for settings in self.settings]
 
     def tasks(self, index: int) -> list[Task]:
         return [stream[index] for stream in self.streams]
+
+    def lessons(self, tasks: int) -> Iterator[list[Task]]:
+        """What is learned at once, one after another: some tasks, or all of the stream's."""
+        if self.methods[0].joint:
+            yield [join(list(stream), 3) for stream in self.streams]
+        else:
+            yield from map(self.tasks, range(tasks))
 
     def learner(self, compiled: bool = False, precision: str = "float32") -> StackedRuns:
         return StackedRuns(self.methods, self.backbones, self.seeds, DEVICE, compiled, precision)
 
     def learned(self, tasks: int = 2, **options: Any) -> StackedRuns:
         learner = self.learner(**options)
-        for index in range(tasks):
-            learner.learn(self.tasks(index), lambda _: None)
+        for lesson in self.lessons(tasks):
+            learner.learn(lesson, lambda _: None)
         return learner
 
 
@@ -549,7 +557,7 @@ def test_both_kinds_of_layers_make_the_same_resnet(precision: str, tolerance: fl
             assert (one - two).norm() <= times * tolerance * two.norm(), (precision, (one - two).norm() / two.norm())
 
 
-@cases("method net samples", [("kcl", "mlp", 45), ("naive-sgd", "mlp", 45), ("kcl", "resnet", 28)])
+@cases("method net samples", [*((method, "mlp", 45) for method in METHODS), ("kcl", "resnet", 28)])
 def test_a_run_alone_equals_the_run_beside_others(method: str, net: str, samples: int) -> None:
     """S = 1 against S = 3 and against other neighbours; rounding may differ with the size of the stack."""
     made = Made(method, net, samples)
@@ -563,7 +571,7 @@ def test_a_run_alone_equals_the_run_beside_others(method: str, net: str, samples
     assert_near(states(turned)[1], expected[0], 2e-4)
 
 
-@cases("method net", [("kcl", "mlp"), ("naive-sgd", "mlp"), ("kcl", "resnet")])
+@cases("method net", [*((method, "mlp") for method in METHODS), ("kcl", "resnet"), ("a-gem", "resnet")])
 def test_graphs_replayed_equal_steps_taken(method: str, net: str) -> None:
     """Two tasks of two epochs with a smaller last batch: parameters, statistics, losses, and where the noise stands."""
     made = Made(method, net, samples=28 if net == "resnet" else 35, epochs=2)
@@ -578,6 +586,8 @@ def test_graphs_replayed_equal_steps_taken(method: str, net: str) -> None:
     for one, two in zip(states(replayed), states(taken), strict=True):
         assert_near(one, two, 1e-5 if net == "mlp" else 2e-4)
     torch.testing.assert_close(replayed._trainer.losses, taken._trainer.losses, rtol=1e-3, atol=1e-4)
+    for name, tensor in (replayed.carried or {}).items():
+        torch.testing.assert_close(tensor, (taken.carried or {})[name], rtol=1e-3, atol=1e-5)
     for name in ("done", "cursor"):
         assert torch.equal(getattr(replayed._trainer, name), getattr(taken._trainer, name))
     for size, source in replayed._trainer.sources.items():
@@ -586,7 +596,14 @@ def test_graphs_replayed_equal_steps_taken(method: str, net: str) -> None:
             assert one.item() == replayed._trainer.steps
 
 
-@cases("method net precision", [("kcl", "mlp", "float32"), ("kcl", "mlp", "tf32"), ("naive-sgd", "resnet", "float32")])
+@cases(
+    "method net precision",
+    [
+        *((method, "mlp", "float32") for method in METHODS),
+        ("kcl", "mlp", "tf32"),
+        ("naive-sgd", "resnet", "float32"),
+    ],
+)
 def test_compiled_steps_equal_plain_ones(method: str, net: str, precision: str) -> None:
     """A full and a smaller batch, then a second task."""
     made = Made(method, net, samples=28 if net == "resnet" else 35)
@@ -597,6 +614,23 @@ def test_compiled_steps_equal_plain_ones(method: str, net: str, precision: str) 
     for one, two in zip(states(compiled), states(plain), strict=True):
         assert_near(one, two, tolerance)
     torch.testing.assert_close(compiled._trainer.losses, plain._trainer.losses, rtol=tolerance, atol=tolerance)
+
+
+@cases("method fisher", [(name, "running") for name in METHODS if name != "kcl"] + [("ewc", "classic")])
+def test_a_baseline_without_dropout_learns_what_it_learns_on_the_cpu(method: str, fisher: str) -> None:
+    """Then nothing is drawn on the device: the same samples, recalled samples and Fisher, three tasks in a row."""
+    made = Made(method, samples=45, dropout=0.0, ewc_fisher=fisher, ewc_strength=0.5)
+    learner = made.learned(3)
+    assert_moved(learner, made)
+    for number, (own, make, seed) in enumerate(zip(made.methods, made.backbones, made.seeds, strict=True)):
+        run = Run(own, make, seed)
+        for lesson in made.lessons(3):
+            run.learn(lesson[number])
+        expected = {name: tensor.detach() for name, tensor in run.model.named_parameters()}
+        assert_near({name: states(learner)[number][name] for name in expected}, expected, 2e-3)
+        assert run.memory_use() == learner.memory_use()[number]
+        carried = {name: tensor[number].cpu() for name, tensor in (learner.carried or {}).items()}
+        torch.testing.assert_close(carried, run.carried or {}, rtol=2e-2, atol=2e-3)
 
 
 @cases("compiled", [(False,), (True,)])
@@ -683,7 +717,7 @@ def test_an_experiment_stacks_its_runs_and_keeps_them_all(precision: str) -> Non
     settings = SMALL.replace(epochs=3, dropout=0.1)
     specs = [
         RunSpec("made-up", method, seed, settings.replace(lr=lr), 2, None)
-        for method in ("kcl", "naive-sgd")
+        for method in METHODS
         for lr in (0.1, 0.05)
         for seed in (0, 1, 2)
     ]

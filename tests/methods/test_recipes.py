@@ -8,7 +8,14 @@ import pytest
 
 from kcl.benchmarks.catalogue import BENCHMARKS
 from kcl.errors import KclError
-from kcl.methods.recipes import METHODS, find_method, published_backbone, published_settings
+from kcl.methods.recipes import (
+    BENCHMARK_RECIPES,
+    METHODS,
+    SPLIT,
+    find_method,
+    published_backbone,
+    published_settings,
+)
 from kcl.settings import Settings
 
 PAPER = {
@@ -65,6 +72,40 @@ def test_naive_sgd_is_as_its_authors_ran_it(benchmark: str) -> None:
     found = settings.lr, settings.lr_decay, settings.dropout, settings.batch_size, settings.momentum, settings.epochs
     assert found == (0.01, 1.0, 0.0, 10, 0.8, 1)
     assert (settings.width, settings.layers) == (256, 2)
+
+
+STABLE = {
+    "permuted-mnist": (0.1, 0.8, 0.25, 10, 0.8),
+    "rotated-mnist": (0.1, 0.55, 0.25, 64, 0.8),
+}
+
+
+@pytest.mark.parametrize("benchmark", STABLE)
+def test_stable_sgd_is_as_its_author_corrected_it(benchmark: str) -> None:
+    settings = published_settings(benchmark, "stable-sgd")
+    found = settings.lr, settings.lr_decay, settings.dropout, settings.batch_size, settings.momentum
+    assert found == STABLE[benchmark]
+
+
+@pytest.mark.parametrize("method", ["ewc", "a-gem", "er-reservoir", "multi-task"])
+@pytest.mark.parametrize("benchmark", ["permuted-mnist", "rotated-mnist"])
+def test_the_other_baselines_are_as_published(benchmark: str, method: str) -> None:
+    settings = published_settings(benchmark, method)
+    found = settings.lr, settings.lr_decay, settings.dropout, settings.batch_size, settings.momentum, settings.epochs
+    assert found == (0.1, 1.0, 0.0, 10, 0.0, 1)
+    assert (settings.memory_per_class, settings.recalled_per_step) == (1, 10)
+    assert (settings.ewc_fisher, settings.ewc_strength, settings.ewc_decay) == ("running", 10.0, 0.9)
+
+
+@pytest.mark.parametrize("benchmark", SPLIT)
+def test_split_benchmarks_have_rates_of_their_own(benchmark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BENCHMARK_RECIPES, benchmark, {"lr": 0.3, "lr_decay": 0.95, "dropout": 0.02})
+    stable = published_settings(benchmark, "stable-sgd")
+    assert (stable.lr, stable.lr_decay, stable.dropout, stable.batch_size) == (0.15, 0.85, 0.1, 10)
+    for method in ("ewc", "a-gem", "er-reservoir", "multi-task"):
+        settings = published_settings(benchmark, method)
+        assert (settings.lr, settings.lr_decay, settings.dropout, settings.momentum) == (0.03, 1.0, 0.0, 0.0)
+    assert published_settings(benchmark, "ewc").ewc_window == 50
 
 
 @pytest.mark.parametrize("method", METHODS)

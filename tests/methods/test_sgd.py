@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from kcl.benchmarks.arrays import ArrayStream
-from kcl.methods.sgd import NaiveSGD
+from kcl.methods.sgd import LinearMethod, NaiveSGD, StableSGD
 from kcl.nets.mlp import MLP
 from kcl.settings import Settings
+from kcl.training.run import Run
 
 
 @pytest.fixture
@@ -45,3 +46,19 @@ def test_answers_with_the_tasks_own_slice_of_the_output(
 
 def test_can_answer_for_a_task_it_has_not_learned() -> None:
     assert NaiveSGD.answers_unseen
+
+
+def test_stable_sgd_without_decay_and_dropout_is_naive_sgd(stream: ArrayStream) -> None:
+    """To the bit; and with either of them it is not."""
+
+    def learned(kind: type[LinearMethod], **changes: Any) -> dict[str, torch.Tensor]:
+        settings = Settings(width=6, lr=0.05, **{"lr_decay": 1.0, "dropout": 0.0, **changes})
+        run = Run(kind(settings, 5), lambda: MLP((4,), 6, 2, settings.dropout), 1)
+        for task in stream:
+            run.learn(task)
+        return run.model.state_dict()
+
+    naive = learned(NaiveSGD)
+    torch.testing.assert_close(learned(StableSGD), naive, rtol=0.0, atol=0.0)
+    for changes in ({"lr_decay": 0.5}, {"dropout": 0.25}):
+        assert not torch.equal(learned(StableSGD, **changes)["output.weight"], naive["output.weight"])

@@ -18,7 +18,7 @@ from kcl.report.groups import group_runs
 def joint_run(make_run, seed: int = 0) -> dict:
     """Multi-task training: tested once, at the end."""
     rows = [[None] * 3, [None] * 3, [80.0, 81.0, 82.0 + seed]]
-    return make_run(seed, method="joint", accuracy_matrix=rows, **AccuracyMatrix.from_lists(rows).summary())
+    return make_run(seed, method="multi-task", accuracy_matrix=rows, **AccuracyMatrix.from_lists(rows).summary())
 
 
 def test_average_accuracy_curve_is_the_metric_after_each_task(make_run) -> None:

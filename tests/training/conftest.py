@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,25 +12,32 @@ import pytest
 import torch
 from torch import Tensor
 
+from kcl.benchmarks.joint import join
 from kcl.benchmarks.mnist import PermutedPixels
-from kcl.benchmarks.task import Stream, Task, View
+from kcl.benchmarks.task import Examples, Stream, Task, TaskSequence, View
 from kcl.data.dataset import Dataset
 from kcl.methods.method import Method
 from kcl.methods.recipes import METHODS
 from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import ResNet18
+from kcl.randomness import numpy_generator
 from kcl.settings import Settings
 from kcl.training.learner import SeparateRuns
 from kcl.training.run import Run
 from kcl.training.stacked import StackedRuns
 
-SMALL = Settings(bases=32, width=16, coreset_size_per_class=4, batch_size=10, lr_floor=0.0)
+SMALL = Settings(bases=32, width=16, coreset_size_per_class=4, batch_size=10, lr_floor=0.0, ewc_window=3)
 # Every number that may differ between stacked runs does.
 NUMBERS: list[dict[str, float]] = [
     {"lr": 0.05, "momentum": 0.8, "tau": 0.01, "dropout": 0.2, "ridge_strength": 0.1, "lr_decay": 0.8},
     {"lr": 0.1, "momentum": 0.5, "tau": 0.1, "dropout": 0.4, "ridge_strength": 0.5, "lr_floor": 0.09},
     {"lr": 0.03, "momentum": 0.0, "tau": 0.0, "dropout": 0.1, "ridge_strength": 1.0, "lr_decay": 1.0},
+]
+STRENGTHS: list[dict[str, float]] = [
+    {"ewc_strength": 0.3, "ewc_decay": 0.9},
+    {"ewc_strength": 1.0, "ewc_decay": 0.5},
+    {"ewc_strength": 2.0, "ewc_decay": 1.0},
 ]
 GAMMAS = [0.5, 1.0, 0.2]
 SHAPES = {"mlp": (1, 4, 4), "resnet": (3, 6, 6)}
@@ -37,10 +45,10 @@ SHAPES = {"mlp": (1, 4, 4), "resnet": (3, 6, 6)}
 CALMER = {"mlp": {}, "resnet": {"lr": 0.1, "lr_floor": 0.1, "dropout": 0.1}}
 
 
-def _images(samples: int, shape: Sequence[int], seed: int) -> tuple[Tensor, Tensor]:
-    """Bytes around one centre for each of three classes, the classes in turn."""
-    labels = torch.arange(samples) % 3
-    centres = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
+def _images(samples: int, shape: Sequence[int], seed: int, classes: int = 3) -> tuple[Tensor, Tensor]:
+    """Bytes around one centre for each of some classes, the classes in turn."""
+    labels = torch.arange(samples) % classes
+    centres = torch.rand(classes, *shape, generator=torch.Generator().manual_seed(0))
     noise = torch.rand(samples, *shape, generator=torch.Generator().manual_seed(seed))
     return (127 * centres[labels] + 128 * noise).to(torch.uint8), labels
 
@@ -53,6 +61,30 @@ def make_dataset() -> Callable[..., Dataset]:
         return Dataset("made up", *_images(samples, shape, 1), *_images(40, shape, 2), ("0", "1", "2"))
 
     return make
+
+
+class SplitClasses(TaskSequence):
+    """Every class in one task only, two a task, which two being the seed's choice; all samples in one array."""
+
+    def __init__(self, samples: int, shape: Sequence[int], tasks: int, seed: int) -> None:
+        self.task_count, self.input_shape = tasks, tuple(shape)
+        self.class_labels = tuple(range(2 * tasks))
+        self.pairs = numpy_generator(seed, "split").permutation(2 * tasks).reshape(tasks, 2)
+        self.train, self.test = _split_images(samples * tasks, tuple(shape), tasks)
+
+    def task(self, index: int) -> Task:
+        classes = tuple(self.pairs[index].tolist())
+        return Task(index, _of(classes, *self.train), _of(classes, *self.test), classes)
+
+
+@functools.cache
+def _split_images(samples: int, shape: tuple[int, ...], tasks: int) -> tuple[Any, Any]:
+    return _images(samples, shape, 1, 2 * tasks), _images(40 * tasks, shape, 2, 2 * tasks)
+
+
+def _of(classes: tuple[int, ...], inputs: Tensor, labels: Tensor) -> Examples:
+    rows = torch.isin(labels, torch.tensor(classes)).nonzero().flatten()
+    return Examples(inputs, rows, (labels[rows] == classes[1]).long())
 
 
 def _backbone(net: str, settings: Settings) -> Backbone:
@@ -84,9 +116,23 @@ class Runs:
     def tasks(self, index: int) -> list[Task]:
         return [stream[index] for stream in self.streams]
 
+    @property
+    def lessons(self) -> int:
+        """How often the runs learn."""
+        return 1 if METHODS[self.method].joint else len(self.streams[0])
+
+    def lesson(self, index: int) -> list[Task]:
+        """What the runs learn at once: a task, or all of them."""
+        if METHODS[self.method].joint:
+            return [join(list(stream), len(stream.class_labels)) for stream in self.streams]
+        return self.tasks(index)
+
     def methods(self) -> list[Method]:
-        pairs = zip(self.settings, self.streams, strict=True)
-        return [METHODS[self.method](settings, len(stream.class_labels)) for settings, stream in pairs]
+        made = METHODS[self.method]
+        return [
+            made(settings, len(stream.class_labels), sum(task.ways for task in stream))
+            for settings, stream in zip(self.settings, self.streams, strict=True)
+        ]
 
     def backbones(self) -> list[Callable[[], Backbone]]:
         return [partial(_backbone, self.net, settings) for settings in self.settings]
@@ -103,14 +149,21 @@ class Runs:
 def make_runs(make_dataset: Callable[..., Dataset]) -> Callable[..., Runs]:
     """Three runs with different seeds and different numbers; further keywords are settings of all of them."""
 
-    def make(method: str = "kcl", net: str = "mlp", samples: int = 60, tasks: int = 2, **settings: Any) -> Runs:
+    def make(
+        method: str = "kcl", net: str = "mlp", samples: int = 60, tasks: int = 2, split: bool = False, **settings: Any
+    ) -> Runs:
         dataset = make_dataset(samples, SHAPES[net])
         seeds = [3, 11, 2**40 + 1]
         own = []
-        for numbers, gamma in zip(NUMBERS, GAMMAS, strict=True):
+        for numbers, gamma, strengths in zip(NUMBERS, GAMMAS, STRENGTHS, strict=True):
             calmer = {name: value * CALMER[net].get(name, 1.0) for name, value in numbers.items()}
-            own.append(SMALL.replace(**{**calmer, "rbf_gamma": gamma, "laplacian_gamma": gamma, **settings}))
-        return Runs(method, net, own, seeds, [PermutedPixels(dataset, tasks, seed) for seed in seeds])
+            gammas = {"rbf_gamma": gamma, "laplacian_gamma": gamma}
+            own.append(SMALL.replace(**{**calmer, **gammas, **strengths, **settings}))
+        streams: list[Stream] = [
+            SplitClasses(samples, SHAPES[net], tasks, seed) if split else PermutedPixels(dataset, tasks, seed)
+            for seed in seeds
+        ]
+        return Runs(method, net, own, seeds, streams)
 
     return make
 
@@ -139,6 +192,13 @@ class Difference:
         memory, _ = learner.kept[index]
         return [{name: tensor[run] for name, tensor in memory.items()} for run in range(learner.count)]
 
+    @staticmethod
+    def carried(learner: SeparateRuns | StackedRuns) -> list[dict[str, Tensor]]:
+        if isinstance(learner, SeparateRuns):
+            return [run.carried or {} for run in learner.runs]
+        stacked = learner.carried or {}
+        return [{name: tensor[run] for name, tensor in stacked.items()} for run in range(learner.count)]
+
     @classmethod
     def snapshot(cls, learner: SeparateRuns | StackedRuns) -> list[dict[str, Tensor]]:
         """Parameters and all buffers of every run, copied."""
@@ -149,8 +209,10 @@ class Difference:
 
     @classmethod
     def assert_none(cls, one: Any, two: Any, tolerance: float, tasks: Sequence[int] = ()) -> None:
-        """Parameters, buffers and what is kept of `tasks` agree, run by run and name by name."""
+        """Parameters, buffers, what is carried and what is kept of `tasks` agree, run by run and name by name."""
         for mine, others in zip(cls.snapshot(one), cls.snapshot(two), strict=True):
+            torch.testing.assert_close(mine, others, rtol=tolerance, atol=tolerance)
+        for mine, others in zip(cls.carried(one), cls.carried(two), strict=True):
             torch.testing.assert_close(mine, others, rtol=tolerance, atol=tolerance)
         for index in tasks:
             for mine, others in zip(cls.kept(one, index), cls.kept(two, index), strict=True):

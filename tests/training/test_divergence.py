@@ -11,11 +11,16 @@ import torch
 from torch import Tensor
 
 from kcl.benchmarks.task import Examples, Task, TaskSequence
+from kcl.methods.recipes import METHODS
 from kcl.randomness import numpy_generator
 from kcl.training.run import Step, batch_order
 from kcl.training.runner import run_streams
 
 BAD, BAD_STEP = 1, 3
+# Every lesson of two tasks: only what learns all tasks at once has no second.
+LESSONS = pytest.mark.parametrize(
+    ("method", "index"), [(name, index) for name, method in METHODS.items() for index in (0, 1)[: 2 - method.joint]]
+)
 engines = pytest.mark.parametrize("engine", ["separate", "stacked"])
 
 
@@ -36,33 +41,32 @@ class _Pair(NamedTuple):
 
 
 def _spoil(runs: Any, index: int) -> _Pair:
-    """The runs on numbers instead of bytes, each with a part of the array to itself; and the same with one number
-    of one training sample missing, the sample that run BAD meets in step BAD_STEP of task `index`.
+    """The runs on numbers instead of bytes, each task of each with a part of the array to itself; and the same with one
+    number of one training sample missing, the sample that run BAD meets in step BAD_STEP of lesson `index`.
     """
-    count, size = len(runs.seeds), len(runs.streams[0][0].train)
-    method, task = runs.methods()[BAD], runs.streams[BAD][index]
+    tasks, size = len(runs.streams[0]), len(runs.streams[0][0].train)
+    method, lesson = runs.methods()[BAD], runs.lesson(index)[BAD]
     rng = numpy_generator(runs.seeds[BAD], "coreset", index)
     learner = runs[[BAD]].separate()
-    positions = method.begin_task(learner.runs[0].model, task, rng).positions
+    positions = method.begin_task(learner.runs[0].model, lesson, rng).positions
     place = int(batch_order(runs.seeds[BAD], index, 0, positions)[10 * (BAD_STEP - 1) + 4])
-    stored = (task.train.inputs / 255.0).repeat(count, 1, 1, 1)
+    task, place = (index, place) if len(lesson.parts) == 1 else divmod(place, size)  # several tasks as one
+    stored = (runs.streams[0][0].train.inputs / 255.0).repeat(len(runs.seeds) * tasks, 1, 1, 1)
     flawed = stored.clone()
-    flawed[BAD * size + place, 0, 1, 2] = math.nan
+    flawed[(BAD * tasks + task) * size + place, 0, 1, 2] = math.nan
 
     def streams(array: Tensor) -> list[_Tasks]:
-        """The flaw is there in task `index` only."""
         made = []
         for run, stream in enumerate(runs.streams):
-            rows = torch.arange(size) + run * size
-            tasks = [
+            own = [
                 dataclasses.replace(
                     task,
-                    train=Examples(array if task.index == index else stored, rows, task.train.labels),
+                    train=Examples(array, torch.arange(size) + (run * tasks + task.index) * size, task.train.labels),
                     test=dataclasses.replace(task.test, inputs=tested),
                 )
                 for task in stream
             ]
-            made.append(_Tasks(tasks))
+            made.append(_Tasks(own))
         return made
 
     tested = runs.streams[0][0].test.inputs / 255.0
@@ -74,9 +78,9 @@ def _states(runs: Any, difference: Any, index: int) -> list[dict[str, Tensor]]:
     """Run BAD alone, after each step of task `index`; place 0 is before the first step."""
     alone = runs[[BAD]].separate()
     for before in range(index):
-        alone.learn(runs[[BAD]].tasks(before), lambda _: None)
+        alone.learn(runs[[BAD]].lesson(before), lambda _: None)
     states = difference.snapshot(alone)
-    alone.learn(runs[[BAD]].tasks(index), lambda _: states.extend(difference.snapshot(alone)))
+    alone.learn(runs[[BAD]].lesson(index), lambda _: states.extend(difference.snapshot(alone)))
     return states
 
 
@@ -90,35 +94,37 @@ def _frozen(state: dict[str, Tensor]) -> dict[str, Tensor]:
 class TestANumberThatIsMissing:
     """Run 1 of three meets a missing number in step 3 of a task; the steps before it are sound."""
 
-    @pytest.mark.parametrize("method", ["kcl", "naive-sgd"])
-    @pytest.mark.parametrize("index", [0, 1])
+    @LESSONS
     def test_the_run_stays_as_it_was_before(
         self, make_runs: Any, difference: Any, engine: str, method: str, index: int
     ) -> None:
         clean, spoiled = _spoil(make_runs(method, tasks=3), index)
         learner = getattr(spoiled, engine)()
-        for task in range(index + 1):
+        for lesson in range(index + 1):
             assert learner.diverged == [False] * 3
-            learner.learn(spoiled.tasks(task), lambda _: None)
+            learner.learn(spoiled.lesson(lesson), lambda _: None)
         assert learner.diverged == [False, True, False]
         expected = _states(clean, difference, index)[BAD_STEP - 1]
         found = difference.snapshot(learner)[BAD]
         assert all(tensor.isfinite().all() for tensor in found.values())
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
-        learner.learn(spoiled.tasks(index + 1), lambda _: None)
+        if spoiled.lessons == 1:
+            return
+        learner.learn(spoiled.lesson(index + 1), lambda _: None)
         assert learner.diverged == [False, True, False]
         found = difference.snapshot(learner)[BAD]
         torch.testing.assert_close(_frozen(found), _frozen(expected), rtol=1e-9, atol=1e-9)
 
-    @pytest.mark.parametrize(("method", "net"), [("kcl", "mlp"), ("naive-sgd", "mlp"), ("kcl", "resnet")])
+    @pytest.mark.parametrize(("method", "net"), [("kcl", "resnet"), *((method, "mlp") for method in METHODS)])
     def test_its_neighbours_learn_on_as_without_it(
         self, make_runs: Any, difference: Any, engine: str, method: str, net: str
     ) -> None:
         clean, spoiled = _spoil(make_runs(method, net, samples=44), 0)
         learner, expected = getattr(spoiled, engine)(), clean[[0, 2]].separate()
-        for index in range(2):
-            learner.learn(spoiled.tasks(index), lambda _: None)
-            expected.learn(clean[[0, 2]].tasks(index), lambda _: None)
+        for index in range(clean.lessons):
+            learner.learn(spoiled.lesson(index), lambda _: None)
+            expected.learn(clean[[0, 2]].lesson(index), lambda _: None)
+            torch.testing.assert_close(difference.carried(learner)[::2], difference.carried(expected))
             others = difference.snapshot(learner)[::2]
             torch.testing.assert_close(others, difference.snapshot(expected), rtol=1e-8, atol=1e-8)
 
@@ -130,8 +136,7 @@ class TestANumberThatIsMissing:
         expected = _states(clean, difference, 0)[BAD_STEP - 1]
         torch.testing.assert_close(difference.snapshot(learner)[BAD], expected, rtol=1e-8, atol=1e-8)
 
-    @pytest.mark.parametrize("method", ["kcl", "naive-sgd"])
-    @pytest.mark.parametrize("index", [0, 1])
+    @LESSONS
     def test_whole_streams_report_it(self, make_runs: Any, engine: str, method: str, index: int) -> None:
         """What was measured before stays; nothing is measured after; the others have all their numbers."""
         clean, spoiled = _spoil(make_runs(method, tasks=3), index)
@@ -153,14 +158,14 @@ class TestANumberThatIsMissing:
 class TestALearningRateFarTooHigh:
     """As a user may meet it, in single precision."""
 
-    @pytest.mark.parametrize(("method", "net"), [("kcl", "mlp"), ("naive-sgd", "mlp"), ("naive-sgd", "resnet")])
+    @pytest.mark.parametrize(("method", "net"), [("naive-sgd", "resnet"), *((method, "mlp") for method in METHODS)])
     def test_marks_the_run_and_leaves_its_weights_finite(
         self, make_runs: Any, difference: Any, engine: str, method: str, net: str
     ) -> None:
         runs = make_runs(method, net, samples=44, feature_norm="none").but(BAD, lr=1e30)
         learner, others = getattr(runs, engine)(), runs[[0, 2]].separate()
-        learner.learn(runs.tasks(0), lambda _: None)
-        others.learn(runs[[0, 2]].tasks(0), lambda _: None)
+        learner.learn(runs.lesson(0), lambda _: None)
+        others.learn(runs[[0, 2]].lesson(0), lambda _: None)
         assert learner.diverged == [False, True, False]
         models = difference.models(learner)
         assert all(parameter.isfinite().all() for parameter in models[BAD].parameters())

@@ -86,7 +86,7 @@ class TestGroups:
         numbers = {
             "lr": (0.1, 0.3), "momentum": (0.0, 0.8), "tau": (0.0, 0.1), "dropout": (0.1, 0.5),
             "ridge_strength": (0.1, 1.0), "rbf_gamma": (0.5, 1.0), "laplacian_gamma": (0.2, 0.3),
-            "lr_decay": (0.5, 1.0), "lr_floor": (0.0, 1e-3),
+            "lr_decay": (0.5, 1.0), "lr_floor": (0.0, 1e-3), "ewc_strength": (1.0, 10.0), "ewc_decay": (0.5, 0.9),
         }  # fmt: skip
         stackable = {field.name for field in dataclasses.fields(Settings) if field.metadata["stackable"]}
         assert set(numbers) == stackable
@@ -100,7 +100,8 @@ class TestGroups:
             {"kernel": "rbf"}, {"coreset_size_per_class": 5}, {"bases": 17}, {"monte_carlo_samples": 2},
             {"test_draws": 2}, {"polynomial_degree": 2}, {"feature_norm": "none"}, {"width": 9}, {"layers": 1},
             {"batch_size": 11}, {"epochs": 2}, {"dropout": 0.0}, {"method": "naive-sgd"}, {"tasks": 3},
-            {"train_per_task": 50},
+            {"train_per_task": 50}, {"memory_per_class": 2}, {"recalled_per_step": 5}, {"ewc_fisher": "classic"},
+            {"ewc_fisher_samples": 10}, {"ewc_window": 5},
         ],
         ids=str,
     )  # fmt: skip
@@ -111,7 +112,9 @@ class TestGroups:
 
     def test_every_setting_is_a_number_that_stacks_or_keeps_apart(self) -> None:
         fixed = {"kernel", "coreset_size_per_class", "bases", "monte_carlo_samples", "test_draws", "polynomial_degree",
-                 "feature_norm", "backbone", "width", "layers", "batch_size", "epochs"}  # fmt: skip
+                 "feature_norm", "backbone", "width", "layers", "batch_size", "epochs", "memory_per_class",
+                 "recalled_per_step",
+                 "ewc_fisher", "ewc_fisher_samples", "ewc_window"}  # fmt: skip
         assert {field.name for field in dataclasses.fields(Settings) if not field.metadata["stackable"]} == fixed
 
     def test_other_benchmarks_are_apart(self) -> None:

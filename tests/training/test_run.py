@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task
 from kcl.errors import KclError
+from kcl.methods.recipes import METHODS
 from kcl.nets.backbone import ModuleBackbone
 from kcl.nets.mlp import MLP
 from kcl.randomness import numpy_generator
@@ -205,21 +206,23 @@ class TestRun:
 
 def test_a_run_is_bit_equal_alone_and_beside_others(make_runs: Any, difference: Any) -> None:
     """On a CPU, in single precision: not a bit of parameters, memories, losses or answers depends on neighbours."""
-    for method in ("kcl", "naive-sgd"):
+    for method in METHODS:
         runs = make_runs(method)
         together, alone = runs.separate(), [runs[[which]].separate() for which in range(3)]
-        for index in range(2):
+        for index in range(runs.lessons):
             steps: list[float] = []
-            together.learn(runs.tasks(index), lambda step, steps=steps: steps.append(step.loss))
+            together.learn(runs.lesson(index), lambda step, steps=steps: steps.append(step.loss))
             own_steps: list[float] = []
             for which, learner in enumerate(alone):
                 own = own_steps
-                learner.learn([runs.tasks(index)[which]], lambda step, own=own: own.append(step.loss))
+                learner.learn([runs.lesson(index)[which]], lambda step, own=own: own.append(step.loss))
             assert steps == own_steps
             assert together.accuracy(runs.tasks(index)) == [
                 learner.accuracy([task])[0] for learner, task in zip(alone, runs.tasks(index), strict=True)
             ]
             kept = [difference.kept(learner, index)[0] for learner in alone]
             torch.testing.assert_close(difference.kept(together, index), kept, rtol=0.0, atol=0.0)
+            carried = [difference.carried(learner)[0] for learner in alone]
+            torch.testing.assert_close(difference.carried(together), carried, rtol=0.0, atol=0.0)
         states = [difference.snapshot(learner)[0] for learner in alone]
         torch.testing.assert_close(difference.snapshot(together), states, rtol=0.0, atol=0.0)

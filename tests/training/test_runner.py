@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kcl.benchmarks.task import Task
+from kcl.methods.recipes import METHODS
 from kcl.training.learner import Learner
 from kcl.training.run import OnStep, Step
 from kcl.training.runner import Progress, run_streams
@@ -135,7 +136,7 @@ class TestProgress:
         steps = [progress.step for progress in told if progress.step is not None]
         assert [(step.step, step.steps) for step in steps] == [(place, 15) for place in range(1, 16)]
 
-    @pytest.mark.parametrize("method", ["kcl", "naive-sgd"])
+    @pytest.mark.parametrize("method", METHODS)
     def test_both_engines_leave_the_same_outcomes(self, make_runs: Any, method: str, double: None) -> None:
         runs = make_runs(method, samples=45, tasks=3)
         separate = run_streams(runs.separate(), runs.streams)

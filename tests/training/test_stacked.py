@@ -14,6 +14,7 @@ from torch import nn
 from kcl.benchmarks.arrays import ArrayStream
 from kcl.benchmarks.task import Examples, Task, TaskSequence, View
 from kcl.errors import KclError
+from kcl.methods.recipes import METHODS
 from kcl.nets.backbone import ModuleBackbone
 from kcl.settings import KERNELS
 from kcl.training.learner import SeparateRuns
@@ -56,9 +57,9 @@ def _assert_same(runs: Any, difference: Any, tasks: int = 2) -> None:
     """Both engines learn `tasks` tasks; after each, everything about every run agrees."""
     separate, stacked, tolerance = runs.separate(), runs.stacked(), CLOSE[runs.net]
     difference.assert_none(separate, stacked, 0.0)
-    for index in range(tasks):
+    for index in range(min(tasks, runs.lessons)):
         before = difference.snapshot(separate)
-        expected, steps = _learn(separate, runs.tasks(index)), _learn(stacked, runs.tasks(index))
+        expected, steps = _learn(separate, runs.lesson(index)), _learn(stacked, runs.lesson(index))
         count = len(expected) // len(runs.seeds)
         assert [(step.step, step.steps) for step in steps] == [(place, count) for place in range(1, count + 1)]
         assert [step.loss for step in steps] == pytest.approx(_mean_losses(expected, len(runs.seeds)), rel=tolerance)
@@ -88,10 +89,27 @@ class TestEqualsSeparateRuns:
     def test_every_kernel(self, make_runs: Any, difference: Any, kernel: str) -> None:
         _assert_same(make_runs(kernel=kernel), difference)
 
-    def test_naive_sgd(self, make_runs: Any, difference: Any) -> None:
-        _assert_same(make_runs("naive-sgd", samples=48), difference)
+    @pytest.mark.parametrize("split", [False, True])
+    @pytest.mark.parametrize("method", METHODS)
+    def test_every_method(self, make_runs: Any, difference: Any, method: str, split: bool) -> None:
+        """Three tasks, so that what is carried was made, used and renewed."""
+        _assert_same(make_runs(method, samples=48, tasks=3, split=split), difference, tasks=3)
 
-    @pytest.mark.parametrize("method", ["kcl", "naive-sgd"])
+    @pytest.mark.parametrize("method", METHODS)
+    def test_every_method_with_batchnorm_and_dropout(self, make_runs: Any, difference: Any, method: str) -> None:
+        _assert_same(make_runs(method, "resnet", samples=28, split=True, dropout=0.02), difference)
+
+    @pytest.mark.parametrize("options", [{"memory_per_class": 5}, {"recalled_per_step": 3}, {"epochs": 3}], ids=str)
+    @pytest.mark.parametrize("method", ["a-gem", "er-reservoir"])
+    def test_other_memories(self, make_runs: Any, difference: Any, method: str, options: dict[str, Any]) -> None:
+        _assert_same(make_runs(method, samples=35, tasks=3, **options), difference, tasks=3)
+
+    @pytest.mark.parametrize("net", ["mlp", "resnet"])
+    def test_ewc_with_the_classic_fisher(self, make_runs: Any, difference: Any, net: str) -> None:
+        runs = make_runs("ewc", net, samples=28, tasks=2, split=True, ewc_fisher="classic", ewc_fisher_samples=11)
+        _assert_same(runs, difference)
+
+    @pytest.mark.parametrize("method", METHODS)
     def test_without_dropout(self, make_runs: Any, difference: Any, method: str) -> None:
         _assert_same(make_runs(method, dropout=0.0), difference)
 
@@ -148,12 +166,12 @@ class TestEqualsSeparateRuns:
 class TestInSinglePrecision:
     """As it is used. After a few steps the rounding of two orders of summation is still small."""
 
-    @pytest.mark.parametrize("method", ["kcl", "naive-sgd"])
+    @pytest.mark.parametrize("method", METHODS)
     def test_equals_separate_runs(self, make_runs: Any, difference: Any, method: str) -> None:
         runs = make_runs(method, samples=45)
         separate, stacked = runs.separate(), runs.stacked()
-        for index in range(2):
-            expected, steps = _learn(separate, runs.tasks(index)), _learn(stacked, runs.tasks(index))
+        for index in range(runs.lessons):
+            expected, steps = _learn(separate, runs.lesson(index)), _learn(stacked, runs.lesson(index))
             assert [step.loss for step in steps] == pytest.approx(_mean_losses(expected, 3), abs=1e-5)
             difference.assert_none(separate, stacked, 2e-5, [index])
 
@@ -163,15 +181,15 @@ class TestInSinglePrecision:
         assert len(_learn(separate, runs.tasks(0))) == 3 * len(_learn(stacked, runs.tasks(0))) == 6
         difference.assert_none(separate, stacked, 2e-5, [0])
 
-    @pytest.mark.parametrize("net", ["mlp", "resnet"])
-    def test_a_run_does_not_notice_its_neighbours(self, make_runs: Any, net: str) -> None:
+    @pytest.mark.parametrize(("method", "net"), [("kcl", "resnet"), *((method, "mlp") for method in METHODS)])
+    def test_a_run_does_not_notice_its_neighbours(self, make_runs: Any, method: str, net: str) -> None:
         """A beside B is A beside C, and A in another place of the stack."""
-        runs = make_runs(net=net, samples=32)
+        runs = make_runs(method, net, samples=32)
         states = []
         for which in ([0, 1], [0, 2], [2, 0], [0, 1, 2]):
             learner = runs[which].stacked()
-            for index in range(2):
-                learner.learn(runs[which].tasks(index), lambda _: None)
+            for index in range(runs.lessons):
+                learner.learn(runs[which].lesson(index), lambda _: None)
             place = which.index(0)
             states.append({name: tensor[place].clone() for name, tensor in learner.state.parameters().items()})
             states[-1] |= {name: tensor[place].clone() for name, tensor in learner.state.buffers.items()}

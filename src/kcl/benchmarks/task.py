@@ -55,7 +55,7 @@ class View:
         """Bytes to numbers of order one."""
         x = moved.float() / 255.0 if moved.dtype == torch.uint8 else moved.float()
         if self.mean is not None and self.std is not None:
-            x = (x - _channels(self.mean, x.ndim, x.device)) / _channels(self.std, x.ndim, x.device)
+            x = (x - _channels(self.mean, x.ndim, x.device, x.dtype)) / _channels(self.std, x.ndim, x.device, x.dtype)
         return x
 
     def to(self, device: torch.device) -> View:
@@ -66,9 +66,9 @@ class View:
 
 
 @cache
-def _channels(values: tuple[float, ...], dimensions: int, device: torch.device) -> Tensor:
+def _channels(values: tuple[float, ...], dimensions: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Numbers of the channels, made once: a CUDA graph cannot hold a copy from the host."""
-    return torch.tensor(values, device=device).view(1, -1, *[1] * (dimensions - 2))
+    return torch.tensor(values, device=device, dtype=dtype).view(1, -1, *[1] * (dimensions - 2))
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,19 @@ class Task:
     @property
     def ways(self) -> int:
         return len(self.classes)
+
+    @property
+    def parts(self) -> tuple[Task, ...]:
+        """The tasks of the stream that this one teaches: itself, unless several were joined (`benchmarks.joint`)."""
+        return (self,)
+
+    def to(self, device: torch.device, stored: Tensor) -> Task:
+        """The same task, to train on, on a device that holds the array already, as `stored`."""
+        return replace(self, train=self.train.to(device, stored), view=self.view.to(device))
+
+    def moved(self, positions: Int[Tensor, " n"]) -> Shaped[Tensor, "n ..."]:
+        """Some training samples with their pixels moved, in the data type they are stored in."""
+        return self.view.move(self.train.inputs[self.train.rows[positions]])
 
     def check(self) -> None:
         """Refuse what cannot be learned."""

@@ -64,6 +64,8 @@ class Fitted(NamedTuple):
 class KernelContinualLearning(Method):
     name = "kcl"
     summary = "kernel continual learning: a kernel ridge classifier per task on its coreset, nothing replayed"
+    keeps = "coreset_size_per_class samples per class and task; λ, scale and shift of each task"
+    memory_setting = "coreset_size_per_class"
     answers_unseen = False  # without its coreset a task has no classifier
 
     def build(self, backbone: Backbone) -> KernelModel:

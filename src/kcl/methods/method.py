@@ -1,4 +1,4 @@
-"""What a continual-learning method is: how one run learns from a batch, what it keeps of a task, how it answers.
+"""What a continual-learning method is: how one run learns from a batch, what it keeps, how it answers.
 
 A method describes ONE run: no loop, no device, no logging, no randomness of its own. `training` does the rest.
 """
@@ -6,6 +6,7 @@ A method describes ONE run: no loop, no device, no logging, no randomness of its
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -16,12 +17,12 @@ from kcl.benchmarks.task import Task
 from kcl.functional.noise import Noise
 from kcl.nets.backbone import Backbone
 from kcl.settings import Settings
-from kcl.shapes import Float, Int
+from kcl.shapes import Bool, Float, Int
 
 Memory = dict[str, Tensor]
-"""What is kept of one task: tensors only, so that it can be stacked over runs and saved.
+"""What is kept, of one task or over all of them: tensors only, so that it can be stacked over runs and saved.
 
-Samples are kept under "inputs", as stored (bytes where the data are bytes); `loss` and `classifier` are handed
+Samples are kept under "inputs", as stored (bytes where the data are bytes); `losses` and `classifier` are handed
 them as the network sees them.
 """
 
@@ -33,15 +34,53 @@ class Learnable(NamedTuple):
     memory: Memory
 
 
+class Plan(NamedTuple):
+    """Which samples the steps of a task recall and which are carried on after it, fixed before the first step.
+
+    This depends on positions and luck, never on the model. A place below the number of slots carried is a slot as it
+    was when the task began; slots + p is the task's training sample p.
+    """
+
+    places: np.ndarray
+    """steps × m. No sample is recalled where m is 0."""
+    weights: np.ndarray
+    """steps × m: one, or zero where too few samples were there to recall and a place only fills the shape."""
+    kept: np.ndarray
+    """The place of what each slot holds after the task, −1 for nothing."""
+
+
+class Recalled(NamedTuple):
+    """The samples one step recalls."""
+
+    inputs: Float[Tensor, "m ..."]
+    classes: Int[Tensor, " m"]
+    """The place of each sample's class among all classes of the stream."""
+    allowed: Bool[Tensor, "m c"]
+    """The classes of each sample's own task, among which it is told apart."""
+    weights: Float[Tensor, " m"]
+
+
 class Method(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
+    keeps: ClassVar[str]
+    """What is kept between tasks, in a few words."""
+    memory_setting: ClassVar[str | None] = None
+    """The setting that says how many samples per class and task are kept, where any are."""
     answers_unseen: ClassVar[bool] = True
     """Whether a task can be tested before it was learned (needed for forward transfer)."""
+    steers: ClassVar[bool] = False
+    """Whether SGD follows `direction` in place of the gradient of the loss."""
+    joint: ClassVar[bool] = False
+    """Whether all tasks are learned at once, as one."""
 
-    def __init__(self, settings: Settings, class_count: int) -> None:
+    def __init__(self, settings: Settings, class_count: int, places: int | None = None) -> None:
+        """`class_count`: classes of the stream, each once; `places`: each as often as a task has it, for methods that
+        share a memory of fixed size out between all tasks.
+        """
         self.settings = settings
         self.class_count = class_count
+        self.places = places
 
     def check(self, task: Task) -> None:
         """Refuse a task that this method cannot learn."""
@@ -50,6 +89,36 @@ class Method(ABC):
     @abstractmethod
     def build(self, backbone: Backbone) -> nn.Module:
         """The run's model. Called with PyTorch's generator seeded for the run."""
+
+    # What is carried from task to task
+
+    def carry(self, model: Any, task: Task) -> Memory:  # noqa: ARG002
+        """What is carried before the first task, which is `task`; from then on its shapes stay as they are."""
+        return {}
+
+    def plan(
+        self,
+        carried: Memory,  # noqa: ARG002
+        task: Task,  # noqa: ARG002
+        orders: Sequence[np.ndarray],  # noqa: ARG002
+        sizes: Sequence[int],  # noqa: ARG002
+        rng: np.random.Generator,  # noqa: ARG002
+    ) -> Plan | None:
+        """What is recalled in a task whose epochs visit its samples in these orders, in batches of these sizes."""
+        return None
+
+    def consolidate(
+        self,
+        model: Any,  # noqa: ARG002
+        carried: Memory,
+        task: Task,  # noqa: ARG002
+        plan: Plan | None,  # noqa: ARG002
+        rng: np.random.Generator,  # noqa: ARG002
+    ) -> Memory:
+        """What is carried on after the last batch of a task."""
+        return carried
+
+    # Learning a task
 
     @abstractmethod
     def begin_task(self, model: Any, task: Task, rng: np.random.Generator) -> Learnable:
@@ -64,11 +133,37 @@ class Method(ABC):
         labels: Int[Tensor, " n"],
         noise: Noise,
     ) -> Float[Tensor, ""]:
-        """What a training step minimises."""
+        """What a training step minimises, where nothing is recalled."""
+
+    def losses(
+        self,
+        model: Any,
+        memory: Memory,
+        inputs: Float[Tensor, "n ..."],
+        labels: Int[Tensor, " n"],
+        recalled: Recalled | None,  # noqa: ARG002
+        noise: Noise,
+    ) -> tuple[Float[Tensor, ""], ...]:
+        """The losses whose gradients a step needs. The first is the one that is told, and followed unless `steers`."""
+        return (self.loss(model, memory, inputs, labels, noise),)
+
+    def direction(
+        self,
+        weights: Float[Tensor, " p"],  # noqa: ARG002
+        gradients: Float[Tensor, "l p"],
+        carried: Memory,  # noqa: ARG002
+    ) -> tuple[Float[Tensor, " p"], Memory]:
+        """Where `steers`: what SGD follows, from the gradients of the losses, and what changes of what is carried.
+
+        Parameters lie as in `nets.flat.Layout`.
+        """
+        return gradients[0], {}
 
     def end_task(self, model: Any, memory: Memory) -> Memory:  # noqa: ARG002
-        """What is kept after the last batch of a task."""
+        """What is kept of a task after its last batch."""
         return memory
+
+    # Answering
 
     def unseen_memory(self, task: Task) -> Memory:
         """What stands in for a task's memory before the task was learned, where `answers_unseen`."""
@@ -81,3 +176,11 @@ class Method(ABC):
     @abstractmethod
     def logits(self, model: Any, classifier: Any, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
         """Scores of a task's classes."""
+
+    def memory_use(self, memories: Sequence[Memory], carried: Memory) -> dict[str, int]:
+        """Samples kept and the bytes everything kept takes: of every task, and what is carried over all of them."""
+        everything = [*memories, carried]
+        return {
+            "samples": sum(len(memory["inputs"]) for memory in everything if "inputs" in memory),
+            "bytes": sum(tensor.numel() * tensor.element_size() for memory in everything for tensor in memory.values()),
+        }

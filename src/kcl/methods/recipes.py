@@ -1,7 +1,24 @@
 """The settings each method is published with on each benchmark: the paper's appendix table and the baselines' own.
 
-Source for KCL: the hyperparameter table in the appendix of Derakhshani et al. (2021). The paper gives none for naive
-SGD; it is run with lr 0.01, no decay, no dropout, batch 10 and momentum 0.8.
+Sources. KCL: the hyperparameter table in the appendix of Derakhshani et al. (2021), which is also the ground the others
+stand on (`BENCHMARK_RECIPES`). Its baselines' numbers are those of Mirzadeh et al. (2020), for miniImageNet of Chaudhry
+et al. (2020), and it prints none of their settings:
+
+- naive SGD: lr 0.01, no decay, no dropout, batch 10, momentum 0.8 (the authors' code).
+- Stable SGD: the scripts in its repository do not give its published numbers; its author's corrections: Rotated MNIST
+  lr 0.1, decay 0.55, batch 64, dropout 0.25; CIFAR-100 lr 0.15, decay 0.85, batch 10, dropout 0.1. Permuted MNIST: lr
+  0.1, decay 0.8, and dropout 0.25 in place of the script's 0.5, after the correction of Rotated MNIST (our choice).
+  Momentum 0.8. Nothing is published for miniImageNet: as for CIFAR-100 (our choice).
+- EWC: λ = 10 with the running Fisher, its weight of the newest 0.9, windows of 10 steps on MNIST and 50 elsewhere; lr
+  0.1 on MNIST, 0.03 elsewhere; no momentum, no dropout, no decay.
+- A-GEM, ER-Reservoir: one sample per class and task, 10 recalled a step; rates as EWC's; no momentum, no dropout.
+- multi-task: all tasks in one pass. Its settings are not published; those of naive SGD but lr 0.1 on MNIST and 0.03
+  elsewhere without momentum, as for the other baselines (our choice).
+
+Batches are of 10 everywhere but where said. (The scripts with which Mirzadeh et al. ran EWC, A-GEM and ER have batches
+of 32 on MNIST, and they set 10 recalled samples but do not hand that number on, so that their program takes its own 64
+on MNIST and 256, more than the memory holds, on CIFAR-100. One size for all methods makes the comparison even.) On the
+digits, a miniature of ours, Stable SGD takes the benchmark's own decay and dropout.
 """
 
 from __future__ import annotations
@@ -10,15 +27,30 @@ from collections.abc import Sequence
 from typing import Any
 
 from kcl.errors import KclError
+from kcl.methods.agem import AveragedGEM
+from kcl.methods.ewc import ElasticWeightConsolidation
+from kcl.methods.joint import MultiTask
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.method import Method
-from kcl.methods.sgd import NaiveSGD
+from kcl.methods.replay import ReservoirReplay
+from kcl.methods.sgd import NaiveSGD, StableSGD
 from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import cifar_resnet, miniimagenet_resnet
 from kcl.settings import Settings, nearest
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (KernelContinualLearning, NaiveSGD)}
+METHODS: dict[str, type[Method]] = {
+    method.name: method
+    for method in (
+        KernelContinualLearning,
+        NaiveSGD,
+        StableSGD,
+        ElasticWeightConsolidation,
+        AveragedGEM,
+        ReservoirReplay,
+        MultiTask,
+    )
+}
 
 _MNIST = {
     "batch_size": 10,
@@ -44,15 +76,34 @@ BENCHMARK_RECIPES: dict[str, dict[str, Any]] = {
     "permuted-digits": _DIGITS,
     "rotated-digits": _DIGITS,
 }
+SPLIT = ("split-cifar100", "split-miniimagenet", "split-folder")
+_PLAIN = {"lr": 0.1, "lr_decay": 1.0, "momentum": 0.0, "dropout": 0.0}
+
+# What a method sets otherwise than the benchmark, and after that what it sets otherwise on one benchmark.
 METHOD_RECIPES: dict[str, dict[str, Any]] = {
     "kcl": {},
     "naive-sgd": {"lr": 0.01, "lr_decay": 1.0, "dropout": 0.0},
+    "stable-sgd": {"momentum": 0.8},
+    **dict.fromkeys(("ewc", "a-gem", "er-reservoir", "multi-task"), _PLAIN),
+}
+_STABLE_PERMUTED = {"lr": 0.1, "lr_decay": 0.8, "dropout": 0.25}
+_STABLE_ROTATED = {"lr": 0.1, "lr_decay": 0.55, "batch_size": 64, "dropout": 0.25}
+_STABLE_SPLIT = {"lr": 0.15, "lr_decay": 0.85, "batch_size": 10, "dropout": 0.1}
+PAIR_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
+    "stable-sgd": {
+        "permuted-mnist": _STABLE_PERMUTED,
+        "rotated-mnist": _STABLE_ROTATED,
+        **dict.fromkeys(SPLIT, _STABLE_SPLIT),
+    },
+    "ewc": {name: {"lr": 0.03, "ewc_window": 50} for name in SPLIT},
+    **{method: {name: {"lr": 0.03} for name in SPLIT} for method in ("a-gem", "er-reservoir", "multi-task")},
 }
 
 
 def published_settings(benchmark: str, method: str) -> Settings:
     """A method's published settings on a benchmark, before the user's own changes."""
-    return Settings().replace(**(BENCHMARK_RECIPES[benchmark] | METHOD_RECIPES[method]))
+    own = METHOD_RECIPES[method] | PAIR_RECIPES.get(method, {}).get(benchmark, {})
+    return Settings().replace(**(BENCHMARK_RECIPES[benchmark] | own))
 
 
 _RESNETS = {"cifar-resnet": cifar_resnet, "miniimagenet-resnet": miniimagenet_resnet}

@@ -1,4 +1,4 @@
-"""Naive SGD: one network with a linear head, trained on each task in turn, with nothing done against forgetting."""
+"""SGD on each task in turn, naive and stable: one network with a linear head, which every baseline shares."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kcl.benchmarks.task import Task
 from kcl.functional.noise import Noise
 from kcl.methods.method import Learnable, Memory, Method
 from kcl.nets.backbone import Backbone
-from kcl.shapes import Float, Int
+from kcl.shapes import Bool, Float, Int
 
 
 class LinearModel(nn.Module):
@@ -27,9 +27,8 @@ class LinearModel(nn.Module):
         return self.output(self.backbone(inputs, noise))[:, classes]
 
 
-class NaiveSGD(Method):
-    name = "naive-sgd"
-    summary = "plain SGD on each task in turn, with nothing done against forgetting"
+class LinearMethod(Method):
+    """A shared backbone with a linear head, trained by cross-entropy; of a task only its classes are kept."""
 
     def build(self, backbone: Backbone) -> LinearModel:
         return LinearModel(backbone, self.class_count)
@@ -52,3 +51,31 @@ class NaiveSGD(Method):
 
     def logits(self, model: LinearModel, classifier: Tensor, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
         return model(inputs, classifier)
+
+
+class NaiveSGD(LinearMethod):
+    """Nothing is done against forgetting."""
+
+    name = "naive-sgd"
+    summary = "plain SGD on each task in turn, with nothing done against forgetting"
+    keeps = "nothing"
+
+
+class StableSGD(LinearMethod):
+    """Mirzadeh, Farajtabar, Pascanu and Ghasemzadeh, "Understanding the role of training regimes in continual
+    learning", 2020: a learning rate that starts high and decays from task to task, dropout and small batches lead
+    to wide minima, which later tasks disturb less.
+
+    The computation is naive SGD's; the training regime is the method, and lies in its settings (`methods.recipes`).
+    """
+
+    name = "stable-sgd"
+    summary = "plain SGD with a learning rate that decays from task to task, and dropout"
+    keeps = "nothing"
+
+
+def sliced_cross_entropy(
+    scores: Float[Tensor, "n c"], classes: Int[Tensor, " n"], allowed: Bool[Tensor, "n c"]
+) -> Float[Tensor, " n"]:
+    """Cross-entropy of every sample, each among the classes of its own task: where tasks are mixed in a batch."""
+    return F.cross_entropy(scores.masked_fill(~allowed, -torch.inf), classes, reduction="none")

@@ -23,9 +23,9 @@ _TITLES = {
     "naive-sgd": "naive SGD",
     "stable-sgd": "stable SGD",
     "ewc": "EWC",
-    "agem": "A-GEM",
+    "a-gem": "A-GEM",
     "er-reservoir": "ER-Reservoir",
-    "joint": "multi-task",
+    "multi-task": "multi-task",
 }
 
 

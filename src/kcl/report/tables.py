@@ -16,11 +16,12 @@ HEADER = (
     "95 % interval",
     "forgetting",
     "learning accuracy %",
+    "kept",
     "seconds",
 )
 NOTE = (
     "Mean ± sample standard deviation over seeds; 95 % confidence interval of the mean average accuracy\n"
-    "by Student's t. Diverged runs are counted, not averaged."
+    "by Student's t. Diverged runs are counted, not averaged. Kept: samples, and the room of all that is kept."
 )
 TEXT_COLUMNS = 2  # benchmark and method; everything after them is a number and set to the right
 _MISSING = "–"
@@ -37,6 +38,7 @@ def rows(groups: Sequence[Group]) -> list[tuple[str, ...]]:
             _interval(accuracy, 2),
             _spread(group.summary("forgetting"), 3),
             _spread(group.summary("learning_accuracy"), 2),
+            _kept(group),
             _spread(group.summary("seconds"), 1),
         )
         for group in groups
@@ -78,6 +80,16 @@ def _two_lines(name: str) -> tuple[str, str]:
 
 def _seeds(group: Group) -> str:
     return f"{len(group.runs)} (+{len(group.diverged)} diverged)" if group.diverged else str(len(group.runs))
+
+
+def _kept(group: Group) -> str:
+    """Samples kept at the end and the room everything kept takes, as the runs say; means where they differ."""
+    uses = [run["memory"] for run in group.runs]
+    if not uses or any(type(use.get(name)) is not int for use in uses for name in ("samples", "bytes")):
+        return _MISSING
+    samples, size = (sum(use[name] for use in uses) / len(uses) for name in ("samples", "bytes"))
+    room = f"{number(size / 1e6, 2)} MB" if size >= 1e6 else f"{number(size / 1e3, 1)} kB"
+    return f"{number(samples, 0)} ({room})"
 
 
 def _spread(summary: Summary | None, digits: int) -> str:

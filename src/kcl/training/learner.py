@@ -15,6 +15,8 @@ class Learner(ABC):
 
     seeds: Sequence[int]
     answers_unseen: bool
+    joint: bool = False
+    """Whether the runs learn all tasks at once, as one."""
 
     @abstractmethod
     def learn(self, tasks: Sequence[Task], on_step: OnStep) -> None:
@@ -40,7 +42,7 @@ class SeparateRuns(Learner):
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = runs
         self.seeds = [run.seed for run in runs]
-        self.answers_unseen = runs[0].method.answers_unseen
+        self.answers_unseen, self.joint = runs[0].method.answers_unseen, runs[0].method.joint
 
     def learn(self, tasks: Sequence[Task], on_step: OnStep) -> None:
         for before, (run, task) in enumerate(zip(self.runs, tasks, strict=True)):

@@ -12,8 +12,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from kcl.benchmarks.task import Examples, Task, View
 from kcl.errors import KclError
-from kcl.methods.method import Memory, Method
+from kcl.methods.episodic import recall
+from kcl.methods.method import Memory, Method, Plan, Recalled
 from kcl.nets.backbone import Backbone
+from kcl.nets.flat import Layout
 from kcl.randomness import check_seed, derive, numpy_generator
 from kcl.settings import Settings
 from kcl.shapes import Float, Int, Shaped
@@ -52,6 +54,7 @@ class Run:
         self.seed = seed
         self.device = check_device(device)
         self.kept: dict[int, Kept] = {}
+        self.carried: Memory | None = None
         self.diverged = False
         self._version = 0
         self._classifiers: dict[int, tuple[int, Any]] = {}
@@ -61,47 +64,85 @@ class Run:
     def learn(self, task: Task, on_step: OnStep = lambda _: None) -> None:
         """One task: draw what is kept of it, then pass over the rest in batches, `epochs` times."""
         self.method.check(task)
-        if task.index in self.kept:
-            raise KclError(f"task {task.index} was learned before; a stream shows each task once")
+        for part in task.parts:
+            if part.index in self.kept:
+                raise KclError(f"task {part.index} was learned before; a stream shows each task once")
         settings = self.method.settings
-        rng = numpy_generator(self.seed, "coreset", task.index)
-        positions, memory = self.method.begin_task(self.model, task, rng)
-        memory = {name: tensor.to(self.device) for name, tensor in memory.items()}
-        train, view = self._here(task.train), task.view.to(self.device)
-        working = seen(memory, view)
+        positions, memory = self.method.begin_task(self.model, task, numpy_generator(self.seed, "coreset", task.index))
+        memory = on(self.device, memory)
+        here = task if self.device.type == "cpu" else task.to(self.device, self._here(task.train).inputs)
+        working = seen(memory, here.view)
+        if self.carried is None:
+            self.carried = on(self.device, self.method.carry(self.model, task))
+        orders = [batch_order(self.seed, task.index, epoch, positions) for epoch in range(settings.epochs)]
+        sizes = batch_sizes(self.model, len(positions), settings.batch_size)
+        plan = self.method.plan(self.carried, task, orders, sizes, numpy_generator(self.seed, "recalled", task.index))
         noise = RunNoise(self.device, self.seed, "training noise", task.index)
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         optimizer = torch.optim.SGD(
             parameters, lr=learning_rate(settings, task.index), momentum=settings.momentum, fused=True
         )
-        steps = settings.epochs * len(self._sizes(len(positions)))
+        steps = settings.epochs * len(sizes)
         statistics = running_statistics(self.model)
-        for step, batch in enumerate(self._batches(task, positions), start=1):
-            inputs = view(train.inputs[train.rows[batch]])
+        for step, batch in enumerate(self._batches(orders, sizes), start=1):
+            inputs = here.view.scale(here.moved(batch))
             before = [buffer.clone() for buffer in statistics]
-            loss = self.method.loss(self.model, working, inputs, train.labels[batch], noise)
+            recalled = self._recalled(here, working, plan, step - 1)
+            losses = self.method.losses(self.model, working, inputs, here.train.labels[batch], recalled, noise)
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            value = loss.item()
-            if value - value != 0.0:  # infinite or not a number: stop before the weights are spoiled
-                self.diverged = True
+            changed = self._differentiate(losses)
+            value = losses[0].item()
+            if any(loss - loss != 0.0 for loss in (value, *(loss.item() for loss in losses[1:]))):
+                self.diverged = True  # infinite or not a number: stop before the weights are spoiled
                 for buffer, value_before in zip(statistics, before, strict=True):
                     buffer.copy_(value_before)
                 break
             optimizer.step()
+            self.carried |= changed
             self._version += 1
             on_step(Step(step, steps, value))
         with torch.no_grad():
-            self.kept[task.index] = Kept(self.method.end_task(self.model, memory), task.classes, view)
+            ended = self.method.end_task(self.model, memory)
+            rng = numpy_generator(self.seed, "consolidation", task.index)
+            self.carried = self.method.consolidate(self.model, self.carried, here, plan, rng)
+        for part in task.parts:
+            own = ended if part is task else on(self.device, self.method.unseen_memory(part))
+            self.kept[part.index] = Kept(own, part.classes, part.view.to(self.device))
 
-    def _batches(self, task: Task, positions: Any) -> Iterator[Int[Tensor, " n"]]:
+    def _batches(self, orders: Sequence[np.ndarray], sizes: list[int]) -> Iterator[Int[Tensor, " n"]]:
         """The training positions in an order of the run's own, cut into batches; the last may be smaller."""
-        for epoch in range(self.method.settings.epochs):
-            order = batch_order(self.seed, task.index, epoch, positions)
-            yield from torch.from_numpy(order).to(self.device).split(self._sizes(len(order)))
+        for order in orders:
+            yield from torch.from_numpy(order).to(self.device).split(sizes)
 
-    def _sizes(self, length: int) -> list[int]:
-        return batch_sizes(self.model, length, self.method.settings.batch_size)
+    def _recalled(self, task: Task, memory: Memory, plan: Plan | None, step: int) -> Recalled | None:
+        if plan is None or self.carried is None or plan.places.shape[1] == 0:
+            return None
+        places, weights = (torch.from_numpy(array[step]).to(self.device) for array in (plan.places, plan.weights))
+        own = (places - len(self.carried["inputs"])).clamp_min(0)
+        drawn = recall(self.carried, places, weights, task.moved(own), task.train.labels[own], memory["classes"])
+        return drawn._replace(inputs=task.view.scale(drawn.inputs))
+
+    def _differentiate(self, losses: Sequence[Tensor]) -> Memory:
+        """Leave in every parameter's `grad` what SGD is to follow; what changes of what is carried."""
+        if not self.method.steers:
+            losses[0].backward()
+            return {}
+        assert self.carried is not None  # noqa: S101 - carried from the first task on
+        layout, named = Layout(self.model), dict(self.model.named_parameters())
+        trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
+        flat = []
+        for loss in losses:
+            found = torch.autograd.grad(
+                loss, list(trained.values()), retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+            frozen = {name: torch.zeros_like(parameter) for name, parameter in named.items() if name not in trained}
+            flat.append(layout.flatten(frozen | dict(zip(trained, found, strict=True))))
+        with torch.no_grad():
+            followed, changed = self.method.direction(layout.weights(self.model), torch.stack(flat), self.carried)
+        for name, part in layout.split(followed).items():
+            if name in trained:
+                named[name].grad = part
+        return changed
 
     def _here(self, examples: Examples) -> Examples:
         """Examples on the run's device; a stored array is moved once, as bytes, and stays."""
@@ -148,7 +189,7 @@ class Run:
         if found is not None and found[0] == self._version:
             return found[1]
         if index not in self.kept and isinstance(task, Task) and self.method.answers_unseen:
-            memory = {name: tensor.to(self.device) for name, tensor in self.method.unseen_memory(task).items()}
+            memory = on(self.device, self.method.unseen_memory(task))
         else:
             kept = self._kept(task)
             memory = seen(kept.memory, kept.view)
@@ -158,7 +199,7 @@ class Run:
 
     def memory_use(self) -> dict[str, int]:
         """Samples kept over all tasks and the bytes everything kept takes."""
-        return memory_use([kept.memory for kept in self.kept.values()])
+        return self.method.memory_use([kept.memory for kept in self.kept.values()], self.carried or {})
 
 
 def build_model(method: Method, make_backbone: Callable[[], Backbone], seed: int) -> nn.Module:
@@ -211,10 +252,5 @@ def seen(memory: Memory, view: View, runs: bool = False) -> Memory:
     return memory | {"inputs": scale(memory["inputs"])}
 
 
-def memory_use(memories: Sequence[Memory]) -> dict[str, int]:
-    """Samples and bytes in what is kept of several tasks."""
-    tensors = [tensor for memory in memories for tensor in memory.values()]
-    return {
-        "samples": sum(len(memory["inputs"]) for memory in memories if "inputs" in memory),
-        "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
-    }
+def on(device: torch.device, memory: Memory) -> Memory:
+    return {name: tensor.to(device) for name, tensor in memory.items()}

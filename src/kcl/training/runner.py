@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from kcl.benchmarks.joint import JointTask, join
 from kcl.benchmarks.task import Stream
 from kcl.metrics import AccuracyMatrix
 from kcl.training.learner import Learner
@@ -38,19 +39,26 @@ OnProgress = Callable[[Progress], None]
 
 
 def run_streams(learner: Learner, streams: Sequence[Stream], on_progress: OnProgress = lambda _: None) -> list[Outcome]:
-    """Learn every task in order; after each, test every task seen so far, and the next one where that is possible."""
+    """Learn every task in order; after each, test every task seen so far, and the next one where that is possible.
+
+    Runs that learn all tasks at once are tested on all of them after that: the last row of the matrix is theirs.
+    """
     begun, count, runs = time.perf_counter(), len(streams[0]), range(len(streams))
     matrices: list[AccuracyMatrix] = [AccuracyMatrix(count) for _ in runs]
     learning: list[float] = []
     unseen, average = learner.answers_unseen, None
     initial = [learner.accuracy([stream[index] for stream in streams]) for index in range(count)] if unseen else []
-    for index in range(count):
+    lessons: list[Stream | list[JointTask]] = [
+        [join(list(stream), len(stream.class_labels))] if learner.joint else stream for stream in streams
+    ]
+    for lesson in range(len(lessons[0])):
+        index = count - len(lessons[0]) + lesson
 
-        def report(step: Step, index: int = index, average: float | None = average) -> None:
-            on_progress(Progress(index, count, step, average))
+        def report(step: Step, lesson: int = lesson, average: float | None = average) -> None:
+            on_progress(Progress(lesson, len(lessons[0]), step, average))
 
         before = time.perf_counter()
-        learner.learn([stream[index] for stream in streams], report)
+        learner.learn([own[lesson] for own in lessons], report)
         learning.append(time.perf_counter() - before)
         alive = [run for run in runs if not learner.diverged[run]]
         if not alive:
@@ -60,7 +68,7 @@ def run_streams(learner: Learner, streams: Sequence[Stream], on_progress: OnProg
             for run in alive:
                 matrices[run].record(index, other, measured[run])
         average = sum(matrices[run].average_accuracy_after(index) or 0.0 for run in alive) / len(alive)
-        on_progress(Progress(index, count, None, average))
+        on_progress(Progress(lesson, len(lessons[0]), None, average))
     seconds, use = time.perf_counter() - begun, learner.memory_use()
     return [
         Outcome(

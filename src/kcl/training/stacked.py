@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from kcl.benchmarks.task import Task, View
 from kcl.cuda.precision import products
 from kcl.errors import KclError
-from kcl.methods.method import Memory, Method
+from kcl.methods.method import Memory, Method, Plan
 from kcl.nets.backbone import Backbone
 from kcl.randomness import numpy_generator
 from kcl.training.learner import Learner
 from kcl.training.noise import PhiloxSource, Recorder, Replay, Request, RunNoise, SeparateSource, Source, merge
-from kcl.training.run import OnStep, build_model, check_device, memory_use, seen
+from kcl.training.run import OnStep, batch_sizes, build_model, check_device, seen
 from kcl.training.state import CannotStack, StackedState, over_runs, stack_memories
 from kcl.training.trainer import EpochExamples, Trainer
 
@@ -42,6 +42,7 @@ class StackedRuns(Learner):
         """
         self.methods, self.seeds, self.device = methods, seeds, check_device(device)
         self.method, self.count = methods[0], len(seeds)
+        self.joint = self.method.joint
         self.answers_unseen, self.compiled, self.precision = self.method.answers_unseen, compiled, precision
         self.models = [
             build_model(method, make, seed).to(self.device)
@@ -49,23 +50,31 @@ class StackedRuns(Learner):
         ]
         self.state = StackedState(self.models)
         self.kept: dict[int, tuple[Memory, View]] = {}
+        self.carried: Memory | None = None
         self._stored: dict[int, tuple[Tensor, Tensor]] = {}
         self._trainer: Trainer | None = None
 
     def learn(self, tasks: Sequence[Task], on_step: OnStep) -> None:
         index, view = tasks[0].index, tasks[0].view.to(self.device)
         memory, working, examples = self._begin(tasks, view)
+        if self.carried is None:
+            self.carried = self._carry(tasks)
+        plans = self._plans(tasks, examples, self.carried)
         with products(self.precision):
-            if self._trainer is None or not self._trainer.suits(working, examples, view):
+            if self._trainer is None or not self._trainer.suits(working, examples, view, plans):
                 self._trainer = None  # its graphs and what they hold go before others are made
-                self._trainer = Trainer(self, working, examples, view)
-            self._trainer.train(index, working, examples, on_step)
+                self._trainer = Trainer(self, working, self.carried, examples, view, plans)
+            self._trainer.train(index, working, examples, plans, on_step)
         with torch.no_grad():
             ended = [
-                method.end_task(model, {name: tensor[run] for name, tensor in memory.items()})
+                method.end_task(model, _of(run, memory))
                 for run, (method, model) in enumerate(zip(self.methods, self.models, strict=True))
             ]
-        self.kept[index] = (stack_memories(ended, self.device), view)
+            self._consolidate(tasks, plans, self.carried)
+        for parts in zip(*(task.parts for task in tasks), strict=True):
+            if parts[0] is not tasks[0]:  # several tasks were learned as one
+                ended = [method.unseen_memory(part) for method, part in zip(self.methods, parts, strict=True)]
+            self.kept[parts[0].index] = (stack_memories(ended, self.device), parts[0].view.to(self.device))
 
     def _begin(self, tasks: Sequence[Task], view: View) -> tuple[Memory, Memory, EpochExamples]:
         """What is kept of the task, the same as the network sees it, and what there is to train on."""
@@ -79,12 +88,41 @@ class StackedRuns(Learner):
         examples = EpochExamples(self, tasks, [learnable.positions for learnable in begun])
         return memory, seen(memory, view, runs=True), examples
 
+    # What is carried from task to task
+
+    def _carry(self, tasks: Sequence[Task]) -> Memory:
+        parts = zip(self.methods, self.models, tasks, strict=True)
+        return stack_memories([method.carry(model, task) for method, model, task in parts], self.device)
+
+    def _plans(self, tasks: Sequence[Task], examples: EpochExamples, carried: Memory) -> list[Plan] | None:
+        """What every run recalls in the task; None where the method recalls nothing."""
+        plans = []
+        sizes = batch_sizes(self.models[0], examples.length, self.method.settings.batch_size)
+        for run, (method, task, seed) in enumerate(zip(self.methods, tasks, self.seeds, strict=True)):
+            own = _of(run, carried)
+            rng = numpy_generator(seed, "recalled", task.index)
+            plans.append(method.plan(own, task, examples.orders(run), sizes, rng))
+        made = [plan for plan in plans if plan is not None]
+        return made or None
+
+    def _consolidate(self, tasks: Sequence[Task], plans: list[Plan] | None, carried: Memory) -> None:
+        """Every run carries on what its method says, in the tensors that are here already."""
+        parts = zip(self.methods, self.models, tasks, self.seeds, strict=True)
+        for run, (method, model, task, seed) in enumerate(parts):
+            here = task.to(self.device, self.stored(task.train.inputs))
+            rng = numpy_generator(seed, "consolidation", task.index)
+            new = method.consolidate(model, _of(run, carried), here, plans[run] if plans else None, rng)
+            for name, tensor in new.items():
+                carried[name][run].copy_(tensor)
+
     def rehearse(self, tasks: Sequence[Task]) -> None:
         """One step over the first batch, to see that the runs stack and what memory that takes."""
         view = tasks[0].view.to(self.device)
         _, working, examples = self._begin(tasks, view)
+        carried = self._carry(tasks)
+        plans = self._plans(tasks, examples, carried)
         with products(self.precision):
-            Trainer(self, working, examples, view).rehearse()
+            Trainer(self, working, carried, examples, view, plans).rehearse()
 
     @torch.no_grad()
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
@@ -122,9 +160,10 @@ class StackedRuns(Learner):
         return (~self.state.alive[:, 0]).tolist()
 
     def memory_use(self) -> list[dict[str, int]]:
+        kept = [memory for memory, _ in self.kept.values()]
         return [
-            memory_use([{name: tensor[run] for name, tensor in memory.items()} for memory, _ in self.kept.values()])
-            for run in range(self.count)
+            method.memory_use([_of(run, memory) for memory in kept], _of(run, self.carried or {}))
+            for run, method in enumerate(self.methods)
         ]
 
     # What the trainer and the evaluation share
@@ -151,3 +190,8 @@ class StackedRuns(Learner):
         free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 2**33
         each = 256 * task.test.inputs[0].numel() + 16 * self.method.settings.bases
         return max(1, min(len(task.test), free // 8 // (each * self.count)))
+
+
+def _of(run: int, stacked: Memory) -> Memory:
+    """One run's part of a stacked memory."""
+    return {name: tensor[run] for name, tensor in stacked.items()}

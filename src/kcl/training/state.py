@@ -11,6 +11,7 @@ from torch.func import functional_call, vmap
 
 from kcl.cuda import descent, triton_available
 from kcl.methods.method import Memory
+from kcl.nets.flat import Layout
 from kcl.shapes import Float
 from kcl.training.run import running_statistics
 
@@ -27,17 +28,12 @@ class StackedState:
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         template, runs = models[0], len(models)
-        # Large ones first: those are multiples of four, which keeps them aligned for the quick batched products.
-        named = sorted(template.named_parameters(), key=lambda item: -item[1].numel())
-        sizes = [parameter.numel() for _, parameter in named]
-        self.padding = -sum(sizes) % 64
-        device = named[0][1].device
-        self.flat = torch.zeros(runs, sum(sizes) + self.padding, device=device)
+        self.layout = Layout(template)
+        device = next(template.parameters()).device
+        self.flat = torch.zeros(runs, self.layout.size, device=device)
         self.velocity = torch.zeros_like(self.flat)
         self.alive = torch.ones(runs, 1, dtype=torch.bool, device=device)
         self.momentum, self.rate = torch.zeros(runs, 1, device=device), torch.zeros(runs, 1, device=device)
-        self.sizes, self.shapes = sizes, {name: parameter.shape for name, parameter in named}
-        self.trained = [parameter.requires_grad for _, parameter in named]
         for name, stacked in self.parameters().items():
             for run, model in enumerate(models):
                 own = model.get_parameter(name)
@@ -79,10 +75,7 @@ class StackedState:
 
     def parameters(self, flat: Tensor | None = None) -> dict[str, Float[Tensor, "s ..."]]:
         """The parameters by name, as views of the one tensor."""
-        flat = self.flat if flat is None else flat
-        parts = flat.detach().split([*self.sizes, self.padding], dim=1)[: len(self.sizes)]
-        named = zip(parts, self.shapes.items(), strict=True)
-        return {name: part.view(len(flat), *shape) for part, (name, shape) in named}
+        return self.layout.split((self.flat if flat is None else flat).detach())
 
     def restart(self, rates: Sequence[float], momenta: Sequence[float]) -> None:
         """Begin the optimiser anew for a task."""

@@ -6,15 +6,19 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map
 
 from kcl.benchmarks.task import Task, View
 from kcl.cuda.convolution import deferred_weights
-from kcl.methods.method import Memory, Method
-from kcl.shapes import Int
+from kcl.functional.noise import Noise
+from kcl.methods.episodic import recall
+from kcl.methods.method import Memory, Method, Plan, Recalled
+from kcl.shapes import Float, Int
 from kcl.training.graph import GraphedStep, Watcher
 from kcl.training.noise import Recorder, Replay, Request, Source, merge
 from kcl.training.run import OnStep, batch_order, batch_sizes, learning_rate
@@ -48,28 +52,54 @@ class EpochExamples:
         self.length = len(positions[0])
         self.shape, self.dtype = tasks[0].train.inputs.shape[1:], tasks[0].train.inputs.dtype
 
+    def orders(self, run: int) -> list[np.ndarray]:
+        """The order of every epoch of a run."""
+        epochs, seed, index = self.learner.method.settings.epochs, self.learner.seeds[run], self.tasks[run].index
+        return [batch_order(seed, index, epoch, self.positions[run]) for epoch in range(epochs)]
+
     def in_order(self, epoch: int) -> tuple[Tensor, Int[Tensor, "s n"]]:
         learner, inputs, labels = self.learner, [], []
         stored = learner.stored(self.tasks[0].train.inputs)
         for seed, task, positions in zip(learner.seeds, self.tasks, self.positions, strict=True):
-            order = torch.from_numpy(batch_order(seed, task.index, epoch, positions))
-            inputs.append(task.view.to(learner.device).move(stored[task.train.rows[order].to(learner.device)]))
-            labels.append(task.train.labels[order])
-        return torch.stack(inputs), torch.stack(labels).to(learner.device)
+            order = torch.from_numpy(batch_order(seed, task.index, epoch, positions)).to(learner.device)
+            here = task.to(learner.device, stored)
+            inputs.append(here.moved(order))
+            labels.append(here.train.labels[order])
+        return torch.stack(inputs), torch.stack(labels)
+
+    def places(self, run: int, plan: Plan) -> np.ndarray:
+        """Where a plan's samples are: in a slot, or after the slots in this task's samples as an epoch orders them."""
+        slots, per_epoch, parts = len(plan.kept), len(plan.places) // self.learner.method.settings.epochs, []
+        for epoch, order in enumerate(self.orders(run)):
+            places = plan.places[epoch * per_epoch : (epoch + 1) * per_epoch]
+            rank = np.empty(int(order.max()) + 1, dtype=np.int64)
+            rank[order] = np.arange(len(order))
+            parts.append(np.where(places < slots, places, slots + rank[np.maximum(places - slots, 0)]))
+        return np.concatenate(parts)
 
 
 class Trainer:
     """Tensors that stay where they are from task to task, and the step over them, captured once."""
 
-    def __init__(self, learner: Stack, working: Memory, examples: EpochExamples, view: View) -> None:
+    def __init__(
+        self,
+        learner: Stack,
+        working: Memory,
+        carried: Memory,
+        examples: EpochExamples,
+        view: View,
+        plans: Sequence[Plan] | None,
+    ) -> None:
         self.learner, self.state, self.view = learner, learner.state, view
         self.memory = {name: tensor.clone() for name, tensor in working.items()}
+        self.carried = carried
         settings = learner.method.settings
         self.length, self.batch, self.epochs = examples.length, settings.batch_size, settings.epochs
         self.inputs, self.labels = examples.in_order(0)
         self.cursor = torch.zeros(1, dtype=torch.int64, device=learner.device)
         self.plan = batch_sizes(learner.models[0], self.length, self.batch)
         self.steps = self.epochs * len(self.plan)
+        self.recalls = self._recalls(examples, plans)
         self.done = torch.zeros(1, dtype=torch.int64, device=learner.device)
         self.losses = torch.zeros(self.steps, learner.count, device=learner.device)
         self.requests = {size: self._requests(size) for size in set(self.plan)}
@@ -78,23 +108,34 @@ class Trainer:
         self.compiled: dict[int, Callable[..., Tensor]] = {}
         self.sources: dict[int, Source] = {}
 
-    def suits(self, working: Memory, examples: EpochExamples, view: View) -> bool:
+    def suits(self, working: Memory, examples: EpochExamples, view: View, plans: Sequence[Plan] | None) -> bool:
         """Whether another task has the shapes this trainer was made for."""
         shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in working.items()}
+        recalled = [] if plans is None or plans[0].places.shape[1] == 0 else [plans[0].places.shape[1]]
         return (
             shapes == {name: (tensor.shape, tensor.dtype) for name, tensor in self.memory.items()}
             and (examples.length, examples.shape, examples.dtype)
             == (self.length, self.inputs.shape[2:], self.inputs.dtype)
             and (view.mean, view.std) == (self.view.mean, self.view.std)
+            and recalled == [places.shape[2] for places in self.recalls[:1]]
         )
 
     def rehearse(self) -> None:
         self._renew_noise(0)
         self._step(self.plan[0])
 
-    def train(self, index: int, working: Memory, examples: EpochExamples, on_step: OnStep) -> None:
+    def train(
+        self,
+        index: int,
+        working: Memory,
+        examples: EpochExamples,
+        plans: Sequence[Plan] | None,
+        on_step: OnStep,
+    ) -> None:
         for name, tensor in working.items():
             self.memory[name].copy_(tensor)
+        for tensor, planned in zip(self.recalls, self._recalls(examples, plans), strict=True):
+            tensor.copy_(planned)
         settings = [method.settings for method in self.learner.methods]
         self.state.restart([learning_rate(own, index) for own in settings], [own.momentum for own in settings])
         self._renew_noise(index)
@@ -110,12 +151,21 @@ class Trainer:
                 watcher.one_more()
         watcher.finish()
 
+    def _recalls(self, examples: EpochExamples, plans: Sequence[Plan] | None) -> list[Tensor]:
+        """Places and weights of what is recalled (steps × s × m), or nothing."""
+        if plans is None or plans[0].places.shape[1] == 0:
+            return []
+        places = np.stack([examples.places(run, plan) for run, plan in enumerate(plans)], axis=1)
+        weights = np.stack([plan.weights for plan in plans], axis=1)
+        return [torch.from_numpy(array).to(self.learner.device) for array in (places, weights)]
+
     def _run_step(self, size: int) -> None:
         if self.learner.device.type != "cuda":
             self._step(size)
             return
         if size not in self.graphs:
-            changed = [*self.state.changed(), self.cursor, self.done, *self.sources[size].changes]
+            changed = [*self.state.changed(), *self.carried.values(), self.cursor, self.done]
+            changed += self.sources[size].changes
             self.graphs[size] = GraphedStep(lambda: self._step(size), changed)
         self.graphs[size]()
 
@@ -137,51 +187,91 @@ class Trainer:
         """Everything a step over `size` samples reads and changes."""
         source, places = self.sources[size], torch.arange(size, device=self.learner.device)
         epoch = [self.inputs, self.labels, places, self.cursor, self.done, self.losses]
-        return self.state.optimiser(), self.state.running, self.state.buffers, self.memory, epoch, source.drawn
+        kept = self.memory, self.carried, self.recalls
+        return self.state.optimiser(), self.state.running, self.state.buffers, kept, epoch, source.drawn
 
     def _advance(
         self,
         optimiser: list[Tensor],
         running: list[Tensor],
         buffers: dict[str, Tensor],
-        memory: Memory,
+        kept: tuple[Memory, Memory, list[Tensor]],
         epoch: list[Tensor],
         drawn: list[Tensor],
     ) -> None:
         """The step, once its noise is drawn. A function of its arguments alone, so that it can be traced."""
         inputs, labels, places, cursor, done, losses = epoch
+        memory, carried, recalls = kept
         before = [flat.clone() for flat in running]
         batch = inputs.index_select(1, cursor + places), labels.index_select(1, cursor + places)
+        recalled = self._recall(memory, carried, [planned.index_select(0, done)[0] for planned in recalls], epoch)
+        layout = self.state.layout
         with torch.enable_grad(), deferred_weights(not self.learner.compiled):
             parameters = self.state.parameters(optimiser[0])
-            for leaf, trained in zip(parameters.values(), self.state.trained, strict=True):
+            for leaf, trained in zip(parameters.values(), layout.trained, strict=True):
                 leaf.requires_grad_(trained)
             state = parameters | buffers | self.state.statistics(running)
-            values = over_runs(self.learner.models[0], self._loss, state, memory, *batch, drawn)
-            leaves = [leaf for leaf in parameters.values() if leaf.requires_grad]
-            found = iter(torch.autograd.grad(values.sum(), leaves, allow_unused=True, materialize_grads=True))
-        gradients = [next(found) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in parameters.values()]
-        gradients.append(values.new_zeros(len(values), self.state.padding))
-        gradient = torch.cat([part.reshape(len(part), -1) for part in gradients], dim=1)
-        descend(optimiser, values.detach(), gradient, self.learner.compiled)
+            values = over_runs(self.learner.models[0], self._losses, state, memory, *batch, recalled, drawn)
+            leaves, several = [leaf for leaf in parameters.values() if leaf.requires_grad], values.shape[1] > 1
+            found = [
+                iter(torch.autograd.grad(loss.sum(), leaves, None, several, allow_unused=True, materialize_grads=True))
+                for loss in values.unbind(1)
+            ]
+        gradients = []
+        for own in found:
+            parts = [next(own) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in parameters.values()]
+            parts.append(values.new_zeros(len(values), layout.padding))
+            gradients.append(torch.cat([part.reshape(len(part), -1) for part in parts], dim=1))
+        values, gradient, changed = values.detach(), gradients[0], dict[str, Tensor]()
+        if self.learner.method.steers:
+            steer = vmap(self.learner.method.direction)
+            gradient, changed = steer(optimiser[0], torch.stack(gradients, dim=1), carried)
+        descend(optimiser, values.sum(1), gradient, self.learner.compiled)
+        alive = optimiser[2]
+        for name, after in changed.items():
+            carried[name].copy_(torch.where(_beside(alive, after), after, carried[name]))
         for flat, was, owner in zip(running, before, self.state.owners, strict=True):
-            flat.copy_(torch.where(optimiser[2][:, 0][owner], flat, was))
-        losses.index_copy_(0, done, values.detach()[None])
+            flat.copy_(torch.where(alive[:, 0][owner], flat, was))
+        losses.index_copy_(0, done, values[None, :, 0])
         cursor.add_(len(places))
         done.add_(1)
 
-    def _loss(self, model: nn.Module, memory: Memory, inputs: Tensor, labels: Tensor, drawn: list[Tensor]) -> Tensor:
-        return self.learner.method.loss(model, memory, self.view.scale(inputs), labels, Replay(drawn))
+    def _recall(
+        self, memory: Memory, carried: Memory, planned: Sequence[Tensor], epoch: Sequence[Tensor]
+    ) -> list[Recalled]:
+        """What every run recalls in a step, as stored; `planned`: places and weights (s × m), or nothing."""
+        if not planned:
+            return []
+        places, weights = planned
+        own = (places - carried["inputs"].shape[1]).clamp_min(0)
+        runs = torch.arange(len(own), device=own.device)[:, None]
+        inputs, labels = epoch[0][runs, own], epoch[1][runs, own]
+        return [vmap(recall)(carried, places, weights, inputs, labels, memory["classes"])]
+
+    def _losses(
+        self,
+        model: nn.Module,
+        memory: Memory,
+        inputs: Tensor,
+        labels: Tensor,
+        recalled: list[Recalled],
+        drawn: list[Tensor] | Noise,
+    ) -> Float[Tensor, " l"]:
+        """All losses of a step of one run."""
+        noise = Replay(drawn) if isinstance(drawn, list) else drawn
+        scaled = recalled[0]._replace(inputs=self.view.scale(recalled[0].inputs)) if recalled else None
+        losses = self.learner.method.losses(model, memory, self.view.scale(inputs), labels, scaled, noise)
+        return torch.stack(losses)
 
     def _requests(self, size: int) -> list[Request]:
         """What a step over `size` samples asks of the noise: seen in a dry pass over a copy of each model."""
         asked = []
         for run, model in enumerate(self.learner.models):
             recorder = Recorder(self.learner.device)
-            memory = {name: tensor[run] for name, tensor in self.memory.items()}
-            inputs = self.view.scale(self.inputs[run, :size])
+            memory, recalled = tree_map(lambda tensor, run=run: tensor[run], (self.memory, self._first_recalled()))
+            batch = self.inputs[run, :size], self.labels[run, :size]
             with torch.no_grad():
-                self.learner.method.loss(copy.deepcopy(model), memory, inputs, self.labels[run, :size], recorder)
+                self._losses(copy.deepcopy(model), memory, *batch, recalled, recorder)
             asked.append(recorder.requests)
         return merge(asked)
 
@@ -193,11 +283,17 @@ class Trainer:
         batch = self.inputs[:, :size], self.labels[:, :size]
         try:
             with torch.no_grad():
-                over_runs(self.learner.models[0], self._loss, state, self.memory, *batch, drawn)
+                over_runs(
+                    self.learner.models[0], self._losses, state, self.memory, *batch, self._first_recalled(), drawn
+                )
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             raise CannotStack(f"the model cannot be vmapped ({str(error).splitlines()[0][:120]})") from error
+
+    def _first_recalled(self) -> list[Recalled]:
+        planned = [tensor[0] for tensor in self.recalls]
+        return self._recall(self.memory, self.carried, planned, [self.inputs, self.labels])
 
     def _renew_noise(self, index: int) -> None:
         """The noise of a new task. Batches of both sizes draw from one sequence of steps."""
@@ -209,3 +305,8 @@ class Trainer:
                 self.sources[size].renew(source)
             else:
                 self.sources[size] = source
+
+
+def _beside(alive: Tensor, tensor: Tensor) -> Tensor:
+    """Which runs are alive (s × 1), shaped to choose between tensors like `tensor` (s × …)."""
+    return alive.view(-1, *[1] * (tensor.ndim - 1))

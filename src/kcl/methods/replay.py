@@ -1,0 +1,89 @@
+"""ER-Reservoir: every batch is joined by samples from a reservoir of everything seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kcl.benchmarks.task import Task
+from kcl.functional.noise import Noise
+from kcl.methods.episodic import EpisodicMethod, random_subsets
+from kcl.methods.method import Memory, Plan, Recalled
+from kcl.methods.sgd import LinearModel, sliced_cross_entropy
+from kcl.shapes import Float, Int
+
+
+class ReservoirReplay(EpisodicMethod):
+    """Chaudhry et al., "On tiny episodic memories in continual learning", 2019: experience replay with reservoir
+    sampling (Vitter, "Random sampling with a reservoir", 1985, algorithm R).
+
+    The reservoir has `memory_per_class` slots for every class of every task. Sample number i of the stream, from 0,
+    takes slot i while slots are free; later it takes slot j drawn uniformly from 0 … i if j is a slot, and is passed
+    over if not. So at any time every sample seen so far is held with the same probability. (The code behind the
+    published numbers draws j from 0 … i − 1, which favours later samples a little; ours is algorithm R.) Samples are
+    offered once, in the first epoch, after the step that learned from them.
+
+    A step minimises the mean cross-entropy over its batch and `recalled_per_step` samples of the reservoir, drawn
+    without repetition, or all of them where there are fewer: in the first step of the stream there are none. Batch
+    and recalled samples are one pass, as in that code: where there is BatchNorm its statistics are over both.
+    """
+
+    name = "er-reservoir"
+    summary = "experience replay: every batch is joined by samples from a reservoir of all that was seen"
+    keeps = "memory_per_class samples per class and task, from all that was seen"
+
+    def plan(
+        self,
+        carried: Memory,
+        task: Task,
+        orders: Sequence[np.ndarray],
+        sizes: Sequence[int],
+        rng: np.random.Generator,
+    ) -> Plan:
+        self.check_stored(carried, task)
+        slots, seen, offered = self.slots, int(carried["seen"]), orders[0]
+        targets = reservoir_slots(slots, seen, len(offered), rng)
+        ends = np.cumsum(sizes)
+        before = np.concatenate([ends - sizes, np.full((len(orders) - 1) * len(sizes), len(offered))])
+        held = np.minimum(seen + before, slots)
+        chosen, weights = random_subsets(held, min(self.settings.recalled_per_step, slots), rng)
+        places, holder = np.empty_like(chosen), np.arange(slots)
+        for step, start in enumerate(before):
+            places[step] = (
+                holder[chosen[step]] if held[step] else slots + np.resize(offered[: sizes[0]], chosen.shape[1])
+            )
+            if step < len(sizes):
+                end = ends[step]
+                taken = np.flatnonzero(targets[start:end] < slots) + start
+                holder[targets[taken]] = slots + offered[taken]  # of two in one slot the later stays
+        holder[min(seen + len(offered), slots) :] = -1
+        return Plan(places, weights, holder)
+
+    def losses(
+        self,
+        model: LinearModel,
+        memory: Memory,
+        inputs: Float[Tensor, "n ..."],
+        labels: Int[Tensor, " n"],
+        recalled: Recalled | None,
+        noise: Noise,
+    ) -> tuple[Float[Tensor, ""], ...]:
+        assert recalled is not None  # noqa: S101 - every step is planned
+        classes = memory["classes"]
+        everything = torch.arange(self.class_count, device=classes.device)
+        allowed = (everything[:, None] == classes).any(1).expand(len(inputs), -1)
+        scores = model.output(model.backbone(torch.cat([inputs, recalled.inputs]), noise))
+        losses = sliced_cross_entropy(
+            scores, torch.cat([classes[labels], recalled.classes]), torch.cat([allowed, recalled.allowed])
+        )
+        weights = torch.cat([losses.new_ones(len(inputs)), recalled.weights])
+        return ((weights * losses).sum() / weights.sum(),)
+
+
+def reservoir_slots(slots: int, seen: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Where algorithm R puts the next `count` samples after `seen`; a number of `slots` or more: nowhere."""
+    number = seen + np.arange(count)
+    return np.where(number < slots, number, rng.integers(0, number + 1))

@@ -1,0 +1,198 @@
+"""EWC against formulas: linear-Gaussian models, where its Fisher and its solution are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from kcl.benchmarks.arrays import ArrayStream
+from kcl.methods.ewc import ElasticWeightConsolidation, anchored
+from kcl.methods.sgd import LinearModel, NaiveSGD
+from kcl.nets.backbone import ModuleBackbone
+from kcl.nets.flat import Layout
+from kcl.settings import Settings
+from kcl.training.run import Run
+
+
+def _carried(size: int, strength: float) -> dict[str, torch.Tensor]:
+    zeros = torch.zeros(size, dtype=torch.float64)
+    return {"importance": zeros, "pull": zeros, "offset": zeros.sum(), "strength": zeros.sum() + strength}
+
+
+@pytest.fixture
+def classic() -> ElasticWeightConsolidation:
+    return ElasticWeightConsolidation(Settings(ewc_fisher="classic", dropout=0.0), class_count=2)
+
+
+class TestPenalty:
+    def test_is_the_sum_of_the_tasks_parabolas(self, classic: ElasticWeightConsolidation, draw64: Any) -> None:
+        fishers, anchors, weights = draw64.uniform(3, 6), draw64.normal(3, 6), draw64.normal(6)
+        carried = _carried(6, 0.7)
+        for fisher, anchor in zip(fishers, anchors, strict=True):
+            carried = anchored(carried, fisher, anchor, add=True)
+        expected = 0.7 * (fishers * (weights - anchors) ** 2).sum()
+        torch.testing.assert_close(classic.penalty(weights, carried), expected)
+        assert expected > 0.1
+
+    def test_enters_as_its_gradient(self, classic: ElasticWeightConsolidation, draw64: Any) -> None:
+        carried = anchored(_carried(6, 0.7), draw64.uniform(6), draw64.normal(6), add=True)
+        carried = anchored(carried, draw64.uniform(6), draw64.normal(6), add=True)
+        weights, gradient = draw64.normal(6).requires_grad_(), draw64.normal(6)
+        (slope,) = torch.autograd.grad(classic.penalty(weights, carried), weights)
+        followed, changed = classic.direction(weights.detach(), gradient[None], carried)
+        torch.testing.assert_close(followed, gradient + slope)
+        assert changed == {}
+        assert slope.abs().min() > 1e-3
+
+    def test_is_nothing_before_the_first_task_ended(self, classic: ElasticWeightConsolidation, draw64: Any) -> None:
+        weights, gradient, carried = draw64.normal(6), draw64.normal(6), _carried(6, 0.7)
+        assert classic.penalty(weights, carried) == 0.0
+        assert torch.equal(classic.direction(weights, gradient[None], carried)[0], gradient)
+
+
+class TestLinearGaussian:
+    """y = w·x + ε, ε ~ N(0, 1): the Fisher of n samples is XᵀX, diagonal where the inputs' columns are orthogonal.
+
+    There the penalty ½ Σ F (w − w₁)² is what task 1 loses, so that EWC with λ = ½ ends where both tasks together end.
+    """
+
+    def test_ends_where_both_tasks_together_end(self, classic: ElasticWeightConsolidation, draw64: Any) -> None:
+        first = torch.linalg.qr(draw64.normal(20, 4)).Q * torch.tensor([3.0, 1.0, 0.3, 2.0])
+        second, truth = draw64.normal(15, 4), draw64.normal(4)
+        one, two = first @ truth + draw64.normal(20), second @ truth + draw64.normal(15)
+        weights = torch.linalg.lstsq(first, one[:, None]).solution[:, 0]
+        fisher = (first.T @ first).diagonal()
+        carried, lost = anchored(_carried(4, 0.5), fisher, weights, add=True), weights + draw64.normal(4)
+
+        def loss(w: torch.Tensor) -> torch.Tensor:
+            return 0.5 * (first @ w - one).square().sum()
+
+        torch.testing.assert_close(classic.penalty(lost, carried), loss(lost) - loss(weights))
+        for _ in range(4000):
+            gradient = second.T @ (second @ weights - two)
+            weights = weights - 0.01 * classic.direction(weights, gradient[None], carried)[0]
+        both = torch.linalg.lstsq(torch.cat([first, second]), torch.cat([one, two])[:, None]).solution[:, 0]
+        alone = torch.linalg.lstsq(second, two[:, None]).solution[:, 0]
+        torch.testing.assert_close(weights, both)
+        assert (both - alone).abs().max() > 0.05
+
+    def test_the_running_fisher_is_the_recurrence_on_known_gradients(self, draw64: Any) -> None:
+        """25 steps of g = (w·x − y) x: two full windows enter, the third does not."""
+        method = ElasticWeightConsolidation(Settings(ewc_fisher="running", ewc_window=10), class_count=2)
+        zeros = torch.zeros(3, dtype=torch.float64)
+        carried = _carried(3, 1.0) | {
+            "fisher": zeros, "window": zeros, "steps": torch.tensor(0), "decay": torch.tensor(0.8, dtype=torch.float64)
+        }  # fmt: skip
+        weights, inputs, targets = draw64.normal(3), draw64.normal(25, 3), draw64.normal(25)
+        gradients = (inputs @ weights - targets)[:, None] * inputs
+        for gradient in gradients:
+            followed, changed = method.direction(weights, gradient[None], carried)
+            torch.testing.assert_close(followed, gradient)
+            carried |= changed
+        means = [gradients[start : start + 10].square().mean(0) for start in (0, 10)]
+        torch.testing.assert_close(carried["fisher"], 0.8 * means[1] + 0.2 * 0.8 * means[0])
+        torch.testing.assert_close(carried["window"], gradients[20:].square().sum(0))
+        assert carried["steps"] == 25
+
+
+@pytest.fixture
+def stream(draw: Any) -> ArrayStream:
+    """Two tasks on the same two classes: the first turns on input 0, the second on input 3."""
+    tasks = []
+    for column in (0, 3):
+        inputs = draw.normal(300, 4)
+        tasks.append((inputs, (inputs[:, column] > 0).long()))
+    return ArrayStream(tasks, tasks)
+
+
+def _run(fisher: str, strength: float, **settings: Any) -> Run:
+    made = Settings(
+        ewc_fisher=fisher, ewc_strength=strength, lr=0.05, lr_decay=1.0, momentum=0.0, dropout=0.0, **settings
+    )
+    return Run(ElasticWeightConsolidation(made, 2), lambda: ModuleBackbone(torch.nn.Identity(), (4,)), 0)
+
+
+@pytest.mark.parametrize("fisher", ["running", "classic"])
+class TestInARun:
+    def test_the_penalty_is_not_always_zero(self, fisher: str, stream: ArrayStream) -> None:
+        run = _run(fisher, 1.0)
+        run.learn(stream[0])
+        layout = Layout(run.model)
+        assert run.method.penalty(layout.weights(run.model), run.carried) == pytest.approx(0.0, abs=1e-5)
+        assert float(run.carried["importance"].max()) > 0.01
+        assert float(run.carried["importance"].min()) >= 0.0
+        run.learn(stream[1])
+        assert torch.equal(run.carried["pull"] != 0, run.carried["importance"] != 0)
+
+    def test_weights_that_matter_move_less_and_the_first_task_is_kept_better(
+        self, fisher: str, stream: ArrayStream
+    ) -> None:
+        moved, kept = [], []
+        for strength in (0.0, 5.0):
+            run = _run(fisher, strength)
+            run.learn(stream[0])
+            importance = Layout(run.model).split(run.carried["importance"])["output.weight"]
+            before = run.model.output.weight.detach().clone()
+            run.learn(stream[1])
+            change = (run.model.output.weight.detach() - before).abs()
+            most = importance.flatten().topk(2).indices
+            moved.append(float(change.flatten()[most].sum()))
+            kept.append(run.accuracy(stream[0]))
+        assert moved[1] < 0.7 * moved[0]
+        assert kept[1] > kept[0] + 2.0
+
+    def test_without_strength_is_naive(self, fisher: str, stream: ArrayStream) -> None:
+        run = _run(fisher, 0.0)
+        naive = Run(NaiveSGD(run.method.settings, 2), lambda: ModuleBackbone(torch.nn.Identity(), (4,)), 0)
+        for task in stream:
+            run.learn(task)
+            naive.learn(task)
+        torch.testing.assert_close(run.model.state_dict(), naive.model.state_dict(), rtol=1e-5, atol=1e-6)
+
+
+def test_the_running_fisher_is_rescaled_over_all_weights_and_replaces_the_penalty_before(stream: ArrayStream) -> None:
+    run = _run("running", 1.0)
+    for task in stream:
+        run.learn(task)
+        layout = Layout(run.model)
+        weights = torch.cat([part.flatten() for part in layout.split(run.carried["importance"]).values()])
+        assert (float(weights.min()), float(weights.max())) == (0.0, 1.0)
+        fisher = torch.cat([part.flatten() for part in layout.split(run.carried["fisher"]).values()])
+        torch.testing.assert_close(weights, (fisher - fisher.min()) / (fisher.max() - fisher.min()))
+        torch.testing.assert_close(run.carried["pull"], run.carried["importance"] * layout.weights(run.model))
+        assert not run.carried["window"].any()
+        assert run.carried["steps"] == 0
+
+
+def test_the_classic_fisher_is_that_of_softmax_regression(stream: ArrayStream) -> None:
+    run = _run("classic", 1.0, ewc_fisher_samples=300)
+    run.learn(stream[0])
+    model: LinearModel = run.model
+    inputs = stream[0].train.inputs
+    probabilities = torch.softmax(model.output(inputs), 1)
+    spread = probabilities * (1.0 - probabilities)
+    expected = torch.einsum("nk,nj->kj", spread, inputs.square()) / len(inputs)
+    found = Layout(model).split(run.carried["importance"])
+    torch.testing.assert_close(found["output.weight"], expected.detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_the_classic_fisher_counts_only_the_task_s_own_classes(draw: Any) -> None:
+    stream = ArrayStream([(draw.normal(40, 4), torch.arange(40) % 2 + 2 * task) for task in range(2)])
+    settings = Settings(ewc_fisher="classic", lr=0.05, dropout=0.0, ewc_fisher_samples=10)
+    run = Run(ElasticWeightConsolidation(settings, 4), lambda: ModuleBackbone(torch.nn.Identity(), (4,)), 0)
+    run.learn(stream[0])
+    fisher = Layout(run.model).split(run.carried["importance"])["output.bias"]
+    assert (fisher[:2] > 0).all()
+    assert not fisher[2:].any()
+
+
+def test_memory_is_told_in_bytes(stream: ArrayStream) -> None:
+    size = 64  # ten weights, padded
+    for fisher, vectors in (("classic", 2), ("running", 4)):
+        run = _run(fisher, 1.0)
+        run.learn(stream[0])
+        use = run.memory_use()
+        assert use["samples"] == 0
+        assert vectors * 4 * size <= use["bytes"] <= vectors * 4 * size + 50
