@@ -40,7 +40,7 @@ class FirstTasks(Item):
         return made
 
     def figure(self, found: Found) -> Figure:
-        return panels([(cell.column, first_tasks(cell, found)) for cell in self.cells()])
+        return panels([(cell.column, first_tasks(cell, found)) for cell in self.cells()], found)
 
 
 class _Courses(Item):
@@ -93,7 +93,8 @@ class NumberOfTasks(_Courses):
                 ("Split CIFAR-100", courses(cells[:3], found)),
                 ("Split miniImageNet", courses(cells[3:6], found)),
                 ("VRF and RBF, Split CIFAR-100", courses([cells[1], cells[6]], found)),
-            ]
+            ],
+            found,
         )
 
 
@@ -116,5 +117,6 @@ class AllMethods(_Courses):
                 (own[0].column, courses(own, found))
                 for benchmark in THREE
                 if (own := [cell for cell in self.cells() if cell.benchmark == benchmark])
-            ]
+            ],
+            found,
         )

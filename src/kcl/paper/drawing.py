@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kcl.errors import KclError
 from kcl.paper.cell import Cell
 from kcl.paper.item import Found
 from kcl.report import figures
@@ -23,25 +22,36 @@ Panel = tuple[str, Callable[["Axes"], None]]
 """A title, and what draws the panel."""
 
 
-def panels(given: Sequence[Panel]) -> Figure:
-    """Panels side by side, at most four in a row."""
+def panels(given: Sequence[Panel], found: Found) -> Figure:
+    """Panels side by side, at most four in a row, with one legend below where it is the same for all."""
     columns = min(4, len(given))
     lines = -(-len(given) // columns)
     with figures.style():
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(3.6 * columns, 3.1 * lines), layout="constrained")
+        figure = Figure(figsize=(3.6 * columns, 0.5 + 3.1 * lines), layout="constrained")
+        if found.scale.note:
+            figure.suptitle("In miniature, on scikit-learn's digits: not the paper's experiment", fontweight="bold")
         grid = figure.subplots(lines, columns, squeeze=False).flatten()
         for axes, (title, draw) in zip(grid, given, strict=False):
             draw(axes)
             axes.set_title(title, loc="left")
-            if axes.get_legend_handles_labels()[0]:
-                axes.legend(fontsize=7)
         for axes in grid[len(given) :]:
             axes.set_axis_off()
+        _legends(figure, list(grid[: len(given)]))
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
     return figure
+
+
+def _legends(figure: Figure, grid: Sequence[Axes]) -> None:
+    known = [axes.get_legend_handles_labels() for axes in grid]
+    if all(labels == known[0][1] for _, labels in known):
+        if len(known[0][1]) > 1:
+            figure.legend(*known[0], loc="outside lower center", ncols=min(4, len(known[0][1])), fontsize=8)
+        return
+    for axes, (handles, labels) in zip(grid, known, strict=True):
+        axes.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, -0.18), fontsize=7.5)
 
 
 def named(cell: Cell, found: Found) -> Group | None:
@@ -99,11 +109,3 @@ def sweep(
 def _say_if_empty(axes: Axes, drawn: Sequence[object]) -> None:
     if not drawn:
         axes.text(0.5, 0.5, "no finished runs", ha="center", transform=axes.transAxes)
-
-
-def only(cells: Sequence[Cell], **wanted: str) -> Cell:
-    """The one cell with these values."""
-    found = [cell for cell in cells if all(getattr(cell, name) == value for name, value in wanted.items())]
-    if len(found) != 1:
-        raise KclError(f"{len(found)} cells have {wanted}")
-    return found[0]

@@ -58,5 +58,6 @@ class Sweep(Item):
                     sweep(lines(benchmark, values), found, self.axis),
                 )
                 for benchmark, values in self.values.items()
-            ]
+            ],
+            found,
         )
