@@ -146,8 +146,8 @@ class TestSpecialCases:
         assert _facts(run_streams(getattr(runs, engine)(), runs.streams, keeper=keeper)) == _facts(expected)
         assert len(told) == 1
         assert older.name in told[0]
-        newer.write_bytes(b"")
-        older.write_bytes(b"")
+        for path in numbered(tmp_path):
+            path.write_bytes(b"")
         with pytest.raises(KclError, match="delete"):
             keeper.newest()
 
@@ -195,11 +195,10 @@ def test_a_whole_checkpoint_that_does_not_fit_is_refused(
     path = numbered(tmp_path)[-1]
     random = torch.Generator().manual_seed(0)
     refused = []
-    for _ in range(12):
+    for number in range(12):
         saved = checkpoint.read(path)
         _spoil(saved.tensors, how, random)
-        other = tmp_path / "other"
-        other.mkdir(exist_ok=True)
+        other = tmp_path / f"other {number}"
         checkpoint.write(other / path.name, saved)
         try:
             run_streams(getattr(runs, engine)(), runs.streams, keeper=Keeper(other, {}, AT_SIGNALS))

@@ -54,6 +54,7 @@ class Midway:
     noise: RunNoise
     optimizer: torch.optim.SGD
     parameters: list[nn.Parameter]
+    momentum: float
     step: int = 0
 
 
@@ -99,7 +100,7 @@ class Run:
         optimizer = torch.optim.SGD(
             parameters, lr=learning_rate(settings, task.index), momentum=settings.momentum, fused=True
         )
-        midway = self.midway = Midway(noise, optimizer, parameters)
+        midway = self.midway = Midway(noise, optimizer, parameters, settings.momentum)
         if self.go_on is not None:
             self.go_on(midway)
             self.go_on = None

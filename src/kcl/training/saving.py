@@ -16,7 +16,7 @@ from kcl.benchmarks.task import Task
 from kcl.errors import KclError
 from kcl.methods.method import Memory, Method
 from kcl.randomness import numpy_generator
-from kcl.training.checkpoint import Tree, fit, fit_all
+from kcl.training.checkpoint import Tree, fit_all
 from kcl.training.run import Kept, Midway, Run, on
 
 Lessons = Sequence[Task]
@@ -31,13 +31,19 @@ def run_state(run: Run) -> Tree:
         "carried": run.carried or {},
     }
     if run.midway is not None:
-        momentum = {
-            str(place): state["momentum_buffer"]
-            for place, parameter in enumerate(run.midway.parameters)
-            if (state := run.midway.optimizer.state.get(parameter)) and state.get("momentum_buffer") is not None
-        }
-        tree |= {"momentum": momentum, "noise": run.midway.noise.generator.get_state()}
+        tree |= {"momentum": _momentum(run.midway), "noise": run.midway.noise.generator.get_state()}
     return tree
+
+
+def _momentum(midway: Midway) -> Memory:
+    """The momentum of every parameter; zero, which is what none amounts to, for one that no loss has reached yet."""
+    if not midway.momentum:
+        return {}
+    found = (midway.optimizer.state.get(parameter, {}).get("momentum_buffer") for parameter in midway.parameters)
+    return {
+        str(place): torch.zeros_like(parameter) if buffer is None else buffer
+        for place, (parameter, buffer) in enumerate(zip(midway.parameters, found, strict=True))
+    }
 
 
 def restore_run(run: Run, tree: Tree, step: int | None, diverged: bool, lessons: Lessons) -> None:
@@ -53,12 +59,10 @@ def restore_run(run: Run, tree: Tree, step: int | None, diverged: bool, lessons:
     def go_on(midway: Midway) -> None:
         """The task is begun; put back what the steps done have changed."""
         run.model.load_state_dict(weights)
-        for name, buffer in tree.get("momentum", {}).items():
-            if not name.isdecimal() or int(name) >= len(midway.parameters):
-                raise KclError(f"the checkpoint does not fit the run: it has no parameter {name[:20]}")
-            like = midway.parameters[int(name)]
-            held = torch.empty_like(like).copy_(fit(buffer, like, f"momentum/{name}"))
-            midway.optimizer.state[like]["momentum_buffer"] = held
+        momentum = fit_all(tree.get("momentum"), _momentum(midway), "momentum")
+        for place, buffer in momentum.items():
+            parameter = midway.parameters[int(place)]
+            midway.optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(buffer)
         midway.noise.restore(tree.get("noise"))
         midway.step = step or 0
 
