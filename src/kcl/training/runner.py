@@ -63,18 +63,9 @@ def run_streams(
         [join(list(stream), len(stream.class_labels))] if learner.joint else stream for stream in streams
     ]
     journey = _Journey(learner, streams, lessons, keeper or Keeper())
-    journey.resume()
     ledger = journey.ledger
-    with journey.interruptible():
-        journey.test_untrained()
-    for lesson in range(ledger.tested, len(lessons[0])):
-        journey.learn(lesson, on_progress)
-        if all(learner.diverged):
-            break
-        with journey.interruptible():
-            average = journey.test(lesson)
-        on_progress(Progress(lesson, len(lessons[0]), None, average))
-        journey.keeper.after_task(journey.state)
+    with journey.keeper.stop.deferred():
+        journey.go(on_progress)
     seconds, use, fingerprints = ledger.seconds, learner.memory_use(), learner.fingerprints()
     return [
         Outcome(
@@ -105,6 +96,20 @@ class _Journey:
         self.count = len(streams[0])
         self.ledger = Ledger(len(streams), self.count)
 
+    def go(self, on_progress: OnProgress) -> None:
+        """All of the way, or what is left of it."""
+        self.resume()
+        with self.interruptible():
+            self.test_untrained()
+        for lesson in range(self.ledger.tested, len(self.lessons[0])):
+            self.learn(lesson, on_progress)
+            if all(self.learner.diverged):
+                break
+            with self.interruptible():
+                average = self.test(lesson)
+            on_progress(Progress(lesson, len(self.lessons[0]), None, average))
+            self.keeper.after_task(self.state)
+
     def resume(self) -> None:
         """Stand where the newest checkpoint was saved, if there is one."""
         saved = self.keeper.newest()
@@ -122,7 +127,8 @@ class _Journey:
     def interruptible(self) -> Iterator[None]:
         """A test changes nothing, so that a signal may cut it short; what was learned before is saved."""
         try:
-            yield
+            with self.keeper.stop.promptly():
+                yield
         except Interrupted:
             if self.ledger.learned:
                 self.keeper.save(self.state)
@@ -150,14 +156,10 @@ class _Journey:
         def state() -> Saved:
             return self.state(before + time.perf_counter() - begun)
 
-        with self.keeper.stop.deferred():
-            tasks = [own[lesson] for own in self.lessons]
-            self.learner.learn(tasks, report, lambda: self.keeper.after_step(state))
+        tasks = [own[lesson] for own in self.lessons]
+        self.learner.learn(tasks, report, lambda: self.keeper.after_step(state))
         ledger.learning.append(before + time.perf_counter() - begun)
         ledger.learned = lesson + 1
-        if self.keeper.stop.asked is not None:  # it came after the last step
-            self.keeper.save(self.state)
-            self.keeper.stop.check()
 
     def test(self, lesson: int) -> float:
         """A row of the matrix of every run that is alive; their average accuracy."""

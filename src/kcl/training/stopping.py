@@ -25,8 +25,8 @@ def exit_code(interrupt: KeyboardInterrupt) -> int:
 
 
 class Stop:
-    """Whether a signal has come. Where nothing needs care it interrupts at once; while a step is being taken it waits
-    to be asked (`check`).
+    """Whether a signal has come. Where nothing needs care it interrupts at once; while runs are learning it waits to
+    be asked (`check`).
     """
 
     def __init__(self) -> None:
@@ -40,11 +40,21 @@ class Stop:
     @contextmanager
     def deferred(self) -> Iterator[None]:
         """A signal that comes now is only noted."""
-        self._careful = True
+        before, self._careful = self._careful, True
         try:
             yield
         finally:
-            self._careful = False
+            self._careful = before
+
+    @contextmanager
+    def promptly(self) -> Iterator[None]:
+        """Within `deferred`, where nothing needs care again: a signal interrupts at once."""
+        before, self._careful = self._careful, False
+        try:
+            self.check()
+            yield
+        finally:
+            self._careful = before
 
     @contextmanager
     def listening(self) -> Iterator[Stop]:
