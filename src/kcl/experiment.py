@@ -86,6 +86,20 @@ def key_of(record: dict[str, Any]) -> str:
     return json.dumps(fields, sort_keys=True)
 
 
+def merged_settings(path: Path, runs: list[dict[str, Any]], command: str) -> dict[str, Any]:
+    """What settings.json holds when `command` adds its runs to those that are there."""
+    before = results.read_json(path)
+    if not isinstance(before, dict) or before.get("format") != 1 or not isinstance(before.get("runs"), list):
+        raise KclError(f"{path} is not one that this version of kcl wrote; move it away")
+    known = {json.dumps(run, sort_keys=True) for run in before["runs"]}
+    new = [run for run in runs if json.dumps(run, sort_keys=True) not in known]
+    if not new:
+        return before
+    later = before.get("later_commands")
+    later = [*(later if isinstance(later, list) else []), command]
+    return before | {"runs": before["runs"] + new, "later_commands": later}
+
+
 class Folder:
     """The output folder of an experiment. Made, and seen to be writable, before any work is done."""
 
@@ -115,18 +129,9 @@ class Folder:
     def begin(self, specs: Sequence[RunSpec], command: str) -> None:
         """Save the resolved settings of everything asked for, beside those of earlier commands in the same folder."""
         path, runs = self.path / "settings.json", [json.loads(spec.key) for spec in specs]
-        settings: dict[str, Any] = {"format": 1, "command": command, "runs": runs}
+        settings = {"format": 1, "command": command, "runs": runs}
         if path.exists():
-            before = results.read_json(path)
-            if not isinstance(before, dict) or before.get("format") != 1 or not isinstance(before.get("runs"), list):
-                raise KclError(f"{path} is not one that this version of kcl wrote; move it away")
-            known = {json.dumps(run, sort_keys=True) for run in before["runs"]}
-            new = [run for run in runs if json.dumps(run, sort_keys=True) not in known]
-            if not new:
-                return
-            later = before.get("later_commands")
-            later = [*(later if isinstance(later, list) else []), command]
-            settings = before | {"runs": before["runs"] + new, "later_commands": later}
+            settings = merged_settings(path, runs, command)
         results.write_json(path, settings)
 
     def add(self, record: dict[str, Any]) -> None:
