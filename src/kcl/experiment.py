@@ -110,6 +110,8 @@ class Folder:
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=path):
                 pass
+            for draft in path.glob(".settings.json.*.tmp"):  # of a process that was killed
+                draft.unlink()
         except OSError as error:
             raise KclError(f"cannot write to the output folder {path}: {error.strerror or error}") from None
         self.finished: dict[str, dict[str, Any]] = {}

@@ -23,6 +23,7 @@ from kcl.training.checkpoint import Saved, Tree, digest
 from kcl.training.learner import Learner
 from kcl.training.noise import PhiloxSource, Recorder, Replay, Request, RunNoise, SeparateSource, Source, merge
 from kcl.training.run import BetweenSteps, OnStep, batch_sizes, build_model, check_device, on, seen
+from kcl.training.run import answers as highest
 from kcl.training.saving import Lessons, fit_carried, fit_memory, learned, template, whole_number
 from kcl.training.state import CannotStack, StackedState, over_runs, stack_memories
 from kcl.training.trainer import EpochExamples, Trainer
@@ -151,7 +152,7 @@ class StackedRuns(Learner):
 
         def answers(model: nn.Module, memory: Memory, inputs: Tensor, drawn: list[Tensor]) -> Tensor:
             classifier = self.method.classifier(model, memory, Replay(drawn))
-            return self.method.logits(model, classifier, view.scale(inputs)).argmax(-1)
+            return highest(self.method.logits(model, classifier, view.scale(inputs)))
 
         stored, batch = [self.stored(task.test.inputs) for task in tasks], self._evaluation_batch(tasks[0])
         correct = torch.zeros(self.count, dtype=torch.int64, device=self.device)
