@@ -51,11 +51,8 @@ class Begun(NamedTuple):
 def code() -> str:
     """A digest of the code that computes, so that a change without a new version number is seen too."""
     root, found = Path(kcl.__file__).parent, hashlib.sha256()
-    files = [
-        root / "randomness.py",
-        root / "settings.py",
-        *(path for part in COMPUTING for path in root.glob(f"{part}/*.py")),
-    ]
+    folders = [path for part in COMPUTING for path in root.glob(f"{part}/*.*") if path.suffix in (".py", ".cu")]
+    files = [root / "randomness.py", root / "settings.py", *folders]
     for path in sorted(files):
         found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return found.hexdigest()[:12]
@@ -90,7 +87,8 @@ def begun(out: Path, say: Callable[[str], None]) -> list[Begun]:
         if saved is None:
             continue
         runs, made, command = (saved.about.get(name) for name in ("runs", "made with", "command"))
-        if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs) or not isinstance(made, dict):
+        named = isinstance(runs, list) and runs and all(isinstance(run, dict) for run in runs)
+        if not named or not isinstance(runs, list) or not isinstance(made, dict):
             raise KclError(
                 f"{folder} holds a checkpoint that does not say of which runs it is; delete it to begin anew"
             )
@@ -103,8 +101,8 @@ def check_made_with(group: Begun, now: Mapping[str, Any], force: bool, say: Call
     before = group.made_with.get("device")
     if before != now["device"]:
         raise KclError(
-            f"{group.folder} was saved on the device {str(before)[:20]!r} and this is {now['device']!r}; "
-            f"go on with --device {str(before)[:20]}, or delete that folder to begin its runs anew"
+            f"{group.folder} was saved on the device {_shown(before)} and this is {now['device']!r}; "
+            f"go on with --device {_shown(before)}, or delete that folder to begin its runs anew"
         )
     changed = _changes(group.made_with, now)
     if changed and not force:
@@ -146,5 +144,10 @@ def _differing(one: Mapping[str, Any], two: Mapping[str, Any]) -> list[str]:
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     names: Iterable[str] = (name for name in dict.fromkeys((*now, *before)) if before.get(name) != now.get(name))
-    told = [f"{name[:40]} was {str(before.get(name))[:60]} and is {str(now.get(name))[:60]}" for name in names]
-    return "; ".join(told[:5]) or ""
+    told = [f"{_shown(name)} was {_shown(before.get(name))} and is {_shown(now.get(name))}" for name in names]
+    return "; ".join(told[:5])
+
+
+def _shown(value: Any) -> str:
+    """What a file says, in a message: short, and nothing that a terminal could take for a command."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(value)[:60])

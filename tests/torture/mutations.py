@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from kcl import results
+from kcl import results, resuming
 from kcl.benchmarks.mnist import PermutedPixels
 from kcl.data import idx, pickles, prepared
 from kcl.data.dataset import Dataset
@@ -136,6 +136,7 @@ def _torture(form: Format, count: int, seed: int) -> Found:
     randomness, refused, slowest = random.Random(seed), 0, 0.0
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / form.name
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(form.whole)
         form.read(path)  # the whole file is read, and everything it needs is imported
         before = _peak()
@@ -152,7 +153,7 @@ def _torture(form: Format, count: int, seed: int) -> Found:
                     refused += 1
                     told = str(error)
                 except BaseException as error:
-                    kept = Path(tempfile.gettempdir()) / f"mutation-{seed}-{number}-{form.name}"
+                    kept = Path(tempfile.gettempdir()) / f"mutation-{seed}-{number}-{path.name}"
                     kept.write_bytes(path.read_bytes())
                     raise AssertionError(f"{number}: {type(error).__name__}: {str(error)[:300]}; see {kept}") from error
                 took = time.perf_counter() - begun
@@ -240,6 +241,9 @@ def _learner() -> tuple[SeparateRuns, list[PermutedPixels]]:
 def _checkpoint() -> Format:
     """A run in its second task; to read it is to stand where it stood."""
     stop, left = Stop(), [9]
+    made_with = resuming.made_with(torch.device("cpu"), "cpu", "tf32")
+    run = {"benchmark": "permuted-digits", "seed": 0, "settings": Settings().to_dict()}
+    about = {"runs": [run], "made with": made_with, "command": "kcl run permuted-digits"}
 
     def watch(_: Any) -> None:
         left[0] -= 1
@@ -249,11 +253,15 @@ def _checkpoint() -> Format:
     with tempfile.TemporaryDirectory() as folder:
         every = Every(seconds=1e9, thrifty=False)
         with contextlib.suppress(Interrupted):
-            run_streams(*_learner(), watch, Keeper(Path(folder), {"runs": [{}]}, every, stop))
+            run_streams(*_learner(), watch, Keeper(Path(folder), about, every, stop))
         whole = sorted(Path(folder).iterdir())[-1].read_bytes()
 
     def read(path: Path) -> None:
         saved = checkpoint.read(path)
+        [group] = resuming.begun(path.parents[2], lambda _: None)
+        resuming.check_made_with(group, made_with, False, lambda _: None)
+        if json.dumps(run, sort_keys=True) not in group.keys:
+            resuming.refuse_others([group], [run])
         stop = Stop()
         stop.asked = 15  # stop after one step
         keeper = Keeper(stop=stop)
@@ -261,7 +269,7 @@ def _checkpoint() -> Format:
             keeper.newest = lambda: saved  # type: ignore[method-assign]
             run_streams(*_learner(), keeper=keeper)
 
-    return Format(whole, "00000001.safetensors", read)
+    return Format(whole, "checkpoints/group/00000001.safetensors", read)
 
 
 def _results() -> Format:

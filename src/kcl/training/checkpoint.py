@@ -76,7 +76,7 @@ def _verify(path: Path) -> dict[str, Any]:
         if not 0 < length <= min(LONGEST_HEADER, size - 8) or size > LARGEST:
             raise ValueError("it has no header, or it is too large")
         header = file.read(length)
-        metadata = json.loads(header)["__metadata__"]
+        metadata = json.loads(header.decode())["__metadata__"]
         if metadata["format"] != FORMAT:
             raise ValueError(f"its format is {str(metadata['format'])[:40]!r}, this version of kcl reads {FORMAT!r}")
         plain = bytearray(start + header)

@@ -63,7 +63,8 @@ class Stop:
         try:
             for name in SIGNALS:
                 number = getattr(signal, name)
-                before[number] = signal.signal(number, self._note)
+                if signal.getsignal(number) is not signal.SIG_IGN:  # whoever started us wants it ignored
+                    before[number] = signal.signal(number, self._note)
         except ValueError:
             pass
         try:
