@@ -1,4 +1,4 @@
-"""The core imports where only PyTorch and NumPy are installed."""
+"""The core imports where only PyTorch, NumPy and safetensors are installed."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import sys
 HEAVY = ("pooch", "tqdm", "sklearn", "matplotlib", "PIL", "jaxtyping", "beartype", "triton", "torchvision")
 
 
-def test_the_core_imports_with_torch_and_numpy_alone() -> None:
+def test_the_core_imports_with_torch_numpy_and_safetensors_alone() -> None:
     blocked = "\n".join(f"sys.modules[{name!r}] = None" for name in HEAVY)
     code = f"import sys\n{blocked}\nimport kcl, kcl.cli\nkcl.cli.main(['list', 'kernels'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)

@@ -12,19 +12,19 @@ from typing import NoReturn
 
 import torch
 
-from kcl import __version__, bench, data_commands, paper_options, run_options
+from kcl import __version__, bench, checkpoint_options, data_commands, paper_options, run_options
 from kcl.benchmarks.catalogue import BENCHMARKS
 from kcl.cuda.precision import PRECISIONS
 from kcl.demo import demo_specs
 from kcl.errors import KclError
 from kcl.experiment import Experiment, Folder, RunSpec, choose_device, choose_threads, device_name
+from kcl.locking import locked
 from kcl.methods.recipes import METHODS
 from kcl.progress import make_display
 from kcl.report import figures, page, tables
 from kcl.results import read, write_json
 from kcl.settings import BACKBONES, KERNELS
-
-INTERRUPTED = 130
+from kcl.training.stopping import Stop, exit_code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,9 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KclError as error:
         print(f"kcl: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as signal:
         print("kcl: stopped", file=sys.stderr)
-        return INTERRUPTED
+        return exit_code(signal)
     except (MemoryError, torch.OutOfMemoryError) as error:
         print(f"kcl: out of memory: {_first_line(error)}; try smaller settings or --runs-at-once", file=sys.stderr)
         return 2
@@ -103,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
                              help="on a GPU, fuse the step with PyTorch's compiler (default: if long)")  # fmt: skip
         command.add_argument("--precision", choices=tuple(PRECISIONS), default="tf32",
                              help="what a GPU may compute in (default: tf32); see docs/performance.md")  # fmt: skip
+        checkpoint_options.add_options(command)
         command.add_argument("--quiet", action="store_true", help="no progress, no table; errors only")
 
     data_commands.add_commands(commands.add_parser("data", help="find, fetch, verify and prepare data"))
@@ -160,38 +161,42 @@ def _demo(options: argparse.Namespace) -> int:
 def _execute(
     specs: list[RunSpec], out: Path, options: argparse.Namespace, resume: bool, show: bool = True
 ) -> list[dict[str, object]]:
-    """Do the runs, show the table if asked to. After Ctrl-C: what is finished stays, and how to go on is said."""
+    """Do the runs, show the table if asked to. After a signal: what is finished stays, and how to go on is said."""
     if options.runs_at_once is not None and options.runs_at_once < 1:
         raise KclError(f"--runs-at-once must be at least 1, not {options.runs_at_once}")
     torch.set_num_threads(choose_threads(options.threads))
     display = make_display(options.quiet)
     device = choose_device(options.device)
-    experiment = Experiment(
-        specs,
-        options.command_line,
-        options.data_dir,
-        device,
-        options.runs_at_once,
-        {"auto": None, "on": True, "off": False}[options.compile],
-        options.precision,
-        display.say,
-    )
-    folder = Folder(out, resume, display.say)
-    reused = len(specs) - len(experiment.pending(folder))
-    if reused:
-        display.say(f"{reused} of {len(specs)} runs are finished in {folder.results} and are not done again")
-    try:
-        experiment.execute(folder, display.watch, display.say)
-    except KeyboardInterrupt:
-        display.close()
-        folder.reload()
-        done = len(experiment.records(folder))
-        again = options.command_line + ("" if resume else " --resume")
-        print(f"kcl: stopped; {done} of {len(specs)} runs are finished and kept in {out}; to go on: {again}",
-              file=sys.stderr)  # fmt: skip
-        raise SystemExit(INTERRUPTED) from None
-    finally:
-        display.close()
+    stop = Stop()
+    saving = checkpoint_options.saving(options, resume, stop)
+    with stop.listening():
+        experiment = Experiment(
+            specs,
+            options.command_line,
+            options.data_dir,
+            device,
+            options.runs_at_once,
+            {"auto": None, "on": True, "off": False}[options.compile],
+            options.precision,
+            display.say,
+        )
+        with locked(out):
+            folder = Folder(out, resume, display.say)
+            reused = len(specs) - len(experiment.pending(folder))
+            if reused:
+                display.say(f"{reused} of {len(specs)} runs are finished in {folder.results} and are not done again")
+            try:
+                experiment.execute(folder, display.watch, display.say, saving)
+            except KeyboardInterrupt as signal:
+                display.close()
+                folder.reload()
+                done = len(experiment.records(folder))
+                again = options.command_line + ("" if resume else " --resume")
+                print(f"kcl: stopped; {done} of {len(specs)} runs are finished and kept in {out}; to go on: {again}",
+                      file=sys.stderr)  # fmt: skip
+                raise SystemExit(exit_code(signal)) from None
+            finally:
+                display.close()
     records = experiment.records(folder)
     if show and not options.quiet:
         print(tables.text(records))

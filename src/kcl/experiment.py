@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 
 import kcl
-from kcl import results
+from kcl import results, resuming
 from kcl.benchmarks.catalogue import find_benchmark
 from kcl.benchmarks.joint import join
 from kcl.benchmarks.split import Ways
@@ -26,7 +27,9 @@ from kcl.data.dataset import Dataset
 from kcl.errors import KclError
 from kcl.methods.method import Method
 from kcl.methods.recipes import check_backbone, find_method, published_backbone
+from kcl.resuming import Saving
 from kcl.settings import Settings
+from kcl.training.keeper import Keeper, clear
 from kcl.training.learner import Learner, SeparateRuns
 from kcl.training.run import Run
 from kcl.training.runner import OnProgress, Outcome, run_streams
@@ -83,6 +86,20 @@ def key_of(record: dict[str, Any]) -> str:
     return json.dumps(fields, sort_keys=True)
 
 
+def merged_settings(path: Path, runs: list[dict[str, Any]], command: str) -> dict[str, Any]:
+    """What settings.json holds when `command` adds its runs to those that are there."""
+    before = results.read_json(path)
+    if not isinstance(before, dict) or before.get("format") != 1 or not isinstance(before.get("runs"), list):
+        raise KclError(f"{path} is not one that this version of kcl wrote; move it away")
+    known = {json.dumps(run, sort_keys=True) for run in before["runs"]}
+    new = [run for run in runs if json.dumps(run, sort_keys=True) not in known]
+    if not new:
+        return before
+    later = before.get("later_commands")
+    later = [*(later if isinstance(later, list) else []), command]
+    return before | {"runs": before["runs"] + new, "later_commands": later}
+
+
 class Folder:
     """The output folder of an experiment. Made, and seen to be writable, before any work is done."""
 
@@ -93,16 +110,18 @@ class Folder:
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=path):
                 pass
+            for draft in path.glob(".settings.json.*.tmp"):  # of a process that was killed
+                draft.unlink()
         except OSError as error:
             raise KclError(f"cannot write to the output folder {path}: {error.strerror or error}") from None
         self.finished: dict[str, dict[str, Any]] = {}
-        if self.results.exists():
-            if not resume:
-                raise KclError(
-                    f"{path} holds results already; add --resume to keep its finished runs and do the rest, "
-                    "or choose another --out"
-                )
-            self.reload()
+        if not resume and (self.results.exists() or resuming.holds_any(path)):
+            what = "results" if self.results.exists() else "unfinished runs"
+            raise KclError(
+                f"{path} holds {what} already; add --resume to keep its finished runs and do the rest, "
+                "or choose another --out"
+            )
+        self.reload()
 
     def reload(self) -> None:
         """Look again at what is on the disk: an interrupt may have come just after a run was kept."""
@@ -110,13 +129,22 @@ class Folder:
             self.finished = {key_of(record): record for record in results.read(self.results, self.say)}
 
     def begin(self, specs: Sequence[RunSpec], command: str) -> None:
-        """Save the resolved settings of everything asked for."""
-        runs = [dataclasses.asdict(spec) for spec in specs]
-        results.write_json(self.path / "settings.json", {"format": 1, "command": command, "runs": runs})
+        """Save the resolved settings of everything asked for, beside those of earlier commands in the same folder."""
+        path, runs = self.path / "settings.json", [json.loads(spec.key) for spec in specs]
+        settings = {"format": 1, "command": command, "runs": runs}
+        if path.exists():
+            settings = merged_settings(path, runs, command)
+        results.write_json(path, settings)
 
     def add(self, record: dict[str, Any]) -> None:
         results.append(self.results, record)
         self.finished[key_of(record)] = record
+
+    def forget(self, checkpoints: Path) -> None:
+        """Remove the checkpoints of a group, whose results are kept."""
+        clear(checkpoints)
+        with contextlib.suppress(OSError):  # another group's may be there
+            checkpoints.parent.rmdir()
 
 
 class Experiment:
@@ -180,24 +208,67 @@ class Experiment:
         found = (folder.finished.get(spec.key) for spec in self.specs)
         return [record for record in found if record is not None]
 
-    def execute(self, folder: Folder, watch: Callable[[str], OnProgress], say: Callable[[str], None]) -> None:
-        """Do the runs that are not finished yet, each kept the moment it is."""
+    def execute(
+        self,
+        folder: Folder,
+        watch: Callable[[str], OnProgress],
+        say: Callable[[str], None],
+        saving: Saving = Saving(),  # noqa: B008 - it cannot be changed
+    ) -> None:
+        """Do the runs that are not finished yet, each kept the moment it is; those begun go on."""
+        begun = self._begun(folder, saving, say)
         folder.begin(self.specs, self.command)
-        for group in self._groups(self.pending(folder)):
-            streams = [self._stream(spec) for spec in group]
+        taken = {spec.key for group, _ in begun for spec in group}
+        fresh = self._groups([spec for spec in self.pending(folder) if spec.key not in taken])
+        for group, separate in [*begun, *((group, False) for group in fresh)]:
             place = f"{len(self.records(folder)) + 1}/{len(self.specs)} " if len(self.specs) > len(group) else ""
             label = place + (self._label(group[0]) if len(group) == 1 else f"{group[0].method}, {len(group)} runs")
             try:
-                outcomes = run_streams(self._learner(group, streams), streams, watch(label))
+                self._train(folder, group, separate, watch(label), say, saving)
             except CannotStack as reason:
                 say(f"{reason}: the {len(group)} runs are done one after another")
-                for spec, stream in zip(group, streams, strict=True):
-                    alone = SeparateRuns([self._run(spec, stream)])
-                    [outcome] = run_streams(alone, [stream], watch(self._label(spec)))
-                    self._keep(folder, spec, outcome, 1, say)
+                for spec in group:
+                    self._train(folder, [spec], True, watch(self._label(spec)), say, saving)
+
+    def _train(
+        self,
+        folder: Folder,
+        group: Sequence[RunSpec],
+        separate: bool,
+        on_progress: OnProgress,
+        say: Callable[[str], None],
+        saving: Saving,
+    ) -> None:
+        """Train a group and keep its results; then its checkpoints are no longer needed."""
+        streams, keys = [self._stream(spec) for spec in group], [spec.key for spec in group]
+        about = {"runs": [json.loads(key) for key in keys], "made with": self._made_with(), "command": self.command}
+        place = resuming.group_folder(folder.path, keys)
+        keeper = Keeper(place, about, saving.every, saving.stop, say)
+        outcomes = run_streams(self._learner(group, streams, separate), streams, on_progress, keeper)
+        for spec, outcome in zip(group, outcomes, strict=True):
+            if spec.key not in folder.finished:
+                self._keep(folder, spec, outcome, len(group), say)
+        folder.forget(place)
+
+    def _begun(self, folder: Folder, saving: Saving, say: Callable[[str], None]) -> list[tuple[list[RunSpec], bool]]:
+        """The groups to go on with, and whether each was trained one by one; refused where something has changed."""
+        asked, going_on, others = {spec.key: spec for spec in self.specs}, [], []
+        for group in resuming.begun(folder.path, say):
+            if all(key in folder.finished for key in group.keys):
+                folder.forget(group.folder)
+            elif all(key in asked for key in group.keys):
+                resuming.check_made_with(group, self._made_with(), saving.force, say)
+                going_on.append(([asked[key] for key in group.keys], group.separate))
             else:
-                for spec, outcome in zip(group, outcomes, strict=True):
-                    self._keep(folder, spec, outcome, len(group), say)
+                others.append(group)
+        taken = {spec.key for specs, _ in going_on for spec in specs}
+        left = [json.loads(spec.key) for spec in self.pending(folder) if spec.key not in taken]
+        if others and left and not saving.force:
+            resuming.refuse_others(others, left)
+        return going_on
+
+    def _made_with(self) -> dict[str, Any]:
+        return resuming.made_with(self.device, device_name(self.device), self.precision)
 
     def _label(self, spec: RunSpec) -> str:
         """The run in a few words: what tells it from the others."""
@@ -245,8 +316,8 @@ class Experiment:
         each = torch.cuda.max_memory_allocated(self.device)
         return max(1, min(len(group), int(0.7 * torch.cuda.mem_get_info(self.device)[0] / each)))
 
-    def _learner(self, group: Sequence[RunSpec], streams: Sequence[Stream]) -> Learner:
-        if self.device.type == "cuda":
+    def _learner(self, group: Sequence[RunSpec], streams: Sequence[Stream], separate: bool = False) -> Learner:
+        if self.device.type == "cuda" and not separate:
             return self._stacked(group, streams)
         return SeparateRuns([self._run(spec, stream) for spec, stream in zip(group, streams, strict=True)])
 
@@ -291,6 +362,8 @@ class Experiment:
             **matrix.summary(outcome.initial_accuracy),
             "diverged": outcome.diverged,
             "memory": outcome.memory,
+            "resumed": outcome.resumed,
+            "fingerprint": outcome.fingerprint,
             "command": self.command,
         }
 

@@ -15,7 +15,7 @@ from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.recipes import published_backbone, published_settings
 from kcl.nets.backbone import Backbone, ModuleBackbone
 from kcl.settings import Settings
-from kcl.training.run import OnStep, Run
+from kcl.training.run import OnStep, Run, answers
 
 
 class KernelContinualLearner:
@@ -79,9 +79,13 @@ class KernelContinualLearner:
                 f"inputs have shape {tuple(queries.shape)}; expected {tuple(self.stream.input_shape)} for each query, "
                 "one after another along the first dimension"
             )
+        if queries.dtype != torch.uint8 and not bool(torch.isfinite(queries.float()).all()):
+            raise KclError("inputs contain values that are not finite in single precision")
         return self._run.logits(queries, task)
 
     def predict(self, inputs: Any, task: Task | int) -> Tensor:
         """The label of each input, among the classes of a learned task."""
-        best = self.logits(inputs, task).argmax(-1).cpu()
+        best = answers(self.logits(inputs, task)).cpu()
+        if bool((best < 0).any()):
+            raise KclError("the scores of some inputs are not finite: the kernel is beyond single precision here")
         return torch.tensor([self.stream.class_labels[place] for place in self._run.classes(task)])[best]

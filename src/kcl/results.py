@@ -132,7 +132,21 @@ def write_json(path: str | Path, value: Any) -> None:
     write_whole(path, text + b"\n")
 
 
-def write_whole(path: str | Path, content: bytes) -> None:
+def read_json(path: str | Path) -> Any:
+    """A JSON file as `write_json` writes it, of a size that a person could have made."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > MAX_LINE_BYTES:
+            raise KclError(f"{path} is longer than {MAX_LINE_BYTES} bytes; this is not what kcl wrote")
+        return _decode(path.read_bytes())
+    except OSError as error:
+        raise KclError(f"{path} could not be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        told = getattr(error, "msg", error)
+        raise KclError(f"{path} is not whole: {str(told)[:100]}; mend it or move it away") from None
+
+
+def write_whole(path: str | Path, content: bytes | bytearray) -> None:
     """Replaces a file by `content`, so that a reader sees the old bytes or the new ones, never a part."""
     path = Path(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -144,10 +158,21 @@ def write_whole(path: str | Path, content: bytes) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(path)
+            _sync_folder(path.parent)
         finally:
             draft.unlink(missing_ok=True)
     except OSError as error:
         raise KclError(f"{path} was not written: {error.strerror or error}") from None
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new name outlives a power cut only when its folder is on the disk too. Not every system can be asked."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _encode(record: dict[str, Any]) -> bytes:

@@ -47,11 +47,13 @@ from kcl.nets.resnet import ResNet18, cifar_resnet
 from kcl.randomness import numpy_generator
 from kcl.settings import KERNELS, Settings
 from kcl.training import graph
+from kcl.training.keeper import Every, Keeper
 from kcl.training.noise import PhiloxSource, Replay, Request
 from kcl.training.run import Run, batch_order, build_model, learning_rate, seen
 from kcl.training.runner import run_streams
 from kcl.training.stacked import StackedRuns
 from kcl.training.state import over_runs
+from kcl.training.stopping import Interrupted, Stop
 from kcl.training.trainer import Trainer
 
 DEVICE, CPU = torch.device("cuda"), torch.device("cpu")
@@ -708,6 +710,46 @@ def test_one_run_by_itself_learns_on_the_gpu() -> None:
     assert sum(losses[-5:]) < sum(losses[:5])
     assert run.accuracy(made.tasks(0)[0]) > 50.0
     assert all(parameter.device.type == DEVICE.type for parameter in run.model.parameters())
+
+
+class Impatient(Keeper):
+    """Asks its runs to stop after some steps."""
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        super().__init__(folder, {}, Every(seconds=1e9, thrifty=False), Stop())
+        self.left = steps
+
+    def after_step(self, state: Callable[[], Any]) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.stop.asked = 15
+        super().after_step(state)
+
+
+@cases("method net", [*((method, "mlp") for method in METHODS), ("kcl", "resnet"), ("a-gem", "resnet")])
+def test_runs_that_were_stopped_go_on_where_they_were(method: str, net: str) -> None:
+    """Stopped in the first epoch, in the second and in later tasks; the graphs are captured anew each time."""
+    made = Made(method, net, samples=28 if net == "resnet" else 35, epochs=2)
+    whole = made.learner()
+    expected = run_streams(whole, made.streams)
+    with tempfile.TemporaryDirectory() as folder:
+        found, stops = [], 0
+        while not found and stops < 100:
+            learner = made.learner()
+            try:
+                found = run_streams(learner, made.streams, keeper=Impatient(Path(folder), 3))
+            except Interrupted:
+                stops += 1
+    assert stops > 2
+    assert [own.resumed for own in found] == [stops] * 3
+    assert_moved(learner, made)
+    for one, two in zip(states(learner), states(whole), strict=True):
+        assert_near(one, two, 1e-5 if net == "mlp" else 2e-4)
+    for name, tensor in (learner.carried or {}).items():
+        torch.testing.assert_close(tensor, (whole.carried or {})[name], rtol=1e-3, atol=1e-5)
+    if net == "mlp":
+        for one, two in zip(found, expected, strict=True):
+            assert abs((one.matrix.average_accuracy or 0.0) - (two.matrix.average_accuracy or 0.0)) < 3.0
 
 
 @cases("precision", [("float32",), ("tf32",)])

@@ -10,8 +10,9 @@ import pytest
 
 from kcl.benchmarks.task import Task
 from kcl.methods.recipes import METHODS
+from kcl.training.checkpoint import Saved
 from kcl.training.learner import Learner
-from kcl.training.run import OnStep, Step
+from kcl.training.run import BetweenSteps, OnStep, Step
 from kcl.training.runner import Progress, run_streams
 
 TASKS, STEPS = 4, 2
@@ -26,7 +27,7 @@ class _Scripted(Learner):
         self.learned = 0
         self.calls: list[tuple[str, int]] = []
 
-    def learn(self, tasks: Sequence[Task], on_step: OnStep) -> None:
+    def learn(self, tasks: Sequence[Task], on_step: OnStep, between_steps: BetweenSteps = lambda: None) -> None:
         assert [task.index for task in tasks] == [self.learned] * len(self.seeds)
         self.calls.append(("learn", self.learned))
         for step in range(1, STEPS + 1):
@@ -44,6 +45,15 @@ class _Scripted(Learner):
 
     def memory_use(self) -> list[dict[str, int]]:
         return [{"samples": seed, "bytes": self.learned} for seed in self.seeds]
+
+    def saved(self) -> Saved:
+        raise NotImplementedError
+
+    def restore(self, saved: Saved, lessons: Any) -> None:
+        raise NotImplementedError
+
+    def fingerprints(self) -> list[str]:
+        return [f"{seed} {self.learned}" for seed in self.seeds]
 
 
 def _percent(learned: int, task: int, seed: int) -> float:

@@ -79,8 +79,8 @@ def test_stacked_runs_learn_tasks_of_different_shapes(
 class StackingExperiment(Experiment):
     """Trains runs stacked, as on a GPU, but on the CPU."""
 
-    def _learner(self, group: Sequence[RunSpec], streams: Sequence[Any]) -> Learner:
-        return self._stacked(group, streams)
+    def _learner(self, group: Sequence[RunSpec], streams: Sequence[Any], separate: bool = False) -> Learner:
+        return super()._learner(group, streams, separate) if separate else self._stacked(group, streams)
 
 
 def _specs(seeds: Sequence[int] = range(4), **options: Any) -> list[RunSpec]:

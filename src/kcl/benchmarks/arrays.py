@@ -63,6 +63,7 @@ def _tensors(pair: Pair, name: str) -> tuple[Tensor, Tensor]:
         raise KclError(f"{name}: labels must be a list of integers, not {y.ndim}-dimensional {y.dtype}")
     if x.ndim < 2 or len(x) != len(y):
         raise KclError(f"{name}: inputs of shape {tuple(x.shape)} do not go with {len(y)} labels")
+    x = x if x.dtype == torch.uint8 else x.float()
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-        raise KclError(f"{name}: the inputs contain values that are not finite")
-    return (x if x.dtype == torch.uint8 else x.float()), y.long()
+        raise KclError(f"{name}: the inputs contain values that are not finite in single precision")
+    return x, y.long()

@@ -150,7 +150,7 @@ def _open(path: Path) -> tuple[dict[str, Any], np.ndarray]:
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         if not 0 < length <= min(LONGEST_HEADER, size - 8):
             raise ValueError("it has no header")
-        header = json.loads(file.read(length))
+        header = json.loads(file.read(length).decode())
     if header["__metadata__"]["format"] != FORMAT:
         raise ValueError(f"its format is not {FORMAT!r}")
     due = 8 + length + max(header[name]["data_offsets"][1] for name in ARRAYS)

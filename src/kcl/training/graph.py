@@ -70,9 +70,10 @@ def _side(device: torch.device) -> torch.cuda.Stream:
 class Watcher:
     """Tells `on_step` how far the device has come. The host stays at most two chunks of steps ahead."""
 
-    def __init__(self, device: torch.device, losses: Float[Tensor, "steps s"], on_step: OnStep) -> None:
+    def __init__(self, device: torch.device, losses: Float[Tensor, "steps s"], on_step: OnStep, sent: int = 0) -> None:
+        """`sent`: steps done before, of a task that is gone on with."""
         self.device, self.losses, self.on_step = device, losses, on_step
-        self.sent = 0
+        self.sent = sent
         self._chunks: deque[tuple[int, torch.cuda.Event]] = deque()
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
 

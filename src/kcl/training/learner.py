@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 from kcl.benchmarks.task import Task
-from kcl.training.run import OnStep, Run, Step
+from kcl.errors import KclError
+from kcl.training.checkpoint import Saved, digest
+from kcl.training.run import BetweenSteps, OnStep, Run, Step
+from kcl.training.saving import Lessons, restore_run, run_state, whole_number
 
 
 class Learner(ABC):
@@ -19,8 +23,8 @@ class Learner(ABC):
     """Whether the runs learn all tasks at once, as one."""
 
     @abstractmethod
-    def learn(self, tasks: Sequence[Task], on_step: OnStep) -> None:
-        """Every run learns its own version of the next task."""
+    def learn(self, tasks: Sequence[Task], on_step: OnStep, between_steps: BetweenSteps = lambda: None) -> None:
+        """Every run learns its own version of the next task, or the rest of it where it was restored in the midst."""
 
     @abstractmethod
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
@@ -35,6 +39,18 @@ class Learner(ABC):
     def memory_use(self) -> list[dict[str, int]]:
         """Samples and bytes kept by every run."""
 
+    @abstractmethod
+    def saved(self) -> Saved:
+        """Everything needed to go on, between two steps or two tasks."""
+
+    @abstractmethod
+    def restore(self, saved: Saved, lessons: Sequence[Lessons]) -> None:
+        """Stand where the saved runs stood; for runs that have learned nothing yet. `lessons`: of every run."""
+
+    @abstractmethod
+    def fingerprints(self) -> list[str]:
+        """A digest of every parameter, statistic and memory of each run."""
+
 
 class SeparateRuns(Learner):
     """Runs that share nothing but the loop: what a CPU does best, and what works for every module."""
@@ -43,15 +59,18 @@ class SeparateRuns(Learner):
         self.runs = runs
         self.seeds = [run.seed for run in runs]
         self.answers_unseen, self.joint = runs[0].method.answers_unseen, runs[0].method.joint
+        self._first = 0
+        """The runs before this one have learned the next task already: the others were restored in the midst of it."""
 
-    def learn(self, tasks: Sequence[Task], on_step: OnStep) -> None:
+    def learn(self, tasks: Sequence[Task], on_step: OnStep, between_steps: BetweenSteps = lambda: None) -> None:
+        first, self._first = self._first, 0
         for before, (run, task) in enumerate(zip(self.runs, tasks, strict=True)):
 
             def report(step: Step, before: int = before) -> None:
                 on_step(Step(before * step.steps + step.step, len(self.runs) * step.steps, step.loss))
 
-            if not run.diverged:
-                run.learn(task, report)
+            if before >= first and not run.diverged:
+                run.learn(task, report, between_steps)
 
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
         pairs = zip(self.runs, tasks, strict=True)
@@ -63,3 +82,23 @@ class SeparateRuns(Learner):
 
     def memory_use(self) -> list[dict[str, int]]:
         return [run.memory_use() for run in self.runs]
+
+    def saved(self) -> Saved:
+        about = [{"step": run.midway and run.midway.step, "diverged": run.diverged} for run in self.runs]
+        return Saved({str(place): run_state(run) for place, run in enumerate(self.runs)}, {"separate runs": about})
+
+    def restore(self, saved: Saved, lessons: Sequence[Lessons]) -> None:
+        about: Any = saved.about.get("separate runs")
+        sound = isinstance(about, list) and len(about) == len(self.runs) and all(isinstance(own, dict) for own in about)
+        if not sound:
+            raise KclError(
+                f"the checkpoint does not fit the run: it is not one of {len(self.runs)} runs trained one by one"
+            )
+        for place, (run, own, tasks) in enumerate(zip(self.runs, about, lessons, strict=True)):
+            step = whole_number(own.get("step"), "the step", 2**53, or_none=True)
+            restore_run(run, saved.tensors.get(str(place), {}), step, own.get("diverged") is True, tasks)
+            if step is not None:
+                self._first = place
+
+    def fingerprints(self) -> list[str]:
+        return [digest(run_state(run)) for run in self.runs]

@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 
 from kcl.cuda import philox
+from kcl.errors import KclError
 from kcl.randomness import derive, torch_generator
 from kcl.shapes import Float
+from kcl.training.checkpoint import fit, fit_all
 
 
 class RunNoise:
@@ -35,6 +37,13 @@ class RunNoise:
 
     def kept(self, rate: Tensor, *shape: int) -> Tensor:
         return self.uniform(*shape) >= rate
+
+    def restore(self, state: Any) -> None:
+        """Go on from where another was whose generator had this state."""
+        try:
+            self.generator.set_state(fit(state, self.generator.get_state(), "noise"))
+        except RuntimeError as error:
+            raise KclError(f"the checkpoint does not fit the run: {str(error).splitlines()[0][:100]}") from None
 
 
 class Request(NamedTuple):
@@ -118,6 +127,14 @@ class Source(ABC):
     def renew(self, other: Any) -> None:
         """Go on as `other`, a new source with the same requests, in the tensors that are here already."""
 
+    @abstractmethod
+    def state(self) -> dict[str, Tensor]:
+        """Where in its sequence of draws it is."""
+
+    @abstractmethod
+    def restore(self, state: Any) -> None:
+        """Go on from there."""
+
 
 class SeparateSource(Source):
     """The draws each run would get from its own `RunNoise`: for the CPU."""
@@ -139,6 +156,14 @@ class SeparateSource(Source):
 
     def renew(self, other: SeparateSource) -> None:
         self.noises = other.noises
+
+    def state(self) -> dict[str, Tensor]:
+        return {str(run): noise.generator.get_state() for run, noise in enumerate(self.noises)}
+
+    def restore(self, state: Any) -> None:
+        given = fit_all(state, self.state(), "noise")
+        for run, noise in enumerate(self.noises):
+            noise.restore(given[str(run)])
 
 
 class PhiloxSource(Source):
@@ -181,3 +206,9 @@ class PhiloxSource(Source):
     def renew(self, other: PhiloxSource) -> None:
         self.key.copy_(other.key)
         self.step.zero_()
+
+    def state(self) -> dict[str, Tensor]:
+        return {"step": self.step}
+
+    def restore(self, state: Any) -> None:
+        self.step.copy_(fit_all(state, self.state(), "noise")["step"])

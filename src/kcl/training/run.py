@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +35,8 @@ class Step(NamedTuple):
 
 
 OnStep = Callable[[Step], None]
+BetweenSteps = Callable[[], None]
+"""Called after every step, when the state of a run is whole: it may be saved, and the training may be ended."""
 
 
 class Kept(NamedTuple):
@@ -41,6 +45,17 @@ class Kept(NamedTuple):
     memory: Memory
     classes: tuple[int, ...]
     view: View
+
+
+@dataclass
+class Midway:
+    """A task that is being learned: what must be known beside the weights to go on after `step` steps."""
+
+    noise: RunNoise
+    optimizer: torch.optim.SGD
+    parameters: list[nn.Parameter]
+    momentum: float
+    step: int = 0
 
 
 class Run:
@@ -56,12 +71,15 @@ class Run:
         self.kept: dict[int, Kept] = {}
         self.carried: Memory | None = None
         self.diverged = False
+        self.midway: Midway | None = None
+        self.go_on: Callable[[Midway], None] | None = None
+        """Where the run was in the midst of a task when it was saved: puts it back there, once the task is begun."""
         self._version = 0
         self._classifiers: dict[int, tuple[int, Any]] = {}
         self._stored: dict[int, tuple[Tensor, Tensor]] = {}
         self.model = build_model(method, make_backbone, seed).to(self.device)
 
-    def learn(self, task: Task, on_step: OnStep = lambda _: None) -> None:
+    def learn(self, task: Task, on_step: OnStep = lambda _: None, between_steps: BetweenSteps = lambda: None) -> None:
         """One task: draw what is kept of it, then pass over the rest in batches, `epochs` times."""
         self.method.check(task)
         for part in task.parts:
@@ -82,9 +100,14 @@ class Run:
         optimizer = torch.optim.SGD(
             parameters, lr=learning_rate(settings, task.index), momentum=settings.momentum, fused=True
         )
+        midway = self.midway = Midway(noise, optimizer, parameters, settings.momentum)
+        if self.go_on is not None:
+            self.go_on(midway)
+            self.go_on = None
         steps = settings.epochs * len(sizes)
         statistics = running_statistics(self.model)
-        for step, batch in enumerate(self._batches(orders, sizes), start=1):
+        left = itertools.islice(self._batches(orders, sizes), midway.step, None)
+        for step, batch in enumerate(left, start=midway.step + 1):
             inputs = here.view.scale(here.moved(batch))
             before = [buffer.clone() for buffer in statistics]
             recalled = self._recalled(here, working, plan, step - 1)
@@ -100,7 +123,9 @@ class Run:
             optimizer.step()
             self.carried |= changed
             self._version += 1
+            midway.step = step
             on_step(Step(step, steps, value))
+            between_steps()
         with torch.no_grad():
             ended = self.method.end_task(self.model, memory)
             rng = numpy_generator(self.seed, "consolidation", task.index)
@@ -108,6 +133,7 @@ class Run:
         for part in task.parts:
             own = ended if part is task else on(self.device, self.method.unseen_memory(part))
             self.kept[part.index] = Kept(own, part.classes, part.view.to(self.device))
+        self.midway = None
 
     def _batches(self, orders: Sequence[np.ndarray], sizes: list[int]) -> Iterator[Int[Tensor, " n"]]:
         """The training positions in an order of the run's own, cut into batches; the last may be smaller."""
@@ -178,7 +204,7 @@ class Run:
         correct = torch.zeros((), dtype=torch.int64, device=self.device)
         for rows, labels in zip(test.rows.split(EVALUATION_BATCH), test.labels.split(EVALUATION_BATCH), strict=True):
             scores = self.method.logits(self.model, classifier, view(test.inputs[rows]))
-            correct += (scores.argmax(-1) == labels).sum()
+            correct += (answers(scores) == labels).sum()
         return 100.0 * correct.item() / len(test)
 
     @torch.no_grad()
@@ -200,6 +226,13 @@ class Run:
     def memory_use(self) -> dict[str, int]:
         """Samples kept over all tasks and the bytes everything kept takes."""
         return self.method.memory_use([kept.memory for kept in self.kept.values()], self.carried or {})
+
+
+def answers(scores: Float[Tensor, "n c"]) -> Int[Tensor, " n"]:
+    """The class with the highest score; −1, which is no class, where scores are not finite: a kernel matrix that is not
+    positive definite in single precision must not pass for an answer.
+    """
+    return torch.where(torch.isfinite(scores).all(-1), scores.argmax(-1), -1)
 
 
 def build_model(method: Method, make_backbone: Callable[[], Backbone], seed: int) -> nn.Module:

@@ -8,6 +8,7 @@ the leading dimension of everything a run owns.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +19,12 @@ from kcl.errors import KclError
 from kcl.methods.method import Memory, Method, Plan
 from kcl.nets.backbone import Backbone
 from kcl.randomness import numpy_generator
+from kcl.training.checkpoint import Saved, Tree, digest
 from kcl.training.learner import Learner
 from kcl.training.noise import PhiloxSource, Recorder, Replay, Request, RunNoise, SeparateSource, Source, merge
-from kcl.training.run import OnStep, batch_sizes, build_model, check_device, seen
+from kcl.training.run import BetweenSteps, OnStep, batch_sizes, build_model, check_device, on, seen
+from kcl.training.run import answers as highest
+from kcl.training.saving import Lessons, fit_carried, fit_memory, learned, template, whole_number
 from kcl.training.state import CannotStack, StackedState, over_runs, stack_memories
 from kcl.training.trainer import EpochExamples, Trainer
 
@@ -53,18 +57,26 @@ class StackedRuns(Learner):
         self.carried: Memory | None = None
         self._stored: dict[int, tuple[Tensor, Tensor]] = {}
         self._trainer: Trainer | None = None
+        self._midway: Saved | None = None
+        """Where the runs were in the midst of a task when they were saved."""
+        self._learning = False
 
-    def learn(self, tasks: Sequence[Task], on_step: OnStep) -> None:
+    def learn(self, tasks: Sequence[Task], on_step: OnStep, between_steps: BetweenSteps = lambda: None) -> None:
         index, view = tasks[0].index, tasks[0].view.to(self.device)
         memory, working, examples = self._begin(tasks, view)
         if self.carried is None:
             self.carried = self._carry(tasks)
         plans = self._plans(tasks, examples, self.carried)
+        saved, self._midway = self._midway, None
+        if saved is not None:
+            self.state.load(saved.tensors)  # to begin a task changes the heads
         with products(self.precision):
             if self._trainer is None or not self._trainer.suits(working, examples, view, plans):
                 self._trainer = None  # its graphs and what they hold go before others are made
                 self._trainer = Trainer(self, working, self.carried, examples, view, plans)
-            self._trainer.train(index, working, examples, plans, on_step)
+            self._learning = True
+            self._trainer.train(index, working, examples, plans, on_step, between_steps, saved)
+            self._learning = False
         with torch.no_grad():
             ended = [
                 method.end_task(model, _of(run, memory))
@@ -140,7 +152,7 @@ class StackedRuns(Learner):
 
         def answers(model: nn.Module, memory: Memory, inputs: Tensor, drawn: list[Tensor]) -> Tensor:
             classifier = self.method.classifier(model, memory, Replay(drawn))
-            return self.method.logits(model, classifier, view.scale(inputs)).argmax(-1)
+            return highest(self.method.logits(model, classifier, view.scale(inputs)))
 
         stored, batch = [self.stored(task.test.inputs) for task in tasks], self._evaluation_batch(tasks[0])
         correct = torch.zeros(self.count, dtype=torch.int64, device=self.device)
@@ -164,6 +176,48 @@ class StackedRuns(Learner):
         return [
             method.memory_use([_of(run, memory) for memory in kept], _of(run, self.carried or {}))
             for run, method in enumerate(self.methods)
+        ]
+
+    # Saving
+
+    def saved(self) -> Saved:
+        kept = {str(index): memory for index, (memory, _) in self.kept.items()}
+        tree: Tree = {"stack": self.state.saved(), "kept": kept, "carried": self.carried or {}}
+        about: dict[str, Any] = {"stacked runs": self.count, "step": None}
+        if self._learning and self._trainer is not None:
+            tensors, about_trainer = self._trainer.saved()
+            tree, about = tree | tensors, about | about_trainer
+        return Saved(tree, about)
+
+    def restore(self, saved: Saved, lessons: Sequence[Lessons]) -> None:
+        tree, about = saved
+        if about.get("stacked runs") != self.count:
+            raise KclError(f"the checkpoint does not fit the run: it is not one of {self.count} runs trained together")
+        for number, _ in enumerate(learned(tree, lessons[0])):
+            tasks = [own[number] for own in lessons]
+            parts = zip(self.methods, self.models, tasks, self.seeds, strict=True)
+            like = [template(method, model, task, seed) for method, model, task, seed in parts]
+            for part, memories in zip(tasks[0].parts, zip(*like, strict=True), strict=True):
+                expected = stack_memories(memories, self.device)
+                memory = fit_memory(tree["kept"].get(str(part.index)), expected, part.index)
+                self.kept[part.index] = (on(self.device, memory), part.view.to(self.device))
+        if "carried" in tree:
+            like_carried = self._carry([own[0] for own in lessons])
+            self.carried = on(self.device, fit_carried(tree["carried"], like_carried, self.method.class_count))
+        self.state.load(tree)
+        if whole_number(about.get("step"), "the step", 2**53, or_none=True) is not None:
+            self._midway = saved
+
+    def fingerprints(self) -> list[str]:
+        return [
+            digest(
+                {
+                    "model": dict(model.state_dict()),
+                    "kept": {str(index): _of(run, memory) for index, (memory, _) in self.kept.items()},
+                    "carried": _of(run, self.carried or {}),
+                }
+            )
+            for run, model in enumerate(self.models)
         ]
 
     # What the trainer and the evaluation share

@@ -13,6 +13,7 @@ from kcl.cuda import descent, triton_available
 from kcl.methods.method import Memory
 from kcl.nets.flat import Layout
 from kcl.shapes import Float
+from kcl.training.checkpoint import Tree, fit, fit_all
 from kcl.training.run import running_statistics
 
 
@@ -86,6 +87,20 @@ class StackedState:
     def optimiser(self) -> list[Tensor]:
         """What `descend` works on."""
         return [self.flat, self.velocity, self.alive, self.rate, self.momentum]
+
+    def saved(self) -> Tree:
+        """What tasks leave behind in the runs."""
+        running = {str(place): flat for place, flat in enumerate(self.running)}
+        return {"weights": self.flat, "alive": self.alive, "running": running, "buffers": self.buffers}
+
+    def load(self, tree: Tree) -> None:
+        """The inverse of `saved`, in the tensors that are here already."""
+        given, own = tree.get("stack", {}), self.saved()
+        for name in ("weights", "alive"):
+            own[name].copy_(fit(given.get(name), own[name], name))
+        for name in ("running", "buffers"):
+            for key, tensor in fit_all(given.get(name), own[name], name).items():
+                own[name][key].copy_(tensor)
 
     def changed(self) -> list[Tensor]:
         """What a step changes."""

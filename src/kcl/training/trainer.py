@@ -19,9 +19,11 @@ from kcl.functional.noise import Noise
 from kcl.methods.episodic import recall
 from kcl.methods.method import Memory, Method, Plan, Recalled
 from kcl.shapes import Float, Int
+from kcl.training.checkpoint import Saved, fit
 from kcl.training.graph import GraphedStep, Watcher, drawn_beside
 from kcl.training.noise import Recorder, Replay, Request, Source, merge
-from kcl.training.run import OnStep, batch_order, batch_sizes, learning_rate
+from kcl.training.run import BetweenSteps, OnStep, batch_order, batch_sizes, learning_rate
+from kcl.training.saving import whole_number
 from kcl.training.state import CannotStack, StackedState, descend, over_runs
 
 
@@ -108,6 +110,7 @@ class Trainer:
         self.graphs: dict[int, GraphedStep] = {}
         self.compiled: dict[int, Callable[..., Tensor]] = {}
         self.sources: dict[int, Source] = {}
+        self.steps_done = 0
 
     def suits(self, working: Memory, examples: EpochExamples, view: View, plans: Sequence[Plan] | None) -> bool:
         """Whether another task has the shapes this trainer was made for."""
@@ -132,7 +135,10 @@ class Trainer:
         examples: EpochExamples,
         plans: Sequence[Plan] | None,
         on_step: OnStep,
+        between_steps: BetweenSteps = lambda: None,
+        saved: Saved | None = None,
     ) -> None:
+        """`saved`: go on in the midst of the task, from where this was saved."""
         for name, tensor in working.items():
             self.memory[name].copy_(tensor)
         for tensor, planned in zip(self.recalls, self._recalls(examples, plans), strict=True):
@@ -140,17 +146,31 @@ class Trainer:
         settings = [method.settings for method in self.learner.methods]
         self.state.restart([learning_rate(own, index) for own in settings], [own.momentum for own in settings])
         self._renew_noise(index)
-        self.done.zero_()
-        watcher = Watcher(self.learner.device, self.losses, on_step)
-        for epoch in range(self.epochs):
+        self.steps_done = 0 if saved is None else self._go_on(saved)
+        self.done.fill_(self.steps_done)
+        watcher = Watcher(self.learner.device, self.losses, on_step, self.steps_done)
+        for epoch in range(self.steps_done // len(self.plan), self.epochs):
             inputs, labels = examples.in_order(epoch)
             self.inputs.copy_(inputs)
             self.labels.copy_(labels)
-            self.cursor.zero_()
-            for size in self.plan:
+            begun = self.steps_done - epoch * len(self.plan)
+            self.cursor.fill_(sum(self.plan[:begun]))
+            for size in self.plan[begun:]:
                 self._run_step(size)
+                self.steps_done += 1
                 watcher.one_more()
+                between_steps()
         watcher.finish()
+
+    def saved(self) -> Saved:
+        """What the steps of a task have changed beside the weights; to be asked for between two steps."""
+        tensors = {"velocity": self.state.velocity, "noise": self.sources[self.plan[0]].state()}
+        return Saved(tensors, {"step": self.steps_done})
+
+    def _go_on(self, saved: Saved) -> int:
+        self.state.velocity.copy_(fit(saved.tensors.get("velocity"), self.state.velocity, "velocity"))
+        self.sources[self.plan[0]].restore(saved.tensors.get("noise"))  # the others follow it
+        return int(whole_number(saved.about.get("step"), "the step", self.steps))
 
     def _recalls(self, examples: EpochExamples, plans: Sequence[Plan] | None) -> list[Tensor]:
         """Places and weights of what is recalled (steps × s × m), or nothing."""

@@ -1,0 +1,75 @@
+"""One process at a time in an output folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from kcl.errors import KclError
+
+NAME = ".lock"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder, which is made if need be; KclError, with the other's number, where another process holds it.
+
+    The system lets go of the lock of a process that dies, whatever it died of; a file left over then says nothing.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = _take(folder / NAME)
+    except OSError as error:
+        raise KclError(f"cannot write to the output folder {folder}: {error.strerror or error}") from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            (folder / NAME).unlink()  # while it is still ours
+        os.close(descriptor)
+
+
+def _take(path: Path) -> int:
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if not _lock(descriptor):
+                raise KclError(
+                    f"{path.parent} is in use by another kcl, process {_owner(descriptor)}; "
+                    "wait until it has ended or choose another --out"
+                )
+            if _is_still_at(path, descriptor):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, str(os.getpid()).encode())
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # whoever held it before has just taken it away: again
+
+
+def _lock(descriptor: int) -> bool:
+    """Whether the lock is ours now. Where the system or the file system has no locks, everybody gets it."""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        pass
+    return True
+
+
+def _is_still_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _owner(descriptor: int) -> str:
+    text = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+    return text if text.isdecimal() else "unknown"

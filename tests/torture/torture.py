@@ -1,0 +1,39 @@
+"""`make torture`: 100 kills and 2,000 changed files of every format. Takes some minutes; prints what it saw.
+
+python tests/torture/torture.py [KILLS [MUTATIONS]]
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+
+import kills
+import mutations
+import torch
+
+
+def main(kill_count: int = 100, mutation_count: int = 2000) -> None:
+    torch.set_num_threads(1)
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        for method, seen in kills.torture(Path(folder), kill_count).items():
+            print(f"{method}: {seen.kills} SIGKILLs over {seen.finished} commands of two runs, {seen.resumed} times "
+                  "gone on from a checkpoint; every accuracy and fingerprint equal", flush=True)  # fmt: skip
+    print(f"kills: {time.monotonic() - begun:.0f} s")
+    begun = time.monotonic()
+    for name, form in mutations.formats().items():
+        seen = mutations.torture(form, mutation_count)
+        print(f"{name}: {seen.mutations} changed files, {seen.refused} refused in one sentence, the others read; "
+              f"slowest {seen.slowest_seconds:.2f} s, {seen.memory_bytes / 2**20:.0f} MiB more at most, nothing run",
+              flush=True)  # fmt: skip
+    print(f"mutations: {time.monotonic() - begun:.0f} s")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

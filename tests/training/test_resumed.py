@@ -1,0 +1,235 @@
+"""Runs that were stopped and gone on with: every bit as if they had never been stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kcl.errors import KclError
+from kcl.methods.recipes import METHODS
+from kcl.training import checkpoint
+from kcl.training.keeper import Every, Keeper, numbered
+from kcl.training.learner import Learner
+from kcl.training.runner import Outcome, Progress, run_streams
+from kcl.training.stopping import Interrupted, Stop
+
+ENGINES = ("separate", "stacked")
+AT_SIGNALS = Every(seconds=1e9, thrifty=False)
+
+
+def _facts(outcomes: Sequence[Outcome]) -> list[Any]:
+    """Everything about runs but the time they took and how often they were stopped."""
+    return [
+        (own.matrix.to_lists(), own.initial_accuracy, own.diverged, own.memory, own.fingerprint) for own in outcomes
+    ]
+
+
+def _until(calls: int, stop: Stop) -> Callable[[Progress], None]:
+    """A signal after so many reports of progress."""
+    left = [calls]
+
+    def watch(_: Progress) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            stop.asked = 15
+
+    return watch
+
+
+def _stopped_often(make: Callable[[], Learner], streams: Any, folder: Path, steps: int) -> tuple[list[Outcome], int]:
+    """The runs with a signal after every few reports, each time begun in a new learner."""
+    for times in range(1000):
+        stop = Stop()
+        keeper = Keeper(folder, {}, AT_SIGNALS, stop)
+        try:
+            return run_streams(make(), streams, _until(steps, stop), keeper), times
+        except Interrupted:
+            assert 1 <= len(numbered(folder)) <= 2
+    raise AssertionError("it never ends")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("method", METHODS)
+class TestEveryMethod:
+    @pytest.mark.parametrize("steps", [1, 7])
+    def test_goes_on_as_if_never_stopped(
+        self, make_runs: Any, tmp_path: Path, method: str, engine: str, steps: int
+    ) -> None:
+        runs = make_runs(method, epochs=2)
+        expected = run_streams(getattr(runs, engine)(), runs.streams)
+        found, times = _stopped_often(getattr(runs, engine), runs.streams, tmp_path, steps)
+        assert times > 2
+        assert _facts(found) == _facts(expected)
+        assert [own.resumed for own in found] == [times] * 3
+
+    def test_with_batchnorm_and_classes_split_over_tasks(
+        self, make_runs: Any, tmp_path: Path, method: str, engine: str
+    ) -> None:
+        runs = make_runs(method, net="resnet", split=True)
+        expected = run_streams(getattr(runs, engine)(), runs.streams)
+        found, _ = _stopped_often(getattr(runs, engine), runs.streams, tmp_path, 5)
+        assert _facts(found) == _facts(expected)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+class TestSpecialCases:
+    @pytest.mark.parametrize("kernel", ["rff", "rbf", "linear", "vrf-uninformative"])
+    def test_every_kind_of_kernel(self, make_runs: Any, tmp_path: Path, engine: str, kernel: str) -> None:
+        runs = make_runs("kcl", kernel=kernel)
+        expected = run_streams(getattr(runs, engine)(), runs.streams)
+        found, _ = _stopped_often(getattr(runs, engine), runs.streams, tmp_path, 4)
+        assert _facts(found) == _facts(expected)
+
+    def test_the_classic_fisher(self, make_runs: Any, tmp_path: Path, engine: str) -> None:
+        runs = make_runs("ewc", ewc_fisher="classic", ewc_fisher_samples=5)
+        expected = run_streams(getattr(runs, engine)(), runs.streams)
+        found, _ = _stopped_often(getattr(runs, engine), runs.streams, tmp_path, 4)
+        assert _facts(found) == _facts(expected)
+
+    def test_a_run_that_diverges_stays_as_it_was(self, make_runs: Any, tmp_path: Path, engine: str) -> None:
+        runs = make_runs("naive-sgd").but(1, lr=1e30)
+        expected = run_streams(getattr(runs, engine)(), runs.streams)
+        assert [own.diverged for own in expected] == [False, True, False]
+        found, _ = _stopped_often(getattr(runs, engine), runs.streams, tmp_path, 2)
+        assert _facts(found) == _facts(expected)
+
+    def test_an_interrupted_test_is_done_again(
+        self, make_runs: Any, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Signals while accuracies are measured, before anything was learned and after."""
+        runs = make_runs("naive-sgd")
+        expected = run_streams(getattr(runs, engine)(), runs.streams)
+        kind = type(getattr(runs, engine)())
+        accuracy, calls = kind.accuracy, [0]
+
+        def interrupted(self: Any, tasks: Any) -> Any:
+            calls[0] += 1
+            if calls[0] in (2, 5, 8):
+                raise Interrupted(2)
+            return accuracy(self, tasks)
+
+        monkeypatch.setattr(kind, "accuracy", interrupted)
+        stops = 0
+        while True:
+            try:
+                found = run_streams(getattr(runs, engine)(), runs.streams, keeper=Keeper(tmp_path, {}, AT_SIGNALS))
+                break
+            except Interrupted:
+                stops += 1
+        assert stops == 3
+        assert _facts(found) == _facts(expected)
+
+    def test_saving_changes_nothing(self, make_runs: Any, tmp_path: Path, engine: str) -> None:
+        runs = make_runs("kcl")
+        expected = run_streams(getattr(runs, engine)(), runs.streams)
+        keeper = Keeper(tmp_path, {}, Every(steps=1, seconds=None, thrifty=False))
+        assert _facts(run_streams(getattr(runs, engine)(), runs.streams, keeper=keeper)) == _facts(expected)
+        assert keeper.saves > 10
+        assert len(numbered(tmp_path)) == 2
+        last = run_streams(getattr(runs, engine)(), runs.streams, keeper=keeper)
+        assert _facts(last) == _facts(expected), "gone on with after its end"
+
+    def test_a_corrupt_newest_falls_back_to_the_one_before(self, make_runs: Any, tmp_path: Path, engine: str) -> None:
+        runs = make_runs("a-gem")
+        expected = run_streams(getattr(runs, engine)(), runs.streams)
+        stop, told = Stop(), list[str]()
+        keeper = Keeper(tmp_path, {}, Every(steps=3, seconds=None, thrifty=False), stop, told.append)
+        with pytest.raises(Interrupted):
+            run_streams(getattr(runs, engine)(), runs.streams, _until(7, stop), keeper)
+        older, newer = numbered(tmp_path)
+        newer.write_bytes(newer.read_bytes()[:-1])
+        keeper = Keeper(tmp_path, {}, AT_SIGNALS, say=told.append)
+        assert _facts(run_streams(getattr(runs, engine)(), runs.streams, keeper=keeper)) == _facts(expected)
+        assert len(told) == 1
+        assert older.name in told[0]
+        for path in numbered(tmp_path):
+            path.write_bytes(b"")
+        with pytest.raises(KclError, match="delete"):
+            keeper.newest()
+
+
+def test_a_checkpoint_of_other_data_is_refused(make_runs: Any, tmp_path: Path) -> None:
+    runs, stop = make_runs("kcl", tasks=3), Stop()
+    with pytest.raises(Interrupted):
+        run_streams(runs.separate(), runs.streams, _until(20, stop), Keeper(tmp_path, {}, AT_SIGNALS, stop))
+    for stream in runs.streams:
+        stream.dataset.train_inputs[:] = 255 - stream.dataset.train_inputs
+    with pytest.raises(KclError, match="data have changed"):
+        run_streams(runs.separate(), runs.streams, keeper=Keeper(tmp_path, {}, AT_SIGNALS))
+
+
+def _spoil(tree: dict[str, Any], how: str, random: torch.Generator) -> None:
+    """Change one tensor somewhere in a checkpoint."""
+    place, names = tree, list(tree)
+    while True:
+        name = names[int(torch.randint(len(names), (), generator=random))]
+        if not isinstance(place[name], dict) or not place[name]:
+            break
+        place, names = place[name], list(place[name])
+    if how == "missing":
+        del place[name]
+    elif how == "renamed":
+        place["other"] = place.pop(name)
+    elif how == "larger":
+        place[name] = torch.zeros(3, 5)
+    else:
+        place[name] = (
+            torch.zeros(place[name].shape, dtype=torch.float16) if isinstance(place[name], torch.Tensor) else 1
+        )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("method", ["kcl", "ewc", "er-reservoir", "multi-task"])
+@pytest.mark.parametrize("how", ["missing", "renamed", "larger", "another type"])
+def test_a_whole_checkpoint_that_does_not_fit_is_refused(
+    make_runs: Any, tmp_path: Path, method: str, engine: str, how: str
+) -> None:
+    """Crafted: the digest is right, the content is not. One sentence, never a traceback."""
+    runs, stop = make_runs(method, tasks=3), Stop()
+    with pytest.raises(Interrupted):
+        run_streams(getattr(runs, engine)(), runs.streams, _until(8, stop), Keeper(tmp_path, {}, AT_SIGNALS, stop))
+    path = numbered(tmp_path)[-1]
+    random = torch.Generator().manual_seed(0)
+    refused = []
+    for number in range(12):
+        saved = checkpoint.read(path)
+        _spoil(saved.tensors, how, random)
+        other = tmp_path / f"other {number}"
+        checkpoint.write(other / path.name, saved)
+        try:
+            run_streams(getattr(runs, engine)(), runs.streams, keeper=Keeper(other, {}, AT_SIGNALS))
+        except KclError as error:
+            refused.append(str(error))
+    assert refused
+    assert not any("\n" in told for told in refused)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ledger": None},
+        {"ledger": []},
+        {"ledger": {"learned": 1}},
+        {"separate runs": [{}], "stacked runs": 2},
+        {"separate runs": None, "stacked runs": None},
+        {"separate runs": [{"step": -1}] * 3, "step": -1},
+        {"separate runs": [{"step": "1"}] * 3, "step": 0.5},
+        {"separate runs": [7] * 3, "step": 2**60},
+    ],
+)
+def test_what_a_checkpoint_says_must_make_sense(
+    make_runs: Any, tmp_path: Path, engine: str, changes: dict[str, Any]
+) -> None:
+    runs, stop = make_runs("ewc"), Stop()
+    with pytest.raises(Interrupted):
+        run_streams(getattr(runs, engine)(), runs.streams, _until(3, stop), Keeper(tmp_path, {}, AT_SIGNALS, stop))
+    path = numbered(tmp_path)[-1]
+    saved = checkpoint.read(path)
+    checkpoint.write(path, checkpoint.Saved(saved.tensors, saved.about | changes))
+    with pytest.raises(KclError, match="does not fit"):
+        run_streams(getattr(runs, engine)(), runs.streams, keeper=Keeper(tmp_path, {}, AT_SIGNALS))
