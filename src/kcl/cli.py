@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import torch
 
-from kcl import __version__, bench, data_commands, run_options
+from kcl import __version__, bench, data_commands, report_commands, run_options
 from kcl.benchmarks.catalogue import BENCHMARKS
 from kcl.cuda.precision import PRECISIONS
 from kcl.demo import demo_specs
@@ -101,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
                              help="what a GPU may compute in (default: tf32); see docs/performance.md")  # fmt: skip
         command.add_argument("--quiet", action="store_true", help="no progress, no table; errors only")
 
+    report_commands.add_options(commands.add_parser("report", help="results as a page, as text or as a figure"))
     data_commands.add_commands(commands.add_parser("data", help="find, fetch, verify and prepare data"))
 
     speed = commands.add_parser("bench", help="time per step, beside a plain loop and a bare SGD step")
@@ -124,7 +125,11 @@ def _run(options: argparse.Namespace) -> int:
     specs = run_options.specs(options)
     if options.show_settings:
         return _print_lines(run_options.shown(specs))
-    _execute(specs, run_options.default_out(options), options, options.resume)
+    out = run_options.default_out(options)
+    records = _execute(specs, out, options, options.resume)
+    page.write_page(records, out / "report.html", report_commands.default_title(records))
+    if not options.quiet:
+        print(f"page:    {out / 'report.html'}")
     return 0
 
 
