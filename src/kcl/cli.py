@@ -163,6 +163,7 @@ def _execute(specs: list[RunSpec], out: Path, options: argparse.Namespace, resum
     reused = len(specs) - len(experiment.pending(folder))
     if reused:
         display.say(f"{reused} of {len(specs)} runs are finished in {folder.results} and are not done again")
+    display.expect(reused, len(specs))
     try:
         experiment.execute(folder, display.watch, display.say)
     except KeyboardInterrupt:

@@ -13,6 +13,15 @@ from kcl.training.learner import Learner
 from kcl.training.run import Step
 
 
+class Standing(NamedTuple):
+    """How one run did after a task: percent on the tasks so far, and what follows from that; empty if it diverged."""
+
+    seed: int
+    accuracies: list[float | None]
+    average_accuracy: float | None
+    forgetting: float | None
+
+
 class Progress(NamedTuple):
     """Where the runs stand: at a step of the task being learned, or (step None) at the end of that task."""
 
@@ -21,6 +30,8 @@ class Progress(NamedTuple):
     step: Step | None
     average_accuracy: float | None
     """After the last task, averaged over the runs that have not diverged."""
+    runs: tuple[Standing, ...] = ()
+    """Every run after the last task, and before the first with nothing but its seed."""
 
 
 class Outcome(NamedTuple):
@@ -47,6 +58,7 @@ def run_streams(learner: Learner, streams: Sequence[Stream], on_progress: OnProg
     matrices: list[AccuracyMatrix] = [AccuracyMatrix(count) for _ in runs]
     learning: list[float] = []
     unseen, average = learner.answers_unseen, None
+    standings = tuple(Standing(seed, [], None, None) for seed in learner.seeds)
     initial = [learner.accuracy([stream[index] for stream in streams]) for index in range(count)] if unseen else []
     lessons: list[Stream | list[JointTask]] = [
         [join(list(stream), len(stream.class_labels))] if learner.joint else stream for stream in streams
@@ -54,8 +66,13 @@ def run_streams(learner: Learner, streams: Sequence[Stream], on_progress: OnProg
     for lesson in range(len(lessons[0])):
         index = count - len(lessons[0]) + lesson
 
-        def report(step: Step, lesson: int = lesson, average: float | None = average) -> None:
-            on_progress(Progress(lesson, len(lessons[0]), step, average))
+        def report(
+            step: Step,
+            lesson: int = lesson,
+            average: float | None = average,
+            standings: tuple[Standing, ...] = standings,
+        ) -> None:
+            on_progress(Progress(lesson, len(lessons[0]), step, average, standings))
 
         before = time.perf_counter()
         learner.learn([own[lesson] for own in lessons], report)
@@ -68,7 +85,8 @@ def run_streams(learner: Learner, streams: Sequence[Stream], on_progress: OnProg
             for run in alive:
                 matrices[run].record(index, other, measured[run])
         average = sum(matrices[run].average_accuracy_after(index) or 0.0 for run in alive) / len(alive)
-        on_progress(Progress(lesson, len(lessons[0]), None, average))
+        standings = tuple(_standing(seed, matrices[run], index, run in alive) for run, seed in enumerate(learner.seeds))
+        on_progress(Progress(lesson, len(lessons[0]), None, average, standings))
     seconds, use = time.perf_counter() - begun, learner.memory_use()
     return [
         Outcome(
@@ -81,3 +99,10 @@ def run_streams(learner: Learner, streams: Sequence[Stream], on_progress: OnProg
         )
         for run in runs
     ]
+
+
+def _standing(seed: int, matrix: AccuracyMatrix, learned: int, alive: bool) -> Standing:
+    if not alive:
+        return Standing(seed, [], None, None)
+    row = matrix.to_lists()[learned][: learned + 1]
+    return Standing(seed, row, matrix.average_accuracy_after(learned), matrix.forgetting_after(learned))
