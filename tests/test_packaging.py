@@ -3,7 +3,19 @@
 import subprocess
 import sys
 
-HEAVY = ("pooch", "tqdm", "sklearn", "matplotlib", "PIL", "jaxtyping", "beartype", "triton", "torchvision")
+HEAVY = (
+    "pooch",
+    "tqdm",
+    "sklearn",
+    "matplotlib",
+    "PIL",
+    "jaxtyping",
+    "beartype",
+    "triton",
+    "torchvision",
+    "wandb",
+    "tensorboard",
+)
 
 
 def test_the_core_imports_with_torch_and_numpy_alone() -> None:

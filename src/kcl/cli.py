@@ -18,6 +18,7 @@ from kcl.cuda.precision import PRECISIONS
 from kcl.demo import demo_specs
 from kcl.errors import KclError
 from kcl.experiment import Experiment, Folder, RunSpec, choose_device, choose_threads, device_name
+from kcl.loggers import LOGGERS, METRICS, Loggers
 from kcl.methods.recipes import METHODS
 from kcl.progress import make_display
 from kcl.report import figures, page, tables
@@ -99,6 +100,8 @@ def _parser() -> argparse.ArgumentParser:
                              help="on a GPU, fuse the step with PyTorch's compiler (default: if long)")  # fmt: skip
         command.add_argument("--precision", choices=tuple(PRECISIONS), default="tf32",
                              help="what a GPU may compute in (default: tf32); see docs/performance.md")  # fmt: skip
+        command.add_argument("--log", action="append", choices=tuple(LOGGERS), default=[],
+                             help=f"log there as well as in OUT/{METRICS}; may be given twice")  # fmt: skip
         command.add_argument("--quiet", action="store_true", help="no progress, no table; errors only")
 
     report_commands.add_options(commands.add_parser("report", help="results as a page, as text or as a figure"))
@@ -164,8 +167,9 @@ def _execute(specs: list[RunSpec], out: Path, options: argparse.Namespace, resum
     if reused:
         display.say(f"{reused} of {len(specs)} runs are finished in {folder.results} and are not done again")
     display.expect(reused, len(specs))
+    loggers = Loggers(out, options.log)
     try:
-        experiment.execute(folder, display.watch, display.say)
+        experiment.execute(folder, display.watch, display.say, loggers)
     except KeyboardInterrupt:
         display.close()
         folder.reload()
@@ -176,6 +180,7 @@ def _execute(specs: list[RunSpec], out: Path, options: argparse.Namespace, resum
         raise SystemExit(INTERRUPTED) from None
     finally:
         display.close()
+        loggers.close()
     records = experiment.records(folder)
     if not options.quiet:
         print(tables.text(records))

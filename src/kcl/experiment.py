@@ -24,6 +24,7 @@ from kcl.benchmarks.split import Ways
 from kcl.benchmarks.task import Stream
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
+from kcl.loggers import LoggedRun, Loggers
 from kcl.methods.method import Method
 from kcl.methods.recipes import check_backbone, find_method, published_backbone
 from kcl.settings import Settings
@@ -180,7 +181,13 @@ class Experiment:
         found = (folder.finished.get(spec.key) for spec in self.specs)
         return [record for record in found if record is not None]
 
-    def execute(self, folder: Folder, watch: Callable[[str], OnProgress], say: Callable[[str], None]) -> None:
+    def execute(
+        self,
+        folder: Folder,
+        watch: Callable[[str], OnProgress],
+        say: Callable[[str], None],
+        loggers: Loggers | None = None,
+    ) -> None:
         """Do the runs that are not finished yet, each kept the moment it is."""
         folder.begin(self.specs, self.command)
         for group in self._groups(self.pending(folder)):
@@ -188,16 +195,28 @@ class Experiment:
             place = f"{len(self.records(folder)) + 1}/{len(self.specs)} " if len(self.specs) > len(group) else ""
             label = place + (self._label(group[0]) if len(group) == 1 else f"{group[0].method}, {len(group)} runs")
             try:
-                outcomes = run_streams(self._learner(group, streams), streams, watch(label))
+                outcomes = run_streams(
+                    self._learner(group, streams), streams, self._logged(group, watch(label), loggers)
+                )
             except CannotStack as reason:
                 say(f"{reason}: the {len(group)} runs are done one after another")
                 for spec, stream in zip(group, streams, strict=True):
                     alone = SeparateRuns([self._run(spec, stream)])
-                    [outcome] = run_streams(alone, [stream], watch(self._label(spec)))
+                    [outcome] = run_streams(alone, [stream], self._logged([spec], watch(self._label(spec)), loggers))
                     self._keep(folder, spec, outcome, 1, say)
             else:
                 for spec, outcome in zip(group, outcomes, strict=True):
                     self._keep(folder, spec, outcome, len(group), say)
+
+    def _logged(self, group: Sequence[RunSpec], watch: OnProgress, loggers: Loggers | None) -> OnProgress:
+        if loggers is None:
+            return watch
+        return loggers.follow([self._logged_run(spec) for spec in group], watch)
+
+    def _logged_run(self, spec: RunSpec) -> LoggedRun:
+        kernel = spec.settings.kernel if spec.method == "kcl" else None
+        settings = spec.settings.to_dict()
+        return LoggedRun(self._label(spec), spec.benchmark, spec.method, kernel, spec.seed, spec.tasks or 0, settings)
 
     def _label(self, spec: RunSpec) -> str:
         """The run in a few words: what tells it from the others."""
