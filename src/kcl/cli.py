@@ -18,10 +18,11 @@ from kcl.cuda.precision import PRECISIONS
 from kcl.demo import demo_specs
 from kcl.errors import KclError
 from kcl.experiment import Experiment, Folder, RunSpec, choose_device, choose_threads, device_name
-from kcl.loggers import LOGGERS, METRICS, Loggers
+from kcl.loggers import LOGGERS, Loggers
 from kcl.methods.recipes import METHODS
 from kcl.progress import make_display
 from kcl.report import figures, page, tables
+from kcl.report.running import METRICS
 from kcl.results import write_json
 from kcl.settings import BACKBONES, KERNELS
 
@@ -86,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="learn a benchmark's tasks and keep the results")
     run_options.add_options(run)
     run.add_argument("--out", type=Path, help="output folder (default: runs/BENCHMARK-METHOD)")
+    run.add_argument("--live", action="store_true", help="serve the page to this machine while the runs go on")
+    run.add_argument("--port", type=int, default=0, help="with --live (default: a free one)")
     run.add_argument("--resume", action="store_true", help="keep the folder's finished runs and do the rest")
     run.set_defaults(function=_run)
 
@@ -129,7 +132,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.show_settings:
         return _print_lines(run_options.shown(specs))
     out = run_options.default_out(options)
-    records = _execute(specs, out, options, options.resume)
+    with report_commands.live_beside(options, out):
+        records = _execute(specs, out, options, options.resume)
     page.write_page(records, out / "report.html", report_commands.default_title(records))
     if not options.quiet:
         print(f"page:    {out / 'report.html'}")

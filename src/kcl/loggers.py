@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from kcl.errors import KclError
+from kcl.report.running import METRICS
 from kcl.training.runner import OnProgress, Progress, Standing
-
-METRICS = "metrics.csv"
 
 
 class LoggedRun(NamedTuple):

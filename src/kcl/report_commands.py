@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from kcl import results
 from kcl.errors import KclError
 from kcl.report import figures, tables
 from kcl.report.groups import Record, group_runs
+from kcl.report.live import LOCAL, LivePage, LiveServer
 from kcl.report.markdown import markdown
-from kcl.report.page import write_page
+from kcl.report.page import page, write_page
+from kcl.report.running import METRICS, running
 
 FORMATS = ("html", "md", "png", "pdf")
 RESULTS = "results.jsonl"
@@ -23,6 +27,10 @@ def add_options(report: argparse.ArgumentParser) -> None:
                         help=f"output folders of `kcl run`, folders that hold such, or {RESULTS} files")  # fmt: skip
     report.add_argument("--out", type=Path, help="the file to write (default: report.html, .md, .png or .pdf)")
     report.add_argument("--format", choices=FORMATS, help="default: what --out ends with, else html")
+    report.add_argument("--live", action="store_true",
+                        help="write nothing: serve the page here and follow the results until Ctrl-C")  # fmt: skip
+    report.add_argument("--host", default=LOCAL, help=f"with --live (default: {LOCAL}, this machine only)")
+    report.add_argument("--port", type=int, default=0, help="with --live (default: a free one)")
     report.add_argument("--title", help="the heading (default: what was run)")
     report.add_argument("--quiet", action="store_true", help="print nothing but errors")
     report.set_defaults(function=_report)
@@ -55,7 +63,48 @@ def default_title(records: Sequence[Record]) -> str:
     return f"{', '.join(methods)} on {', '.join(benchmarks)}"
 
 
+@contextmanager
+def live(
+    folders: Sequence[Path], title: str, say: Callable[[str], None], host: str = LOCAL, port: int = 0
+) -> Iterator[LiveServer]:
+    """The page of these folders, served while the context lasts. A folder may be empty yet, or not there."""
+    if not 0 <= port <= 65535:
+        raise KclError(f"--port must be a number from 0 to 65535, not {port}")
+
+    def found() -> list[Path]:
+        own = [[folder] if folder.is_file() else sorted(folder.rglob(RESULTS)) for folder in folders]
+        measured = [sorted(folder.rglob(METRICS)) for folder in folders]
+        return list(dict.fromkeys(path for paths in (*own, *measured) for path in paths))
+
+    def made(files: Sequence[Path], version: str) -> str:
+        records = read_all([path for path in files if path.name != METRICS], lambda _: None)
+        return page(records, title, version, running(path for path in files if path.name == METRICS))
+
+    server = LiveServer(LivePage(found, made), LOCAL if host == "localhost" else host, port)
+    if host not in (LOCAL, "localhost"):
+        say(f"whoever can reach {host} can read these results")
+    say(f"live page: {server.address}")
+    server.start()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def live_beside(options: argparse.Namespace, out: Path) -> AbstractContextManager[object]:
+    """The page of a run's folder while it goes on, if that was asked for."""
+    if not options.live:
+        return nullcontext()
+    return live([out], f"{options.method} on {options.benchmark}", _say, port=options.port)
+
+
 def _report(options: argparse.Namespace) -> int:
+    if options.live:
+        if options.out is not None or options.format is not None:
+            raise KclError("--live writes nothing; leave out --out and --format")
+        title = options.title or ", ".join(map(str, options.folders))
+        with live(options.folders, title, _say, options.host, options.port):
+            threading.Event().wait()  # until Ctrl-C
     out, kind = _target(options.out, options.format)
     records = read_all(find_results(options.folders), _say)
     title = options.title or default_title(records)

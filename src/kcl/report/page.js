@@ -344,12 +344,11 @@
   }
 
   // ---- choices ----------------------------------------------------------------------------------------------------
-  function options(select, texts, all) {
+  function options(select, texts, first) {
     const before = select.value;
-    select.replaceChildren();
-    if (all) select.append(element("option", all, { value: "" }));
+    select.replaceChildren(element("option", "all", { value: "" }));
     for (const text of texts) select.append(element("option", text, { value: text }));
-    select.value = texts.includes(before) ? before : all && texts.length !== 1 && select.id !== "benchmark" ? "" : texts[0] ?? "";
+    select.value = texts.includes(before) ? before : first;
   }
   function checkbox(text, checked, change) {
     const label = element("label"), box = element("input", "", { type: "checkbox" });
@@ -409,12 +408,12 @@
         .filter((seed) => before.seeds.has(seed) || !known.has(seed))),
       chosen: new Set(before.touched ? data.groups.filter((group) => keys.has(key(group))) : []),
     };
-    options(at("benchmark"), unique(data.groups.map((group) => group.benchmark)), "all");
-    options(at("method"), unique(data.groups.map((group) => group.method)), "all");
-    options(at("kernel"), unique(data.groups.map((group) => group.kernel)), "all");
-    for (const id of ["benchmark", "method", "kernel"]) state[id] = at(id).value;
-    // A page of one method has no need of a filter that hides the others' kernels.
-    if (unique(data.groups.map((group) => group.kernel)).length < 2) state.kernel = at("kernel").value = "";
+    // One benchmark at first: accuracies of different ones say little side by side.
+    for (const id of ["benchmark", "method", "kernel"]) {
+      const known = unique(data.groups.map((group) => group[id]));
+      options(at(id), known, id === "benchmark" ? known[0] ?? "" : "");
+      state[id] = at(id).value;
+    }
     seedBoxes();
     offer();
     drawAll();

@@ -12,6 +12,7 @@ from kcl.report.charts import charts, policy, scripts
 from kcl.report.groups import Group, Record, differing, group_runs, show, title
 from kcl.report.headline import Cell, headline
 from kcl.report.published import SOURCE
+from kcl.report.running import Running
 from kcl.report.stylesheet import STYLESHEET
 from kcl.results import write_whole
 
@@ -25,12 +26,15 @@ def write_page(records: Sequence[Record], path: str | Path, heading: str) -> Non
     write_whole(path, page(records, heading).encode(errors="replace"))
 
 
-def page(records: Sequence[Record], heading: str, version: str | None = None) -> str:
+def page(
+    records: Sequence[Record], heading: str, version: str | None = None, unfinished: Sequence[Running] = ()
+) -> str:
     """The page as text. With a version it is served live: it asks whether there is a newer one."""
     groups = group_runs(records) if records or version is None else []
     finished = [group for group in groups if group.runs]
     sections = [
         _section("facts", "What was run", _facts(groups)),
+        "" if version is None else _section("running", "Begun and not finished", _running(unfinished)),
         _section("headline", "Average accuracy", _headline(finished)),
         charts(groups) if finished or version is not None else "",
         _section("results", "All results", _results(groups)),
@@ -38,6 +42,8 @@ def page(records: Sequence[Record], heading: str, version: str | None = None) ->
         _section("commands", "Commands", _commands(groups)),
     ]
     live = "" if version is None else f' data-version="{escape(version)}"'
+    # Without an icon of its own, a served page would be asked for one.
+    icon = "" if version is None else '<link rel="icon" href="data:,">\n'
     mark = "" if version is None else '<p class="muted" id="live" role="status">live</p>'
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -46,7 +52,7 @@ def page(records: Sequence[Record], heading: str, version: str | None = None) ->
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{policy(version is not None)}">
 <title>{escape(heading)}</title>
-<style>{STYLESHEET}</style>
+{icon}<style>{STYLESHEET}</style>
 </head>
 <body{live}>
 <header><h1>{escape(heading)}</h1>{mark}</header>
@@ -88,6 +94,15 @@ def _facts(groups: Sequence[Group]) -> str:
         "versions": ", ".join(sorted(versions)),
     }
     return f"<dl>{''.join(f'<dt>{name}</dt><dd>{escape(fact)}</dd>' for name, fact in facts.items())}</dl>"
+
+
+def _running(runs: Sequence[Running]) -> str:
+    if not runs:
+        return '<p class="muted">No run is known to go on.</p>'
+    head = "".join(f'<th scope="col">{name.replace("_", " ")}</th>' for name in Running._fields)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in run)}</tr>" for run in runs)
+    table = f'<table class="grid"><caption>After the newest task of each</caption><thead><tr>{head}</tr></thead>'
+    return _scroll("runs not finished", f"{table}<tbody>{body}</tbody></table>", len(runs))
 
 
 def _first_few(texts: list[str], most: int = 20) -> list[str]:
