@@ -11,7 +11,8 @@ import pytest
 from kcl import progress as module
 from kcl.progress import Bar, Lines, Plan, Silent, make_display
 from kcl.training.run import Step
-from kcl.training.runner import Progress, Standing
+from kcl.training.runner import Progress
+from kcl.training.standing import Standing
 
 
 def after(task: int, tasks: int, *averages: float | None, step: Step | None = None) -> Progress:

@@ -24,6 +24,7 @@ from kcl.progress import make_display
 from kcl.report import figures, page, tables
 from kcl.report.running import METRICS
 from kcl.results import write_json
+from kcl.samples import need_pillow
 from kcl.settings import BACKBONES, KERNELS
 
 INTERRUPTED = 130
@@ -87,6 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="learn a benchmark's tasks and keep the results")
     run_options.add_options(run)
     run.add_argument("--out", type=Path, help="output folder (default: runs/BENCHMARK-METHOD)")
+    run.add_argument("--save-samples", action="store_true",
+                     help="keep images of tasks, coresets and mistakes for the page (needs Pillow)")  # fmt: skip
     run.add_argument("--live", action="store_true", help="serve the page to this machine while the runs go on")
     run.add_argument("--port", type=int, default=0, help="with --live (default: a free one)")
     run.add_argument("--resume", action="store_true", help="keep the folder's finished runs and do the rest")
@@ -134,7 +137,8 @@ def _run(options: argparse.Namespace) -> int:
     out = run_options.default_out(options)
     with report_commands.live_beside(options, out):
         records = _execute(specs, out, options, options.resume)
-    page.write_page(records, out / "report.html", report_commands.default_title(records))
+    samples = report_commands.samples_beside([out / report_commands.RESULTS])
+    page.write_page(records, out / "report.html", report_commands.default_title(records), samples)
     if not options.quiet:
         print(f"page:    {out / 'report.html'}")
     return 0
@@ -156,6 +160,9 @@ def _execute(specs: list[RunSpec], out: Path, options: argparse.Namespace, resum
     torch.set_num_threads(choose_threads(options.threads))
     display = make_display(options.quiet)
     device = choose_device(options.device)
+    save_samples = getattr(options, "save_samples", False)
+    if save_samples:
+        need_pillow()
     experiment = Experiment(
         specs,
         options.command_line,
@@ -166,6 +173,7 @@ def _execute(specs: list[RunSpec], out: Path, options: argparse.Namespace, resum
         options.precision,
         display.say,
     )
+    experiment.save_samples = save_samples
     folder = Folder(out, resume, display.say)
     reused = len(specs) - len(experiment.pending(folder))
     if reused:

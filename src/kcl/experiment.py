@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 import kcl
-from kcl import results
+from kcl import results, samples
 from kcl.benchmarks.catalogue import find_benchmark
 from kcl.benchmarks.joint import join
 from kcl.benchmarks.split import Ways
@@ -134,7 +134,7 @@ class Experiment:
         precision: str = "tf32",
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.command, self.runs_at_once = command, runs_at_once
+        self.command, self.runs_at_once, self.save_samples = command, runs_at_once, False
         self.compiled, self.precision = compiled, precision
         self.device = torch.device(device)
         self._datasets: dict[tuple[str, int | None], Dataset] = {}
@@ -195,18 +195,19 @@ class Experiment:
             place = f"{len(self.records(folder)) + 1}/{len(self.specs)} " if len(self.specs) > len(group) else ""
             label = place + (self._label(group[0]) if len(group) == 1 else f"{group[0].method}, {len(group)} runs")
             try:
-                outcomes = run_streams(
-                    self._learner(group, streams), streams, self._logged(group, watch(label), loggers)
-                )
+                learner = self._learner(group, streams)
+                outcomes = run_streams(learner, streams, self._logged(group, watch(label), loggers))
             except CannotStack as reason:
                 say(f"{reason}: the {len(group)} runs are done one after another")
                 for spec, stream in zip(group, streams, strict=True):
                     alone = SeparateRuns([self._run(spec, stream)])
                     [outcome] = run_streams(alone, [stream], self._logged([spec], watch(self._label(spec)), loggers))
                     self._keep(folder, spec, outcome, 1, say)
+                    self._keep_samples(folder, [spec], alone, [stream])
             else:
                 for spec, outcome in zip(group, outcomes, strict=True):
                     self._keep(folder, spec, outcome, len(group), say)
+                self._keep_samples(folder, group, learner, streams)
 
     def _logged(self, group: Sequence[RunSpec], watch: OnProgress, loggers: Loggers | None) -> OnProgress:
         if loggers is None:
@@ -214,9 +215,10 @@ class Experiment:
         return loggers.follow([self._logged_run(spec) for spec in group], watch)
 
     def _logged_run(self, spec: RunSpec) -> LoggedRun:
-        kernel = spec.settings.kernel if spec.method == "kcl" else None
         settings = spec.settings.to_dict()
-        return LoggedRun(self._label(spec), spec.benchmark, spec.method, kernel, spec.seed, spec.tasks or 0, settings)
+        return LoggedRun(
+            self._label(spec), spec.benchmark, spec.method, _kernel(spec), spec.seed, spec.tasks or 0, settings
+        )
 
     def _label(self, spec: RunSpec) -> str:
         """The run in a few words: what tells it from the others."""
@@ -235,6 +237,16 @@ class Experiment:
             learned = np.isfinite(np.diagonal(outcome.matrix.values))
             task = int(learned.argmin()) + 1  # beside it, other runs may have gone on to the end
             say(f"{self._label(spec)}: diverged in task {task}, its loss is no longer finite; a lower lr may help")
+
+    def _keep_samples(
+        self, folder: Folder, group: Sequence[RunSpec], learner: Learner, streams: Sequence[Stream]
+    ) -> None:
+        if not self.save_samples:
+            return
+        names = [self._datasets[spec.benchmark, spec.image_size].class_names for spec in group]
+        for spec, tasks in zip(group, samples.collect(learner, streams, names), strict=True):
+            if tasks is not None:
+                samples.save(folder.path, {**dataclasses.asdict(spec), "kernel": _kernel(spec)}, tasks)
 
     def _groups(self, specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
         """Runs to be trained together: on a GPU those that stack, on a CPU each alone, where stacking gains nothing."""
@@ -292,7 +304,7 @@ class Experiment:
         return {
             "format": results.FORMAT,
             **dataclasses.asdict(spec),
-            "kernel": spec.settings.kernel if spec.method == "kcl" else None,
+            "kernel": _kernel(spec),
             "versions": {
                 "kcl": kcl.__version__,
                 "torch": torch.__version__,
@@ -312,6 +324,10 @@ class Experiment:
             "memory": outcome.memory,
             "command": self.command,
         }
+
+
+def _kernel(spec: RunSpec) -> str | None:
+    return spec.settings.kernel if spec.method == "kcl" else None
 
 
 def device_name(device: torch.device) -> str:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, Protocol
 
 from kcl.errors import KclError
 from kcl.report.running import METRICS
-from kcl.training.runner import OnProgress, Progress, Standing
+from kcl.training.runner import OnProgress, Progress
+from kcl.training.standing import Standing
 
 
 class LoggedRun(NamedTuple):

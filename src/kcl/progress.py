@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kcl.training.runner import Progress, Standing
+from kcl.training.runner import Progress
+from kcl.training.standing import Standing
 
 
 def make_display(quiet: bool) -> Lines | Bar | Silent:
@@ -132,7 +133,8 @@ class Bar:
                 current.set_postfix_str(f"{figures}, learned")
             else:
                 current.total = step.steps * progress.tasks
-                current.set_postfix_str(f"{figures}, loss {step.loss:.3f}", refresh=False)
+                batch = f"loss {step.loss:.3f} batch {step.step}/{step.steps}"
+                current.set_postfix_str(f"{figures}, {batch}", refresh=False)
                 current.update(step.steps * progress.task + step.step - current.n)
             for bar in beside:
                 bar.set_description_str(_each(progress.runs))

@@ -17,6 +17,7 @@ from kcl.report.live import LOCAL, LivePage, LiveServer
 from kcl.report.markdown import markdown
 from kcl.report.page import page, write_page
 from kcl.report.running import METRICS, running
+from kcl.report.samples import SAMPLES, Samples, read_samples
 
 FORMATS = ("html", "md", "png", "pdf")
 RESULTS = "results.jsonl"
@@ -53,6 +54,11 @@ def read_all(files: Sequence[Path], warn: Callable[[str], None]) -> list[Record]
     return [record for file in files for record in results.read(file, warn)]
 
 
+def samples_beside(files: Sequence[Path]) -> list[Samples]:
+    """What `kcl run --save-samples` left beside these results."""
+    return [own for folder in dict.fromkeys(file.parent for file in files) for own in read_samples(folder / SAMPLES)]
+
+
 def default_title(records: Sequence[Record]) -> str:
     """The methods and benchmarks, as long as that is a heading."""
     groups = group_runs(records)
@@ -77,8 +83,9 @@ def live(
         return list(dict.fromkeys(path for paths in (*own, *measured) for path in paths))
 
     def made(files: Sequence[Path], version: str) -> str:
-        records = read_all([path for path in files if path.name != METRICS], lambda _: None)
-        return page(records, title, version, running(path for path in files if path.name == METRICS))
+        kept = [path for path in files if path.name != METRICS]
+        going_on = running(path for path in files if path.name == METRICS)
+        return page(read_all(kept, lambda _: None), title, version, going_on, samples_beside(kept))
 
     server = LiveServer(LivePage(found, made), LOCAL if host == "localhost" else host, port)
     if host not in (LOCAL, "localhost"):
@@ -106,10 +113,11 @@ def _report(options: argparse.Namespace) -> int:
         with live(options.folders, title, _say, options.host, options.port):
             threading.Event().wait()  # until Ctrl-C
     out, kind = _target(options.out, options.format)
-    records = read_all(find_results(options.folders), _say)
+    files = find_results(options.folders)
+    records = read_all(files, _say)
     title = options.title or default_title(records)
     if kind == "html":
-        write_page(records, out, title)
+        write_page(records, out, title, samples_beside(files))
     elif kind == "md":
         results.write_whole(out, markdown(records, title).encode(errors="replace"))
     else:

@@ -13,6 +13,7 @@ from kcl.report.groups import Group, Record, differing, group_runs, show, title
 from kcl.report.headline import Cell, headline
 from kcl.report.published import SOURCE
 from kcl.report.running import Running
+from kcl.report.samples import Samples, samples_html
 from kcl.report.stylesheet import STYLESHEET
 from kcl.results import write_whole
 
@@ -20,23 +21,29 @@ _MANY_ROWS = 25
 _MANY_COLUMNS = 8  # groups beside each other; more are set below each other, with the settings that differ only
 
 
-def write_page(records: Sequence[Record], path: str | Path, heading: str) -> None:
+def write_page(records: Sequence[Record], path: str | Path, heading: str, samples: Sequence[Samples] = ()) -> None:
     """Writes the page whole or not at all; the same records give the same bytes."""
     # A lone surrogate cannot be encoded; a question mark in its place beats no page.
-    write_whole(path, page(records, heading).encode(errors="replace"))
+    write_whole(path, page(records, heading, samples=samples).encode(errors="replace"))
 
 
 def page(
-    records: Sequence[Record], heading: str, version: str | None = None, unfinished: Sequence[Running] = ()
+    records: Sequence[Record],
+    heading: str,
+    version: str | None = None,
+    unfinished: Sequence[Running] = (),
+    samples: Sequence[Samples] = (),
 ) -> str:
     """The page as text. With a version it is served live: it asks whether there is a newer one."""
     groups = group_runs(records) if records or version is None else []
     finished = [group for group in groups if group.runs]
+    seen = samples_html(finished, samples)
     sections = [
         _section("facts", "What was run", _facts(groups)),
         "" if version is None else _section("running", "Begun and not finished", _running(unfinished)),
         _section("headline", "Average accuracy", _headline(finished)),
         charts(groups) if finished or version is not None else "",
+        _section("seen", "What the model sees", seen) if seen else "",
         _section("results", "All results", _results(groups)),
         _section("settings", "Settings", _all_settings(groups)),
         _section("commands", "Commands", _commands(groups)),

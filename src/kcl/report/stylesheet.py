@@ -73,6 +73,11 @@ summary { cursor: pointer; width: max-content; padding: .2rem 0; }
 .boxes label { color: var(--ink); overflow-wrap: anywhere; }
 .key { flex: none; width: .8rem; height: .8rem; border-radius: .2rem; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); gap: 2rem 1.5rem; }
+.seen th { white-space: nowrap; }
+.images { display: flex; flex-wrap: nowrap; gap: .5rem; }
+.images span { display: inline-flex; flex-direction: column; align-items: center; max-width: 6rem; }
+.images img { width: 2.6rem; height: 2.6rem; image-rendering: pixelated; border: 1px solid var(--line); }
+.images small { white-space: normal; text-align: center; line-height: 1.2; }
 figure { margin: 0; min-width: 0; }
 figure h3 { margin: 0; color: var(--ink); }
 figure .buttons { display: flex; gap: .4rem; margin-left: auto; }
@@ -101,7 +106,7 @@ pre {
   figure, pre, tr { break-inside: avoid; }
   .charts { display: block; }
   figure { margin-bottom: 1rem; }
-  .filters, figure .buttons, details, #csv-runs { display: none; }
+  .filters, figure .buttons, figure details, #csv-runs { display: none; }
   .tall { max-height: none; }
   .scroll { overflow: visible; }
   pre { width: auto; white-space: pre-wrap; }

@@ -11,15 +11,7 @@ from kcl.benchmarks.task import Stream
 from kcl.metrics import AccuracyMatrix
 from kcl.training.learner import Learner
 from kcl.training.run import Step
-
-
-class Standing(NamedTuple):
-    """How one run did after a task: percent on the tasks so far, and what follows from that; empty if it diverged."""
-
-    seed: int
-    accuracies: list[float | None]
-    average_accuracy: float | None
-    forgetting: float | None
+from kcl.training.standing import Standing, standings_after
 
 
 class Progress(NamedTuple):
@@ -58,7 +50,7 @@ def run_streams(learner: Learner, streams: Sequence[Stream], on_progress: OnProg
     matrices: list[AccuracyMatrix] = [AccuracyMatrix(count) for _ in runs]
     learning: list[float] = []
     unseen, average = learner.answers_unseen, None
-    standings = tuple(Standing(seed, [], None, None) for seed in learner.seeds)
+    standings = standings_after(None, learner.seeds, matrices)
     initial = [learner.accuracy([stream[index] for stream in streams]) for index in range(count)] if unseen else []
     lessons: list[Stream | list[JointTask]] = [
         [join(list(stream), len(stream.class_labels))] if learner.joint else stream for stream in streams
@@ -85,7 +77,7 @@ def run_streams(learner: Learner, streams: Sequence[Stream], on_progress: OnProg
             for run in alive:
                 matrices[run].record(index, other, measured[run])
         average = sum(matrices[run].average_accuracy_after(index) or 0.0 for run in alive) / len(alive)
-        standings = tuple(_standing(seed, matrices[run], index, run in alive) for run, seed in enumerate(learner.seeds))
+        standings = standings_after(index, learner.seeds, matrices, alive)
         on_progress(Progress(lesson, len(lessons[0]), None, average, standings))
     seconds, use = time.perf_counter() - begun, learner.memory_use()
     return [
@@ -99,10 +91,3 @@ def run_streams(learner: Learner, streams: Sequence[Stream], on_progress: OnProg
         )
         for run in runs
     ]
-
-
-def _standing(seed: int, matrix: AccuracyMatrix, learned: int, alive: bool) -> Standing:
-    if not alive:
-        return Standing(seed, [], None, None)
-    row = matrix.to_lists()[learned][: learned + 1]
-    return Standing(seed, row, matrix.average_accuracy_after(learned), matrix.forgetting_after(learned))
