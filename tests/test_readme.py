@@ -55,6 +55,12 @@ def test_the_streams_are_what_the_results_give() -> None:
         assert f"| {title} | {accuracy} | {forgetting} |" in README
 
 
+def test_the_split_streams_are_what_the_results_give() -> None:
+    [row] = tables.rows(group_runs(read(ROOT / "results" / "split-cifar100" / "results.jsonl")))
+    assert row[2] == "5"
+    assert f"| Split CIFAR-100 | {row[3]} | {row[5]} |" in README
+
+
 def test_the_speeds_are_what_was_measured() -> None:
     page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     for name, cells in (("mnist", 5), ("resnets", 6)):

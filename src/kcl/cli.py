@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import torch
 
-from kcl import __version__, bench, data_commands, report_commands, run_options
+from kcl import __version__, bench, data_commands, paper_options, report_commands, run_options
 from kcl.benchmarks.catalogue import BENCHMARKS
 from kcl.cuda.precision import PRECISIONS
 from kcl.demo import demo_specs
@@ -23,7 +23,7 @@ from kcl.methods.recipes import METHODS
 from kcl.progress import make_display
 from kcl.report import figures, page, tables
 from kcl.report.running import METRICS
-from kcl.results import write_json
+from kcl.results import read, write_json
 from kcl.samples import need_pillow
 from kcl.settings import BACKBONES, KERNELS
 
@@ -95,7 +95,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--resume", action="store_true", help="keep the folder's finished runs and do the rest")
     run.set_defaults(function=_run)
 
-    for command in (demo, run):
+    paper = commands.add_parser("reproduce", help="the paper's tables and figures, beside what it prints")
+    paper_options.add_options(paper)
+    paper.set_defaults(function=_reproduce)
+
+    for command in (demo, run, paper):
         command.add_argument("--data-dir", type=Path, help="where the data lie (default: KCL_DATA, then the cache)")
         command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
         command.add_argument(
@@ -144,6 +148,22 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _reproduce(options: argparse.Namespace) -> int:
+    if options.list:
+        return _print_lines(paper_options.listed())
+    asked = paper_options.asked(options)
+    if options.dry_run:
+        return _print_lines(asked.told())
+    if options.report_only:
+        records = read(asked.results)
+    else:
+        records = _execute(asked.specs, asked.out, options, options.resume, show=False) if asked.specs else []
+    index = asked.write(records)
+    if not options.quiet:
+        print(f"tables and figures: {index}")
+    return 0
+
+
 def _demo(options: argparse.Namespace) -> int:
     records = _execute(demo_specs(), options.out, options, resume=True)
     figures.save(figures.overview(records), options.out / "overview")
@@ -153,8 +173,10 @@ def _demo(options: argparse.Namespace) -> int:
     return 0
 
 
-def _execute(specs: list[RunSpec], out: Path, options: argparse.Namespace, resume: bool) -> list[dict[str, object]]:
-    """Do the runs, show the table. After Ctrl-C: what is finished stays, and how to go on is said."""
+def _execute(
+    specs: list[RunSpec], out: Path, options: argparse.Namespace, resume: bool, show: bool = True
+) -> list[dict[str, object]]:
+    """Do the runs, show the table if asked to. After Ctrl-C: what is finished stays, and how to go on is said."""
     if options.runs_at_once is not None and options.runs_at_once < 1:
         raise KclError(f"--runs-at-once must be at least 1, not {options.runs_at_once}")
     torch.set_num_threads(choose_threads(options.threads))
@@ -194,7 +216,7 @@ def _execute(specs: list[RunSpec], out: Path, options: argparse.Namespace, resum
         display.close()
         loggers.close()
     records = experiment.records(folder)
-    if not options.quiet:
+    if show and not options.quiet:
         print(tables.text(records))
         print(f"results: {folder.results}")
     return records

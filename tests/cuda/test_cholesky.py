@@ -83,3 +83,15 @@ def test_the_operators_can_be_traced_without_a_gpu(size: int, side: int) -> None
         solved, factor = torch.ops.kcl.factorise_and_solve(torch.empty(3, size, size), targets, torch.empty(3))
         assert (solved.shape, factor.shape) == ((3, size, 5), (3, side, side))
         assert torch.ops.kcl.solve(factor, targets).shape == (3, size, 5)
+
+
+@pytest.mark.parametrize("runs", [(), (3,)], ids=str)
+@pytest.mark.parametrize(("size", "head"), [(5, 4), (8, 4), (9, 4), (33, 16), (60, 16)])
+def test_a_matrix_taken_apart_is_solved_as_a_whole(draw64: Any, runs: tuple[int, ...], size: int, head: int) -> None:
+    """What a GPU does with matrices too large for its kernel, and other targets with what that leaves."""
+    gram, targets, strength = _systems(draw64, runs, size, 3)
+    solved, packed = cholesky.eliminate(gram, targets, strength, head)
+    torch.testing.assert_close(solved, _general(gram, targets, strength), rtol=1e-8, atol=1e-8)
+    others = draw64.normal(*runs, size, 5)
+    found = cholesky.solve_eliminated(packed, others, head)
+    torch.testing.assert_close(found, _general(gram, others, strength), rtol=1e-8, atol=1e-8)

@@ -87,6 +87,20 @@ def test_published_values_are_the_papers() -> None:
         assert published("split-cifar100", "kcl", "vrf", other) is None
 
 
+def test_published_values_are_those_the_tables_of_the_paper_are_made_with() -> None:
+    from kcl.paper import comparison, kernels, ways
+
+    for benchmark, methods in comparison.PAPER.items():
+        for method, own in methods.items():
+            kernel = "vrf" if method == "kcl" else None
+            assert published(benchmark, method, kernel, {"tasks": 20}) == own[:2]
+    for kernel, own in kernels.ROWS.values():
+        assert published("split-cifar100", "kcl", kernel, {"tasks": 20, "ways": 5}) == (own and own[:2])
+    for (benchmark, row), own in ways.PAPER.items():
+        if row == ways.VARIED:
+            assert published(benchmark, "kcl", "vrf", {"ways": [3, 15]}) == own[:2]
+
+
 def test_markdown_tells_the_same(make_run) -> None:
     runs = runs_of(make_run, "kcl", 1.0, benchmark="permuted-mnist", tasks=20) + runs_of(
         make_run, "a|b", 4.0, benchmark="permuted-mnist", tasks=20, command="kcl run x\n```"

@@ -81,6 +81,9 @@ BENCHMARKS: dict[str, Benchmark] = {
     ),
     "permuted-digits": Benchmark("permuted-mnist on scikit-learn's 8×8 digits", _digits, PermutedPixels),
     "rotated-digits": Benchmark("rotated-mnist on scikit-learn's 8×8 digits", _digits, RotatedPixels),
+    "split-digits": Benchmark(
+        "scikit-learn's 8×8 digits, 2 tasks of 5 classes each", _digits, SplitClasses, _SPLIT, tasks=2
+    ),
 }
 
 

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kcl.cuda.precision import inner
 from kcl.shapes import Float
 
 LARGEST = 256
-"""The largest matrix whose triangle fits the registers of one thread block."""
+"""The largest matrix whose triangle fits the registers of one thread block. Larger ones are taken apart."""
 
 
 def factorise_and_solve(
@@ -27,6 +28,8 @@ def factorise_and_solve(
     """(K + λI)⁻¹ Y, and the Cholesky factor of K + λI in a form that `solve` understands."""
     if _suits(targets):
         return torch.ops.kcl.factorise_and_solve(gram, targets, strength)
+    if _has_kernel(targets):
+        return eliminate(gram, targets, strength)
     shifted = gram.clone()
     shifted.diagonal(dim1=-2, dim2=-1).add_(strength[..., None])
     factor, failed = torch.linalg.cholesky_ex(shifted)
@@ -38,6 +41,8 @@ def solve(factor: Tensor, targets: Float[Tensor, "*s m c"]) -> Float[Tensor, "*s
     """(L Lᵀ)⁻¹ Y."""
     if _suits(targets):
         return torch.ops.kcl.solve(factor, targets)
+    if _has_kernel(targets):
+        return solve_eliminated(factor, targets)
     if not factor.is_cuda:
         return torch.cholesky_solve(targets, factor)
     # cholesky_solve may call MAGMA, which cannot be captured in a CUDA graph.
@@ -45,9 +50,42 @@ def solve(factor: Tensor, targets: Float[Tensor, "*s m c"]) -> Float[Tensor, "*s
     return torch.linalg.solve_triangular(factor.mT, half, upper=True)
 
 
+def eliminate(
+    gram: Float[Tensor, "*s m m"], targets: Float[Tensor, "*s m c"], strength: Float[Tensor, "*s"], head: int = LARGEST
+) -> tuple[Float[Tensor, "*s m c"], Tensor]:
+    """The same for a larger matrix, block by block: its first `head` rows and columns are eliminated, then the rest.
+
+    With K + λI = [A Bᵀ; B C] and Z = A⁻¹Bᵀ, x₂ = (C − BZ)⁻¹ (y₂ − B A⁻¹y₁) and x₁ = A⁻¹y₁ − Z x₂. What `solve` needs is
+    the factors of A and of C − BZ, and Z, in one matrix.
+    """
+    classes, lower = targets.shape[-1], gram[..., head:, :head]
+    sides = torch.cat([targets[..., :head, :], lower.mT], dim=-1)
+    solved, factor = factorise_and_solve(gram[..., :head, :head], sides, strength)
+    first, coupling = solved.split([classes, lower.shape[-2]], dim=-1)
+    rest = gram[..., head:, head:] - inner(lower, coupling.mT)
+    second, rest_factor = factorise_and_solve(rest, targets[..., head:, :] - inner(lower, first.mT), strength)
+    side = head + rest_factor.shape[-1]
+    packed = factor.new_zeros(*factor.shape[:-2], side, side)
+    packed[..., :head, :head] = factor
+    packed[..., :head, head : gram.shape[-1]] = coupling
+    packed[..., head:, head:] = rest_factor
+    return torch.cat([first - inner(coupling, second.mT), second], dim=-2), packed
+
+
+def solve_eliminated(packed: Tensor, targets: Float[Tensor, "*s m c"], head: int = LARGEST) -> Float[Tensor, "*s m c"]:
+    """`solve` with what `eliminate` left."""
+    coupling, upper = packed[..., :head, head : targets.shape[-2]], targets[..., :head, :]
+    first = solve(packed[..., :head, :head], upper)
+    second = solve(packed[..., head:, head:], targets[..., head:, :] - inner(coupling.mT, upper.mT))
+    return torch.cat([first - inner(coupling, second.mT), second], dim=-2)
+
+
+def _has_kernel(targets: Tensor) -> bool:
+    return targets.is_cuda and targets.dtype == torch.float32 and hasattr(torch.cuda, "_compile_kernel")
+
+
 def _suits(targets: Tensor) -> bool:
-    small = targets.shape[-2] <= LARGEST and targets.dtype == torch.float32
-    return small and targets.is_cuda and hasattr(torch.cuda, "_compile_kernel")
+    return targets.shape[-2] <= LARGEST and _has_kernel(targets)
 
 
 def _blocks(targets: Tensor) -> int:

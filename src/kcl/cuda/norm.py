@@ -50,6 +50,11 @@ class _Layout(NamedTuple):
     def partial(self, x: Tensor) -> Tensor:
         return x.new_empty(len(x), self.stretches, self.channels, dtype=torch.float32)
 
+    def following(self, x: Tensor, chains: bool) -> tuple[Tensor, Tensor]:
+        """Where the next BatchNorm's partial sums go, if they are wanted."""
+        size = (len(x), self.stretches if chains else 0, self.channels)
+        return x.new_empty(size, dtype=torch.float32), x.new_empty(size, dtype=torch.float32)
+
     def total(self, x: Tensor) -> Tensor:
         return x.new_empty(len(x), self.parts, self.channels, dtype=torch.float32)
 
@@ -79,37 +84,42 @@ def _forward(
     kept: Tensor | None,
     rate: Tensor | None,
     residual: Tensor | None,
+    means: Tensor | None,
+    squares: Tensor | None,
     first: int,
     relu_before: bool,
     relu_after: bool,
     eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+    chains: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     from kcl.cuda import norm_kernel as kernel
 
     layout, runs, own = _Layout.of(x, first), len(x), weight.shape[1]
     cut = (layout.rows, layout.first, layout.stretch)
-    means, squares = layout.partial(x), layout.partial(x)
     mean, deviation, out = layout.total(x), layout.total(x), torch.empty_like(x)
-    kernel.moments[(layout.stretches, runs)](
-        x, means, squares, *cut, relu_before, layout.channels, layout.columns, layout.tile, num_warps=8
-    )
+    if means is None or squares is None:
+        means, squares = layout.partial(x), layout.partial(x)
+        kernel.moments[(layout.stretches, runs)](
+            x, means, squares, *cut, relu_before, layout.channels, layout.columns, layout.tile, num_warps=8
+        )
     kernel.statistics[(runs, -(-layout.channels // COLUMNS))](
         means, squares, mean, deviation, running_mean, running_variance, *cut, layout.stretches, own, eps,
         **layout.summed,
     )  # fmt: skip
     kernel.forward[(layout.stretches, runs)](
         x, mean, deviation, weight, weight.stride(0), bias, bias.stride(0), *_dropping(x, kept, rate),
-        x if residual is None else residual, out, *cut, own,
-        relu_before, relu_after, kept is not None, residual is not None, **layout.fixed, TILE=layout.tile,
+        x if residual is None else residual, out, *(following := layout.following(x, chains)), *cut, own,
+        relu_before, relu_after, kept is not None, residual is not None, chains, **layout.fixed, TILE=layout.tile,
     )  # fmt: skip
-    return out, mean, deviation
+    return out, mean, deviation, *following
 
 
 @_forward.register_fake
 def _(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, kept: Any, rate: Any, residual: Any,
-      first: int, relu_before: bool, relu_after: bool, eps: float) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+      means: Any, squares: Any, first: int, relu_before: bool, relu_after: bool, eps: float,
+      chains: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     layout = _Layout.of(x, first)
-    return torch.empty_like(x), layout.total(x), layout.total(x)
+    return torch.empty_like(x), layout.total(x), layout.total(x), *layout.following(x, chains)
 
 
 @torch.library.custom_op("kcl::norm_backward", mutates_args=())
@@ -151,6 +161,7 @@ def _(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, devia
     return torch.empty_like(x), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
 
 
+_TENSORS = 10
 _AS_THEY_ARE = (1, 2, 3, 4, 5)
 """Places of the running statistics, which are changed where they are, and of parts of larger tensors (weight, bias,
 what dropout keeps) that need not be copied."""
@@ -160,36 +171,37 @@ class _Norm(torch.autograd.Function):
     """Takes its runs in the first dimension; `norm` and vmap see to that."""
 
     @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        x, weight, bias, running_mean, running_variance, kept, rate, residual, *how = inputs
-        tensors = (x, weight, bias, running_mean, running_variance, kept, rate, residual)
-        return torch.ops.kcl.norm_forward(*tensors, *how)
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        return torch.ops.kcl.norm_forward(*inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, weight, bias, _, _, kept, rate, residual, *ctx.how = inputs
+        x, weight, bias, _, _, kept, rate, residual, _, _, *ctx.how = inputs
         ctx.mark_non_differentiable(*output[1:])
         ctx.adds = residual is not None
-        ctx.save_for_backward(x, weight, bias, *output[1:], kept, rate)
+        ctx.save_for_backward(x, weight, bias, *output[1:3], kept, rate)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        first, relu_before, relu_after, _ = ctx.how
         grad = grad.contiguous()
-        found = torch.ops.kcl.norm_backward(grad, *ctx.saved_tensors, first, relu_before, relu_after)
-        return (*found, None, None, None, None, grad if ctx.adds else None, None, None, None, None)
+        found = torch.ops.kcl.norm_backward(grad, *ctx.saved_tensors, *ctx.how[:3])
+        return (*found, *[None] * 4, grad if ctx.adds else None, *[None] * 7)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        given = [place for place, tensor in enumerate(inputs[:8]) if tensor is not None]
-        first = runs_first(info.batch_size, [in_dims[place] for place in given], [inputs[place] for place in given])
-        tensors: list[Any] = [None] * 8
+        tensors: list[Any] = list(inputs[:_TENSORS])
+        given = [place for place, tensor in enumerate(tensors) if tensor is not None]
+        first = runs_first(info.batch_size, [in_dims[place] for place in given], [tensors[place] for place in given])
         for place, tensor in zip(given, first, strict=True):
             # Of the runs and the dimension of one that `norm` gave each, one dimension, the runs'.
             tensors[place] = tensor.squeeze(1) if place in _AS_THEY_ARE else tensor.squeeze(1).contiguous()
-        output = _Norm.apply(*tensors, *inputs[8:])
+        output = _Norm.apply(*tensors, *inputs[_TENSORS:])
         return tuple(value.unsqueeze(1) for value in output), (0,) * len(output)
+
+
+Partial = tuple[Tensor, Tensor]
+"""Means and sums of squared deviations over stretches of rows."""
 
 
 def norm(
@@ -205,14 +217,19 @@ def norm(
     kept: Tensor | None = None,
     rate: Tensor | None = None,
     residual: Tensor | None = None,
-) -> Tensor:
+    given: Partial | None = None,
+    chains: bool = False,
+) -> tuple[Tensor, Partial | None]:
     """dropout(BN(relu(x))) + residual for an activation (n, h, w, c), channels last and perhaps padded with zeros.
 
-    Statistics are taken over the first `first` samples and over the others; `running` is moved on by each.
+    Statistics are taken over the first `first` samples and over the others; `running` is moved on by each. With
+    `chains` the output is also summed up for the BatchNorm that follows it, which takes that as `given`.
     """
-    tensors = [x, weight, bias, *running, kept, rate, residual]
+    tensors = [x, weight, bias, *running, kept, rate, residual, *(given or (None, None))]
     one = [None if tensor is None else tensor.unsqueeze(0) for tensor in tensors]
-    return _Norm.apply(*one, first, relu_before, relu_after, eps)[0].squeeze(0)
+    out, _, _, *following = _Norm.apply(*one, first, relu_before, relu_after, eps, chains)
+    means, squares = (tensor.squeeze(0) for tensor in following)
+    return out.squeeze(0), (means, squares) if chains else None
 
 
 @torch.library.custom_op("kcl::enter", mutates_args=())

@@ -127,6 +127,36 @@ def _parameters(
 
 
 @triton.jit
+def _normed(
+    x,
+    kept,
+    rise,
+    residual,
+    place,
+    drop_place,
+    inside,
+    m,
+    d,
+    w,
+    b,
+    RELU_BEFORE: tl.constexpr,
+    RELU_AFTER: tl.constexpr,
+    DROPS: tl.constexpr,
+    ADDS: tl.constexpr,
+):
+    """dropout(BN(relu(x))) + residual at some places."""
+    value = _seen(tl.load(x + place, mask=inside, other=0.0).to(tl.float32), RELU_BEFORE)
+    value = (value - m) * d * w + b
+    if RELU_AFTER:
+        value = tl.maximum(value, 0.0)
+    if DROPS:
+        value *= tl.load(kept + drop_place, mask=inside, other=0).to(tl.float32) * rise
+    if ADDS:
+        value += tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
+    return value
+
+
+@triton.jit
 def forward(
     x,
     mean,
@@ -140,6 +170,8 @@ def forward(
     rates,
     residual,
     out,
+    next_means,
+    next_squares,
     rows,
     first,
     stretch,
@@ -148,33 +180,52 @@ def forward(
     RELU_AFTER: tl.constexpr,
     DROPS: tl.constexpr,
     ADDS: tl.constexpr,
+    CHAINS: tl.constexpr,
     PARTS: tl.constexpr,
     CHANNELS: tl.constexpr,
     COLUMNS: tl.constexpr,
     TILE: tl.constexpr,
 ):
+    """The output, and with CHAINS the `moments` of relu(output), which the next BatchNorm wants."""
+    number = tl.program_id(0)
     run = tl.program_id(1).to(tl.int64)
-    begin, end, second = _span(tl.program_id(0), rows, first, stretch)
+    begin, end, second = _span(number, rows, first, stretch)
     c = tl.arange(0, COLUMNS)
     weight += run * weight_stride
     bias += run * bias_stride
+    kept += run * kept_stride
     m, d, w, b = _parameters(mean, deviation, weight, bias, run, second, own_channels, c, PARTS, CHANNELS)
+    rise = 1.0
     if DROPS:
         rise = 1.0 / (1.0 - tl.load(rates + run))
+    offset = run * rows * CHANNELS
+    if CHAINS:
+        only = (begin + tl.arange(0, 1))[:, None] * CHANNELS + c[None, :]
+        pivot = _normed(
+            x, kept, rise, residual, offset + only, only, (c < CHANNELS)[None, :], m, d, w, b,
+            RELU_BEFORE, RELU_AFTER, DROPS, ADDS,
+        ).to(out.dtype.element_ty).to(tl.float32)  # fmt: skip
+        pivot = tl.maximum(pivot, 0.0)
+        one = tl.zeros((TILE, COLUMNS), tl.float32)
+        two = tl.zeros((TILE, COLUMNS), tl.float32)
     for start in range(begin, end, TILE):
         r = start + tl.arange(0, TILE)
         inside = (r < end)[:, None] & (c < CHANNELS)[None, :]
         within = r[:, None] * CHANNELS + c[None, :]
-        place = run * rows * CHANNELS + within
-        value = _seen(tl.load(x + place, mask=inside, other=0.0).to(tl.float32), RELU_BEFORE)
-        value = (value - m) * d * w + b
-        if RELU_AFTER:
-            value = tl.maximum(value, 0.0)
-        if DROPS:
-            value *= tl.load(kept + run * kept_stride + within, mask=inside, other=0).to(tl.float32) * rise
-        if ADDS:
-            value += tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
-        tl.store(out + place, value.to(out.dtype.element_ty), mask=inside)
+        value = _normed(
+            x, kept, rise, residual, offset + within, within, inside, m, d, w, b, RELU_BEFORE, RELU_AFTER, DROPS, ADDS
+        ).to(out.dtype.element_ty)
+        tl.store(out + offset + within, value, mask=inside)
+        if CHAINS:
+            away = tl.where(inside, tl.maximum(value.to(tl.float32), 0.0) - pivot, 0.0)
+            one += away
+            two += away * away
+    if CHAINS:
+        n = (end - begin).to(tl.float32)
+        shift = tl.sum(one, 0) / n
+        place = (run * tl.num_programs(0) + number) * CHANNELS + c
+        tl.store(next_means + place, tl.sum(pivot, 0) + shift, mask=c < CHANNELS)
+        tl.store(next_squares + place, tl.sum(two, 0) - shift * shift * n, mask=c < CHANNELS)
 
 
 @triton.jit

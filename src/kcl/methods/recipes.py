@@ -75,6 +75,7 @@ BENCHMARK_RECIPES: dict[str, dict[str, Any]] = {
     "split-folder": _MINIIMAGENET,  # nothing is published for a user's own images
     "permuted-digits": _DIGITS,
     "rotated-digits": _DIGITS,
+    "split-digits": _DIGITS,
 }
 SPLIT = ("split-cifar100", "split-miniimagenet", "split-folder")
 _PLAIN = {"lr": 0.1, "lr_decay": 1.0, "momentum": 0.0, "dropout": 0.0}

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kcl.cuda import convolution, precision, triton_available
-from kcl.cuda.norm import enter, norm
+from kcl.cuda.norm import Partial, enter, norm
 from kcl.functional.convolution import convolve
 from kcl.functional.noise import Noise, dropout
 from kcl.shapes import Float
@@ -79,6 +79,8 @@ class ChannelsLast:
     def __init__(self, sizes: Sequence[int], noise: Noise | None) -> None:
         self.first, self.noise, self.dtype = sizes[0], noise, precision.activations()
         self.multiple = 16 // self.dtype.itemsize
+        self._summed: tuple[Tensor, Partial | None] | None = None
+        """The last sum of a block and a shortcut, with what the BatchNorm that follows it wants to know."""
 
     @staticmethod
     def suit(parts: Sequence[Tensor]) -> bool:
@@ -118,7 +120,8 @@ class ChannelsLast:
         relu_before: bool,
     ) -> Tensor:
         assert layer.running_mean is not None and layer.running_var is not None  # noqa: S101, PT018
-        return norm(
+        known = self._summed[1] if self._summed is not None and self._summed[0] is x else None
+        self._summed = norm(
             x,
             layer.weight,
             layer.bias,
@@ -130,4 +133,7 @@ class ChannelsLast:
             kept=kept,
             rate=rate,
             residual=residual,
+            given=known,
+            chains=residual is not None,
         )
+        return self._summed[0]

@@ -69,7 +69,7 @@ def overview(records: Sequence[Record]) -> Figure:
     grids = [_grid(len(_with_history(own))) for own in members]
     legends = [sum(_wrapped(group.label, _LEGEND_WIDTH).count("\n") + 1 for group in own) / 2 for own in members]
     heights = [max(3.1 + 0.2 * lines, 0.8 + 1.6 * rows) for lines, (rows, _) in zip(legends, grids, strict=True)]
-    with _style():
+    with style():
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(10, sum(heights)), layout="constrained")
@@ -90,7 +90,7 @@ def average_accuracy(axes: Axes, groups: Sequence[Group]) -> None:
         if not has_history(group):  # multi-task training is measured once, at the end
             axes.axhline(float(curve.mean[-1]), label=label, **_look(index, marker=False))
             continue
-        _draw(axes, seen, curve, index, label)
+        draw(axes, seen, curve, index, label)
     axes.set(xlabel="tasks learned", ylabel="average accuracy %")
     axes.set_title("average over the tasks seen, mean ± s.d. over seeds", loc="left")
     _whole_ticks(axes)
@@ -100,7 +100,7 @@ def first_tasks(axes: Axes, group: Group, title_width: int = 60) -> None:
     """Accuracy on each of the first tasks, from when it is learned to the end; the title is wrapped at a width."""
     for task in range(min(FIRST_TASKS, group.tasks)):
         seen = np.arange(task + 1, group.tasks + 1)
-        _draw(axes, seen, task_curve(group, task), task, f"task {task}")
+        draw(axes, seen, task_curve(group, task), task, f"task {task}")
     axes.set_title(_wrapped(group.label, title_width), loc="left")
     _whole_ticks(axes)
 
@@ -110,7 +110,7 @@ def render(figure: Figure, kind: str) -> bytes:
     if kind not in _METADATA:
         raise KclError(f"figures are written as {', '.join(_METADATA)}, not as {kind!r}")
     buffer = io.BytesIO()
-    with _style():
+    with style():
         figure.savefig(buffer, format=kind, dpi=200, metadata=_METADATA[kind])
     return buffer.getvalue()
 
@@ -145,7 +145,7 @@ def _draw_benchmark(part: SubFigure, name: str, groups: list[Group], grid: tuple
     right.legend(*cells.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=FIRST_TASKS)
 
 
-def _draw(axes: Axes, seen: npt.NDArray[np.int_], curve: Curve, index: int, label: str) -> None:
+def draw(axes: Axes, seen: npt.NDArray[np.int_], curve: Curve, index: int, label: str) -> None:
     look, step = _look(index), max(1, len(seen) // 6)
     axes.plot(seen, curve.mean, label=label, markevery=(index % step, step), **look)
     axes.fill_between(seen, curve.mean - curve.band, curve.mean + curve.band, color=look["color"], alpha=0.18, lw=0)
@@ -177,7 +177,7 @@ def _wrapped(label: str, width: int) -> str:
 
 
 @contextmanager
-def _style() -> Iterator[None]:
+def style() -> Iterator[None]:
     """matplotlib in this file's style, whatever the user's own settings are, which come back afterwards."""
     try:
         from matplotlib import style

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from kcl.shapes import Float
+from kcl.training.noise import Source
 from kcl.training.run import OnStep, Step
 
 CHUNK = 250
@@ -42,6 +45,26 @@ class GraphedStep:
 
     def __call__(self) -> None:
         self.graph.replay()
+
+
+@contextmanager
+def drawn_beside(source: Source, device: torch.device) -> Iterator[Callable[[], None]]:
+    """Draw a step's noise beside the step's beginning, which needs none; gives what to call before it is used."""
+    if device.type != "cuda":
+        source.draw()
+        yield lambda: None
+        return
+    present, side = torch.cuda.current_stream(device), _side(device)
+    side.wait_stream(present)
+    with torch.cuda.stream(side):
+        source.draw()
+    yield lambda: present.wait_stream(side)
+    present.wait_stream(side)
+
+
+@cache
+def _side(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 class Watcher:

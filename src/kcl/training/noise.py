@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -80,18 +80,22 @@ def merge(requests: Sequence[Sequence[Request]]) -> list[Request]:
 
 
 class Replay:
-    """Hands out draws made beforehand, in the order of the requests."""
+    """Hands out draws made beforehand, in the order of the requests; `ready` is called before the first."""
 
-    def __init__(self, drawn: Sequence[Tensor]) -> None:
-        self._left = iter(drawn)
+    def __init__(self, drawn: Sequence[Tensor], ready: Callable[[], None] = lambda: None) -> None:
+        self._left, self._ready = iter(drawn), ready
 
     def normal(self, *shape: int) -> Tensor:  # noqa: ARG002
-        return next(self._left)
+        return self._next()
 
     def uniform(self, *shape: int) -> Tensor:  # noqa: ARG002
-        return next(self._left)
+        return self._next()
 
     def kept(self, rate: Tensor, *shape: int) -> Tensor:  # noqa: ARG002
+        return self._next()
+
+    def _next(self) -> Tensor:
+        self._ready()
         return next(self._left)
 
 

@@ -19,7 +19,7 @@ from kcl.functional.noise import Noise
 from kcl.methods.episodic import recall
 from kcl.methods.method import Memory, Method, Plan, Recalled
 from kcl.shapes import Float, Int
-from kcl.training.graph import GraphedStep, Watcher
+from kcl.training.graph import GraphedStep, Watcher, drawn_beside
 from kcl.training.noise import Recorder, Replay, Request, Source, merge
 from kcl.training.run import OnStep, batch_order, batch_sizes, learning_rate
 from kcl.training.state import CannotStack, StackedState, descend, over_runs
@@ -102,6 +102,7 @@ class Trainer:
         self.recalls = self._recalls(examples, plans)
         self.done = torch.zeros(1, dtype=torch.int64, device=learner.device)
         self.losses = torch.zeros(self.steps, learner.count, device=learner.device)
+        self._await_draws: Callable[[], None] = lambda: None
         self.requests = {size: self._requests(size) for size in set(self.plan)}
         self._see_that_it_stacks(self.plan[0])
         self.graphs: dict[int, GraphedStep] = {}
@@ -172,11 +173,12 @@ class Trainer:
     @torch.no_grad()
     def _step(self, size: int) -> None:
         """One batch of every run, from the cursor on: draw, loss, gradient, update. Nothing leaves the device."""
+        if not self.learner.compiled:
+            with drawn_beside(self.sources[size], self.learner.device) as self._await_draws:
+                self._advance(*self._tensors(size))
+            return
         self.sources[size].draw()
         tensors = self._tensors(size)
-        if not self.learner.compiled:
-            self._advance(*tensors)
-            return
         if size not in self.compiled:
             copies = tree_map(torch.clone, tensors)  # tracing runs the step
             traced = make_fx(lambda *given: self._advance(*given))(*copies)
@@ -258,7 +260,7 @@ class Trainer:
         drawn: list[Tensor] | Noise,
     ) -> Float[Tensor, " l"]:
         """All losses of a step of one run."""
-        noise = Replay(drawn) if isinstance(drawn, list) else drawn
+        noise = Replay(drawn, self._await_draws) if isinstance(drawn, list) else drawn
         scaled = recalled[0]._replace(inputs=self.view.scale(recalled[0].inputs)) if recalled else None
         losses = self.learner.method.losses(model, memory, self.view.scale(inputs), labels, scaled, noise)
         return torch.stack(losses)

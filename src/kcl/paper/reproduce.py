@@ -1,0 +1,85 @@
+"""Everything that some tables and figures need: which runs, about how long they take, and what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kcl.experiment import RunSpec
+from kcl.paper.cell import Scale
+from kcl.paper.item import Found, Item
+from kcl.results import write_whole
+
+
+def needed(items: Sequence[Item], scale: Scale, seeds: Sequence[int]) -> list[RunSpec]:
+    """All runs, each once: tables and figures share many."""
+    specs = [spec for item in items for spec in item.specs(scale, seeds)]
+    return list({spec.key: spec for spec in specs}.values())
+
+
+class Speed(NamedTuple):
+    """Of five runs together on one H200, as `kcl bench` measured it (benches/results)."""
+
+    kcl_ms: float
+    sgd_ms: float
+    steps: int
+    gigabytes: float
+
+
+SPEEDS = {
+    "permuted-mnist": Speed(0.479, 0.253, 119_600, 2.0),
+    "rotated-mnist": Speed(0.479, 0.253, 119_600, 2.0),
+    "split-cifar100": Speed(4.224, 1.288, 4_800, 1.7),
+    "split-miniimagenet": Speed(7.463, 1.763, 4_700, 4.5),
+}
+SET_UP_SECONDS = 25.0
+"""Compiling kernels and capturing graphs, for every group of runs trained together."""
+TOGETHER = 5
+
+
+class Estimate(NamedTuple):
+    groups: int
+    runs: int
+    minutes: float | None
+    """On one H200; None where a benchmark's speed is not known."""
+    gigabytes: float | None
+
+
+def estimate(specs: Sequence[RunSpec]) -> Estimate:
+    """Runs that can be trained together are taken five at a time, and a step of KCL as the paper's settings have it."""
+    groups: dict[Any, int] = {}
+    for spec in specs:
+        own = spec.seed if isinstance(spec.ways, tuple) else None  # varied ways: every seed has its own shapes
+        shared = (spec.benchmark, spec.method, spec.ways, own, spec.settings.stacking_key())
+        groups[shared] = groups.get(shared, 0) + 1
+    if any(spec.benchmark not in SPEEDS for spec in specs):
+        return Estimate(len(groups), len(specs), None, None)
+    seconds = 0.0
+    for (benchmark, method, *_), runs in groups.items():
+        speed = SPEEDS[benchmark]
+        step = speed.kcl_ms if method == "kcl" else speed.sgd_ms
+        seconds += SET_UP_SECONDS + speed.steps * step / 1e3 * -(-runs // TOGETHER)
+    return Estimate(len(groups), len(specs), seconds / 60.0, max(SPEEDS[spec.benchmark].gigabytes for spec in specs))
+
+
+def write(
+    items: Sequence[Item], records: Sequence[Mapping[str, Any]], scale: Scale, seeds: Sequence[int], out: Path
+) -> Path:
+    """Every table and figure that the finished runs give, and a page that lists them."""
+    found = Found(records, scale, seeds)
+    lines = ["# The paper's tables and figures", ""]
+    lines += [scale.note, ""] if scale.note else []
+    for item in items:
+        written = item.write(found, out)
+        done, all_runs = _progress(item, found)
+        finished = f"{done} of {all_runs} runs" if all_runs else "no runs needed"
+        links = ", ".join(f"[{path.name}]({item.name}/{path.name})" for path in written)
+        lines.append(f"- **{item.title}** ({item.place}; {finished}): {links}")
+    write_whole(out / "index.md", ("\n".join(lines) + "\n").encode())
+    return out / "index.md"
+
+
+def _progress(item: Item, found: Found) -> tuple[int, int]:
+    cells = item.cells()
+    return sum(len(found.runs(cell)) for cell in cells), len(cells) * len(found.seeds)

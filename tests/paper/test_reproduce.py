@@ -1,0 +1,65 @@
+"""`kcl reproduce` from the command line, on the data that come with scikit-learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kcl.cli import main
+from kcl.paper.catalogue import ITEMS
+from kcl.results import read
+
+
+def _run(*arguments: str) -> int:
+    try:
+        return main(["reproduce", *arguments])
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+def test_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("--list") == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ITEMS)
+
+
+def test_says_what_it_would_do_and_does_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert _run("all", "--dry-run", "--out", str(tmp_path / "out")) == 0
+    shown = capsys.readouterr().out
+    assert "minutes on one NVIDIA H200" in shown
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "say what to reproduce"),
+        (["kernel"], "did you mean kernels"),
+        (["kernels", "--seeds", "x"], "expected whole numbers"),
+        (["kernels", "--without", "split-cifar"], "did you mean split-cifar100"),
+        (["kernels", "--report-only", "--results", "nowhere.jsonl"], "nowhere.jsonl"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    assert _run(*arguments, "--out", str(tmp_path / "out")) == 2
+    shown = capsys.readouterr().err
+    assert words in shown
+    assert shown.count("\n") == 1
+
+
+def test_the_miniature_of_everything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every table and figure, on the CPU, with bundled data; a second call has nothing left to do."""
+    out = str(tmp_path / "paper")
+    assert _run("all", "--quick", "--seeds", "0", "--out", out, "--quiet", "--device", "cpu") == 0
+    finished = len(read(tmp_path / "paper" / "results.jsonl"))
+    index = (tmp_path / "paper" / "index.md").read_text(encoding="utf-8")
+    for name, item in ITEMS.items():
+        runs = len(item.cells())
+        assert f"{runs} of {runs} runs" in index or not runs
+        assert (tmp_path / "paper" / name / "table.md").exists()
+    assert _run("kernels", "--quick", "--seeds", "0", "--out", out, "--resume", "--device", "cpu") == 0
+    assert "7 of 7 runs are finished" in capsys.readouterr().err
+    assert len(read(tmp_path / "paper" / "results.jsonl")) == finished
