@@ -110,8 +110,10 @@ def _settings(record: Record) -> dict[str, Any]:
 
     Where the ways of a task are drawn from a range, the number of tasks follows from the seed and tells nothing apart.
     """
-    varied = isinstance(record.get("ways"), list)
+    varied = isinstance(record.get("ways"), list | tuple)
     tasks = {} if varied else {"tasks": record["tasks"]}
     choices = {name: record[name] for name in CHOICES if record.get(name) is not None}
+    if varied:
+        choices["ways"] = list(choices["ways"])  # a run not read from a file yet has a pair
     others = {name: value for name, value in record["settings"].items() if name not in ("seed", "tasks")}
     return {**tasks, **choices, **others}

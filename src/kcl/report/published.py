@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-SOURCE = "Derakhshani et al., ICML 2021, Tables 1, 2 and 5; mean ± standard deviation over five seeds"
+SOURCE = "Derakhshani et al., ICML 2021, Tables 1, 2 and 5, mean ± standard deviation as printed there"
 TASKS, VARIED_WAYS = 20, [3, 15]
 
 
