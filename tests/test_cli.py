@@ -181,7 +181,12 @@ class TestRun:
         for spec, record in zip(saved["runs"], _records(out), strict=True):
             assert spec["settings"] == record["settings"]
             assert spec["benchmark"] == "permuted-digits"
-        assert sorted(path.name for path in out.iterdir()) == ["results.jsonl", "settings.json"]
+        assert sorted(path.name for path in out.iterdir()) == [
+            "metrics.csv",
+            "report.html",
+            "results.jsonl",
+            "settings.json",
+        ]
 
     def test_values_with_commas_are_tried_in_every_combination(self, run: Any, tmp_path: Path) -> None:
         out = tmp_path / "out"

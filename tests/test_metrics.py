@@ -162,3 +162,13 @@ def test_other_misuse_is_refused(three_tasks: AccuracyMatrix) -> None:
         three_tasks.forward_transfer([10.0, 10.0])
     with pytest.raises(KclError, match="initial accuracy on task 1"):
         three_tasks.forward_transfer([10.0, 101.0, 10.0])
+
+
+def test_forgetting_so_far_is_the_forgetting_of_a_shorter_stream() -> None:
+    rows = [[90.0, None, None], [80.0, 95.0, None], [70.0, 96.0, 99.0]]
+    matrix, shorter = AccuracyMatrix.from_lists(rows), AccuracyMatrix.from_lists([row[:2] for row in rows[:2]])
+    assert matrix.forgetting_after(0) is None
+    assert matrix.forgetting_after(1) == shorter.forgetting == pytest.approx(0.1)
+    assert matrix.forgetting_after(2) == matrix.forgetting == pytest.approx((20 - 1) / 2 / 100)
+    with pytest.raises(KclError, match="task 3 does not exist"):
+        matrix.forgetting_after(3)

@@ -3,7 +3,19 @@
 import subprocess
 import sys
 
-HEAVY = ("pooch", "tqdm", "sklearn", "matplotlib", "PIL", "jaxtyping", "beartype", "triton", "torchvision")
+HEAVY = (
+    "pooch",
+    "tqdm",
+    "sklearn",
+    "matplotlib",
+    "PIL",
+    "jaxtyping",
+    "beartype",
+    "triton",
+    "torchvision",
+    "wandb",
+    "tensorboard",
+)
 
 
 def test_the_core_imports_with_torch_numpy_and_safetensors_alone() -> None:

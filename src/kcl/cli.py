@@ -12,17 +12,28 @@ from typing import NoReturn
 
 import torch
 
-from kcl import __version__, bench, checkpoint_options, data_commands, paper_options, run_options
+from kcl import (
+    __version__,
+    bench,
+    checkpoint_options,
+    data_commands,
+    paper_options,
+    report_commands,
+    run_options,
+)
 from kcl.benchmarks.catalogue import BENCHMARKS
 from kcl.cuda.precision import PRECISIONS
 from kcl.demo import demo_specs
 from kcl.errors import KclError
 from kcl.experiment import Experiment, Folder, RunSpec, choose_device, choose_threads, device_name
 from kcl.locking import locked
+from kcl.loggers import LOGGERS, Loggers
 from kcl.methods.recipes import METHODS
 from kcl.progress import make_display
 from kcl.report import figures, page, tables
+from kcl.report.running import METRICS
 from kcl.results import read, write_json
+from kcl.samples import need_pillow
 from kcl.settings import BACKBONES, KERNELS
 from kcl.training.stopping import Stop, exit_code
 
@@ -85,6 +96,10 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="learn a benchmark's tasks and keep the results")
     run_options.add_options(run)
     run.add_argument("--out", type=Path, help="output folder (default: runs/BENCHMARK-METHOD)")
+    run.add_argument("--save-samples", action="store_true",
+                     help="keep images of tasks, coresets and mistakes for the page (needs Pillow)")  # fmt: skip
+    run.add_argument("--live", action="store_true", help="serve the page to this machine while the runs go on")
+    run.add_argument("--port", type=int, default=0, help="with --live (default: a free one)")
     run.add_argument("--resume", action="store_true", help="keep the folder's finished runs and do the rest")
     run.set_defaults(function=_run)
 
@@ -104,8 +119,11 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--precision", choices=tuple(PRECISIONS), default="tf32",
                              help="what a GPU may compute in (default: tf32); see docs/performance.md")  # fmt: skip
         checkpoint_options.add_options(command)
+        command.add_argument("--log", action="append", choices=tuple(LOGGERS), default=[],
+                             help=f"log there as well as in OUT/{METRICS}; may be given twice")  # fmt: skip
         command.add_argument("--quiet", action="store_true", help="no progress, no table; errors only")
 
+    report_commands.add_options(commands.add_parser("report", help="results as a page, as text or as a figure"))
     data_commands.add_commands(commands.add_parser("data", help="find, fetch, verify and prepare data"))
 
     speed = commands.add_parser("bench", help="time per step, beside a plain loop and a bare SGD step")
@@ -129,7 +147,13 @@ def _run(options: argparse.Namespace) -> int:
     specs = run_options.specs(options)
     if options.show_settings:
         return _print_lines(run_options.shown(specs))
-    _execute(specs, run_options.default_out(options), options, options.resume)
+    out = run_options.default_out(options)
+    with report_commands.live_beside(options, out):
+        records = _execute(specs, out, options, options.resume)
+    samples = report_commands.samples_beside([out / report_commands.RESULTS])
+    page.write_page(records, out / "report.html", report_commands.default_title(records), samples)
+    if not options.quiet:
+        print(f"page:    {out / 'report.html'}")
     return 0
 
 
@@ -167,6 +191,9 @@ def _execute(
     torch.set_num_threads(choose_threads(options.threads))
     display = make_display(options.quiet)
     device = choose_device(options.device)
+    save_samples = getattr(options, "save_samples", False)
+    if save_samples:
+        need_pillow()
     stop = Stop()
     saving = checkpoint_options.saving(options, resume, stop)
     with stop.listening():
@@ -180,13 +207,16 @@ def _execute(
             options.precision,
             display.say,
         )
+        experiment.save_samples = save_samples
         with locked(out):
             folder = Folder(out, resume, display.say)
             reused = len(specs) - len(experiment.pending(folder))
             if reused:
                 display.say(f"{reused} of {len(specs)} runs are finished in {folder.results} and are not done again")
+            display.expect(reused, len(specs))
+            loggers = Loggers(out, options.log)
             try:
-                experiment.execute(folder, display.watch, display.say, saving)
+                experiment.execute(folder, display.watch, display.say, saving, loggers)
             except KeyboardInterrupt as signal:
                 display.close()
                 folder.reload()
@@ -197,6 +227,7 @@ def _execute(
                 raise SystemExit(exit_code(signal)) from None
             finally:
                 display.close()
+                loggers.close()
     records = experiment.records(folder)
     if show and not options.quiet:
         print(tables.text(records))

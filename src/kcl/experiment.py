@@ -18,13 +18,14 @@ import numpy as np
 import torch
 
 import kcl
-from kcl import results, resuming
+from kcl import results, resuming, samples
 from kcl.benchmarks.catalogue import find_benchmark
 from kcl.benchmarks.joint import join
 from kcl.benchmarks.split import Ways
 from kcl.benchmarks.task import Stream
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
+from kcl.loggers import LoggedRun, Loggers
 from kcl.methods.method import Method
 from kcl.methods.recipes import check_backbone, find_method, published_backbone
 from kcl.resuming import Saving
@@ -161,7 +162,7 @@ class Experiment:
         precision: str = "tf32",
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.command, self.runs_at_once = command, runs_at_once
+        self.command, self.runs_at_once, self.save_samples = command, runs_at_once, False
         self.compiled, self.precision = compiled, precision
         self.device = torch.device(device)
         self._datasets: dict[tuple[str, int | None], Dataset] = {}
@@ -214,6 +215,7 @@ class Experiment:
         watch: Callable[[str], OnProgress],
         say: Callable[[str], None],
         saving: Saving = Saving(),  # noqa: B008 - it cannot be changed
+        loggers: Loggers | None = None,
     ) -> None:
         """Do the runs that are not finished yet, each kept the moment it is; those begun go on."""
         begun = self._begun(folder, saving, say)
@@ -224,11 +226,12 @@ class Experiment:
             place = f"{len(self.records(folder)) + 1}/{len(self.specs)} " if len(self.specs) > len(group) else ""
             label = place + (self._label(group[0]) if len(group) == 1 else f"{group[0].method}, {len(group)} runs")
             try:
-                self._train(folder, group, separate, watch(label), say, saving)
+                self._train(folder, group, separate, self._logged(group, watch(label), loggers), say, saving)
             except CannotStack as reason:
                 say(f"{reason}: the {len(group)} runs are done one after another")
                 for spec in group:
-                    self._train(folder, [spec], True, watch(self._label(spec)), say, saving)
+                    alone = self._logged([spec], watch(self._label(spec)), loggers)
+                    self._train(folder, [spec], True, alone, say, saving)
 
     def _train(
         self,
@@ -244,10 +247,12 @@ class Experiment:
         about = {"runs": [json.loads(key) for key in keys], "made with": self._made_with(), "command": self.command}
         place = resuming.group_folder(folder.path, keys)
         keeper = Keeper(place, about, saving.every, saving.stop, say)
-        outcomes = run_streams(self._learner(group, streams, separate), streams, on_progress, keeper)
+        learner = self._learner(group, streams, separate)
+        outcomes = run_streams(learner, streams, on_progress, keeper)
         for spec, outcome in zip(group, outcomes, strict=True):
             if spec.key not in folder.finished:
                 self._keep(folder, spec, outcome, len(group), say)
+        self._keep_samples(folder, group, learner, streams)
         folder.forget(place)
 
     def _begun(self, folder: Folder, saving: Saving, say: Callable[[str], None]) -> list[tuple[list[RunSpec], bool]]:
@@ -270,6 +275,17 @@ class Experiment:
     def _made_with(self) -> dict[str, Any]:
         return resuming.made_with(self.device, device_name(self.device), self.precision)
 
+    def _logged(self, group: Sequence[RunSpec], watch: OnProgress, loggers: Loggers | None) -> OnProgress:
+        if loggers is None:
+            return watch
+        return loggers.follow([self._logged_run(spec) for spec in group], watch)
+
+    def _logged_run(self, spec: RunSpec) -> LoggedRun:
+        settings = spec.settings.to_dict()
+        return LoggedRun(
+            self._label(spec), spec.benchmark, spec.method, _kernel(spec), spec.seed, spec.tasks or 0, settings
+        )
+
     def _label(self, spec: RunSpec) -> str:
         """The run in a few words: what tells it from the others."""
         own = spec.settings.to_dict()
@@ -287,6 +303,16 @@ class Experiment:
             learned = np.isfinite(np.diagonal(outcome.matrix.values))
             task = int(learned.argmin()) + 1  # beside it, other runs may have gone on to the end
             say(f"{self._label(spec)}: diverged in task {task}, its loss is no longer finite; a lower lr may help")
+
+    def _keep_samples(
+        self, folder: Folder, group: Sequence[RunSpec], learner: Learner, streams: Sequence[Stream]
+    ) -> None:
+        if not self.save_samples:
+            return
+        names = [self._datasets[spec.benchmark, spec.image_size].class_names for spec in group]
+        for spec, tasks in zip(group, samples.collect(learner, streams, names), strict=True):
+            if tasks is not None:
+                samples.save(folder.path, {**dataclasses.asdict(spec), "kernel": _kernel(spec)}, tasks)
 
     def _groups(self, specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
         """Runs to be trained together: on a GPU those that stack, on a CPU each alone, where stacking gains nothing."""
@@ -344,7 +370,7 @@ class Experiment:
         return {
             "format": results.FORMAT,
             **dataclasses.asdict(spec),
-            "kernel": spec.settings.kernel if spec.method == "kcl" else None,
+            "kernel": _kernel(spec),
             "versions": {
                 "kcl": kcl.__version__,
                 "torch": torch.__version__,
@@ -366,6 +392,10 @@ class Experiment:
             "fingerprint": outcome.fingerprint,
             "command": self.command,
         }
+
+
+def _kernel(spec: RunSpec) -> str | None:
+    return spec.settings.kernel if spec.method == "kcl" else None
 
 
 def device_name(device: torch.device) -> str:

@@ -37,9 +37,12 @@ class AccuracyMatrix:
     def record(self, learned: int, task: int, percent: float) -> None:
         """Sets a[learned, task], the accuracy on `task` after learning task number `learned`."""
         for index in (learned, task):
-            if not 0 <= index < self.task_count:
-                raise KclError(f"task {index} does not exist: there are {self.task_count} tasks, counted from 0")
+            self._require(index)
         self._values[learned, task] = _percent(percent, f"accuracy on task {task} after task {learned}")
+
+    def _require(self, task: int) -> None:
+        if not 0 <= task < self.task_count:
+            raise KclError(f"task {task} does not exist: there are {self.task_count} tasks, counted from 0")
 
     def to_lists(self) -> list[list[float | None]]:
         """Rows of percentages for JSON, None where not evaluated."""
@@ -62,8 +65,7 @@ class AccuracyMatrix:
 
     def average_accuracy_after(self, learned: int) -> float | None:
         """Average accuracy over the tasks seen so far, in percent: A_t = 1/t Σ_{i≤t} a_{t,i} (Eq. 12)."""
-        if not 0 <= learned < self.task_count:
-            raise KclError(f"task {learned} does not exist: there are {self.task_count} tasks, counted from 0")
+        self._require(learned)
         return _mean(self._values[learned, : learned + 1])
 
     @property
@@ -79,10 +81,14 @@ class AccuracyMatrix:
         yet learned is chance, or does not exist for kernel continual learning, so this is what the definition means.
         It is negative when old tasks got better, and None for one task.
         """
-        last = self.task_count - 1
+        return self.forgetting_after(self.task_count - 1)
+
+    def forgetting_after(self, learned: int) -> float | None:
+        """Average forgetting so far, a fraction: F of the tasks seen, were task number `learned` the last one."""
+        self._require(learned)
         # np.max, unlike np.nanmax, hands a missing accuracy on.
-        best = np.array([np.max(self._values[task:last, task]) for task in range(last)])
-        return _fraction(best - self._values[last, :last])
+        best = np.array([np.max(self._values[task:learned, task]) for task in range(learned)])
+        return _fraction(best - self._values[learned, :learned])
 
     @property
     def learning_accuracy(self) -> float | None:

@@ -62,6 +62,12 @@ def test_a_missing_metric_is_not_averaged_over(make_run) -> None:
     assert group.summary("forgetting") is None
 
 
+def test_varied_ways_make_one_group_whether_read_or_just_made(make_run) -> None:
+    runs = [make_run(0, tasks=2, ways=[3, 15]), make_run(1, tasks=3, ways=(3, 15))]
+    (group,) = group_runs(runs)
+    assert group.settings["ways"] == [3, 15]
+
+
 def test_no_runs_are_an_error() -> None:
     with pytest.raises(KclError, match="no runs"):
         group_runs([])

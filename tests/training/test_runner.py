@@ -127,7 +127,21 @@ class TestProgress:
             seen = [_percent(task + 1, other, seed) for other in range(task + 1) for seed in SEEDS]
             average = pytest.approx(sum(seen) / len(seen))
             expected.append((task, TASKS, None, average))
-        assert [tuple(progress) for progress in told] == expected
+        assert [progress[:4] for progress in told] == expected
+
+    def test_tells_how_every_run_stands(self, streams: list[Any]) -> None:
+        told: list[Progress] = []
+        outcomes = run_streams(_Scripted(SEEDS, False, {5: 1}), streams, told.append)
+        assert [run.seed for run in told[0].runs] == list(SEEDS)
+        assert all(run.accuracies == [] for run in told[0].runs)
+        for task, progress in enumerate(progress for progress in told if progress.step is None):
+            for outcome, run in zip(outcomes, progress.runs, strict=True):
+                if run.seed == 5 and task >= 1:
+                    assert run[1:] == ([], None, None)
+                    continue
+                assert run.accuracies == outcome.matrix.to_lists()[task][: task + 1]
+                assert run.average_accuracy == outcome.matrix.average_accuracy_after(task)
+                assert run.forgetting == outcome.matrix.forgetting_after(task)
 
     def test_averages_over_the_runs_that_have_not_diverged(self, streams: list[Any]) -> None:
         told: list[Progress] = []

@@ -72,12 +72,11 @@ def group_runs(records: Sequence[Record]) -> list[Group]:
         members = [[runs[seed] for seed in sorted(runs)] for runs in family.values()]
         settings = [_settings(runs[0]) for runs in members]
         told = differing(settings)
-        title = _TITLES.get(method, method) + (f" ({kernel})" if kernel else "")
         for runs, own in zip(members, settings, strict=True):
             groups.append(
                 Group(
                     benchmark=benchmark,
-                    label=", ".join([title, *(f"{name} {show(own.get(name))}" for name in told)]),
+                    label=", ".join([title(method, kernel), *(f"{name} {show(own.get(name))}" for name in told)]),
                     tasks=max(run["tasks"] for run in runs),
                     settings=own,
                     runs=tuple(run for run in runs if not run["diverged"]),
@@ -86,6 +85,11 @@ def group_runs(records: Sequence[Record]) -> list[Group]:
             )
     benchmarks = list(dict.fromkeys(group.benchmark for group in groups))
     return sorted(groups, key=lambda group: benchmarks.index(group.benchmark))
+
+
+def title(method: str, kernel: str | None) -> str:
+    """A method as it is written in tables, with its kernel where it has one."""
+    return _TITLES.get(method, method) + (f" ({kernel})" if kernel else "")
 
 
 def differing(settings: Sequence[dict[str, Any]]) -> list[str]:
@@ -106,8 +110,10 @@ def _settings(record: Record) -> dict[str, Any]:
 
     Where the ways of a task are drawn from a range, the number of tasks follows from the seed and tells nothing apart.
     """
-    varied = isinstance(record.get("ways"), list)
+    varied = isinstance(record.get("ways"), list | tuple)
     tasks = {} if varied else {"tasks": record["tasks"]}
     choices = {name: record[name] for name in CHOICES if record.get(name) is not None}
+    if varied:
+        choices["ways"] = list(choices["ways"])  # a run not read from a file yet has a pair
     others = {name: value for name, value in record["settings"].items() if name not in ("seed", "tasks")}
     return {**tasks, **choices, **others}

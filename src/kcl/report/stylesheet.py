@@ -4,12 +4,12 @@ STYLESHEET = """
 :root {
   color-scheme: light dark;
   --ink: #1f2328; --muted: #59636e; --line: #d1d9e0; --paper: #ffffff; --ground: #f6f8fa;
-  --accent: #0072b2; --heat: 0 114 178; --mark: #fff3cd;
+  --accent: #0067a3; --edge: #868f99; --mark: #fff3cd;
 }
 @media screen and (prefers-color-scheme: dark) {
   :root {
     --ink: #e6edf3; --muted: #9ea7b3; --line: #3d444d; --paper: #161b22; --ground: #0d1117;
-    --accent: #56b4e9; --heat: 40 130 190; --mark: #4a3a08;
+    --accent: #56b4e9; --edge: #6e7781; --mark: #4a3a08;
   }
 }
 * { box-sizing: border-box; }
@@ -35,7 +35,6 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 caption { padding-bottom: .4rem; text-align: left; }
 .grid caption { font-weight: 600; }
 .scroll + .scroll { margin-top: .75rem; }
-.matrices .scroll { margin-top: 0; }
 th { font-weight: 600; }
 .grid { width: 100%; font-size: .875rem; }
 .grid th, .grid td { padding: .35rem .55rem; border-bottom: 1px solid var(--line); text-align: left; }
@@ -44,20 +43,50 @@ th { font-weight: 600; }
 .grid td { white-space: nowrap; }
 .grid tr.differs > * { background: var(--mark); }
 .grid tr.differs th::before { content: "≠ "; }
-figure { margin: 0; }
-figure svg { display: block; width: 100%; min-width: 44rem; height: auto; }
-.matrices { display: flex; flex-wrap: wrap; gap: 1.25rem 2rem; }
-.matrices > * { max-width: 100%; }
-.heat { font-size: .8rem; }
-.heat.many { font-size: .66rem; }
-.heat caption { color: var(--ink); font-size: .9rem; font-weight: 600; }
-.heat th { padding: .25rem .4rem; color: var(--muted); font-weight: 400; white-space: nowrap; }
-.heat td {
-  padding: .3rem .4rem; min-width: 2.2em; border: 1px solid var(--paper); text-align: center;
-  background: rgb(var(--heat) / calc(var(--level) * .62)); print-color-adjust: exact; -webkit-print-color-adjust: exact;
+.grid small { display: block; color: var(--muted); font-weight: 400; }
+.best { color: var(--accent); }
+.tall { max-height: 24rem; overflow-y: auto; }
+#runs th { white-space: nowrap; }
+.tall thead th { position: sticky; top: 0; background: var(--paper); }
+.row { display: flex; flex-wrap: wrap; gap: .4rem 1rem; align-items: center; }
+.filters { display: grid; gap: .75rem; margin-bottom: 1.25rem; }
+.filters > * { min-width: 0; }
+label { display: inline-flex; gap: .4rem; align-items: center; max-width: 100%; font-size: .875rem; }
+label { color: var(--muted); }
+label[hidden] { display: none; }
+select, input, button, summary { font: inherit; color: var(--ink); }
+select, input[type=number], button {
+  min-height: 2rem; max-width: 100%; padding: .15rem .6rem;
+  background: var(--ground); border: 1px solid var(--edge); border-radius: .4rem;
 }
-.heat.many td, .heat.many th { padding: .15rem .3rem; }
-.heat td.none { color: var(--muted); background: none; }
+select { min-width: 0; text-overflow: ellipsis; }
+input[type=number] { width: 6rem; }
+input[type=checkbox] { accent-color: var(--accent); margin: 0; }
+button { cursor: pointer; font-size: .8rem; }
+button:hover { border-color: var(--accent); }
+:is(select, input, button, summary):focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
+fieldset { margin: 0; padding: .5rem .75rem .75rem; min-width: 0; border: 1px solid var(--line); border-radius: .4rem; }
+legend, summary { color: var(--muted); font-size: .875rem; }
+summary { cursor: pointer; width: max-content; padding: .2rem 0; }
+.boxes { display: flex; flex-wrap: wrap; gap: .35rem 1.1rem; }
+.boxes { max-height: 10rem; margin-bottom: .5rem; overflow-y: auto; }
+.boxes label { color: var(--ink); overflow-wrap: anywhere; }
+.key { flex: none; width: .8rem; height: .8rem; border-radius: .2rem; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); gap: 2rem 1.5rem; }
+.seen th { white-space: nowrap; }
+.images { display: flex; flex-wrap: nowrap; gap: .5rem; }
+.images span { display: inline-flex; flex-direction: column; align-items: center; max-width: 6rem; }
+.images img { width: 2.6rem; height: 2.6rem; image-rendering: pixelated; border: 1px solid var(--line); }
+.images small { white-space: normal; text-align: center; line-height: 1.2; }
+figure { margin: 0; min-width: 0; }
+figure h3 { margin: 0; color: var(--ink); }
+figure .buttons { display: flex; gap: .4rem; margin-left: auto; }
+.chart { min-height: 18rem; margin-top: .4rem; }
+.wide { flex: 1; min-width: 0; }
+/* Charts are drawn for paper, as they are saved; on the screen they take the page's tones. */
+.chart .main-svg, .chart .bg { background: none !important; fill: none !important; }
+.chart :is(.xtick, .ytick, .g-xtitle, .g-ytitle, .legend, .colorbar) text { fill: var(--ink) !important; }
+.chart .gridlayer path { stroke: var(--line) !important; }
 pre {
   margin: 0; padding: .6rem .9rem; width: max-content; min-width: 100%;
   background: var(--ground); border: 1px solid var(--line); border-radius: .4rem;
@@ -74,14 +103,14 @@ pre {
   body { max-width: none; padding: 0; background: none; font-size: 10pt; }
   section { padding: 0; border: 0; }
   h2, h3, caption, p { break-after: avoid; }
-  figure, .matrices > *, pre, tr { break-inside: avoid; }
+  figure, pre, tr { break-inside: avoid; }
+  .charts { display: block; }
+  figure { margin-bottom: 1rem; }
+  .filters, figure .buttons, figure details, #csv-runs { display: none; }
+  .tall { max-height: none; }
   .scroll { overflow: visible; }
   pre { width: auto; white-space: pre-wrap; }
   .grid { font-size: 7.5pt; }
   .grid th, .grid td { padding: .2rem .35rem; }
-  .heat { font-size: 7pt; }
-  .heat.many { font-size: 5pt; }
-  .heat.many td, .heat.many th { padding: .1rem .15rem; }
-  figure svg { min-width: 0; }
 }
 """

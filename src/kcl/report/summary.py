@@ -40,6 +40,11 @@ def student_t(degrees: int, confidence: float = 0.95) -> float:
     return math.sqrt(degrees) * math.tan(low)
 
 
+def student_p(t: float, degrees: int) -> float:
+    """The probability of |T| > |t|, for T with `degrees` degrees of freedom."""
+    return max(0.0, 1 - _probability_within(math.atan(abs(t) / math.sqrt(degrees)), degrees))
+
+
 def _probability_within(angle: float, degrees: int) -> float:
     """P(|T| < √ν tan θ), exact for whole ν: Abramowitz and Stegun, 26.7.3 (odd ν) and 26.7.4 (even ν)."""
     odd = degrees % 2

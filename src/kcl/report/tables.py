@@ -62,7 +62,7 @@ def text(records: Sequence[Record]) -> str:
 def markdown(records: Sequence[Record]) -> str:
     """The table in GitHub's Markdown, with the note that explains it."""
     rule = tuple("---" if column < TEXT_COLUMNS else "---:" for column in range(len(HEADER)))
-    cells = [(*map(_escape, row[:TEXT_COLUMNS]), *row[TEXT_COLUMNS:]) for row in rows(group_runs(records))]
+    cells = [(*map(plain, row[:TEXT_COLUMNS]), *row[TEXT_COLUMNS:]) for row in rows(group_runs(records))]
     return "\n".join([*(f"| {' | '.join(line)} |" for line in [HEADER, rule, *cells]), "", NOTE]) + "\n"
 
 
@@ -106,7 +106,7 @@ def _interval(summary: Summary | None, digits: int) -> str:
     return f"[{number(low, digits)}, {number(high, digits)}]"
 
 
-def _escape(cell: str) -> str:
+def plain(cell: str) -> str:
     """Names as plain text: no cell ends early, no markup is read."""
     plain = html.escape(cell, quote=False)
     for mark in "\\|`*_[]~$":

@@ -7,8 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from kcl.benchmarks.task import Task
 from kcl.errors import KclError
+from kcl.shapes import Float, Shaped
 from kcl.training.checkpoint import Saved, digest
 from kcl.training.run import BetweenSteps, OnStep, Run, Step
 from kcl.training.saving import Lessons, restore_run, run_state, whole_number
@@ -29,6 +33,14 @@ class Learner(ABC):
     @abstractmethod
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
         """Percent correct of every run on its own version of a task; of no meaning where a run has diverged."""
+
+    def scores(self, tasks: Sequence[Task]) -> list[Float[Tensor, "n c"]]:
+        """Scores of the classes of every run's own version of a learned task; of no meaning where it has diverged."""
+        raise NotImplementedError
+
+    def kept_inputs(self, index: int) -> list[Shaped[Tensor, "m ..."] | None]:
+        """The samples every run keeps of a learned task, as they are stored; None where none are kept by task."""
+        raise NotImplementedError
 
     @property
     @abstractmethod
@@ -75,6 +87,19 @@ class SeparateRuns(Learner):
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
         pairs = zip(self.runs, tasks, strict=True)
         return [math.nan if run.diverged else run.accuracy(task) for run, task in pairs]
+
+    def scores(self, tasks: Sequence[Task]) -> list[Float[Tensor, "n c"]]:
+        pairs = zip(self.runs, tasks, strict=True)
+        return [
+            torch.zeros(len(task.test), task.ways)
+            if run.diverged
+            else run.logits(task.test.inputs[task.test.rows], task).cpu()
+            for run, task in pairs
+        ]
+
+    def kept_inputs(self, index: int) -> list[Shaped[Tensor, "m ..."] | None]:
+        found = [None if run.diverged else run.kept[index].memory.get("inputs") for run in self.runs]
+        return [None if inputs is None else inputs.cpu() for inputs in found]
 
     @property
     def diverged(self) -> list[bool]:

@@ -228,7 +228,7 @@ class Run:
         return self.method.memory_use([kept.memory for kept in self.kept.values()], self.carried or {})
 
 
-def answers(scores: Float[Tensor, "n c"]) -> Int[Tensor, " n"]:
+def answers(scores: Float[Tensor, "*s n c"]) -> Int[Tensor, "*s n"]:
     """The class with the highest score; −1, which is no class, where scores are not finite: a kernel matrix that is not
     positive definite in single precision must not pass for an answer.
     """

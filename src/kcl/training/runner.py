@@ -16,6 +16,7 @@ from kcl.training.keeper import Keeper
 from kcl.training.learner import Learner
 from kcl.training.ledger import Ledger
 from kcl.training.run import Step
+from kcl.training.standing import Standing, standings_after
 from kcl.training.stopping import Interrupted
 
 
@@ -27,6 +28,8 @@ class Progress(NamedTuple):
     step: Step | None
     average_accuracy: float | None
     """After the last task, averaged over the runs that have not diverged."""
+    runs: tuple[Standing, ...] = ()
+    """Every run after the last task, and before the first with nothing but its seed."""
 
 
 class Outcome(NamedTuple):
@@ -107,7 +110,7 @@ class _Journey:
                 break
             with self.interruptible():
                 average = self.test(lesson)
-            on_progress(Progress(lesson, len(self.lessons[0]), None, average))
+            on_progress(Progress(lesson, len(self.lessons[0]), None, average, self._standings(lesson)))
             self.keeper.after_task(self.state)
 
     def resume(self) -> None:
@@ -150,8 +153,10 @@ class _Journey:
         before = ledger.learning.pop() if len(ledger.learning) > lesson else 0.0
         begun = time.perf_counter()
 
+        standings = self._standings(lesson - 1)
+
         def report(step: Step) -> None:
-            on_progress(Progress(lesson, total, step, average))
+            on_progress(Progress(lesson, total, step, average, standings))
 
         def state() -> Saved:
             return self.state(before + time.perf_counter() - begun)
@@ -173,6 +178,11 @@ class _Journey:
 
     def _accuracy(self, index: int) -> list[float]:
         return self.learner.accuracy([stream[index] for stream in self.streams])
+
+    def _standings(self, lesson: int) -> tuple[Standing, ...]:
+        """How each run did after a lesson; before the first there is nothing to tell."""
+        after = self._index(lesson) if lesson >= 0 else None
+        return standings_after(after, self.learner.seeds, self.ledger.matrices, self._alive())
 
     def _alive(self) -> list[int]:
         return [run for run, diverged in enumerate(self.learner.diverged) if not diverged]

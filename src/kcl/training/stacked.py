@@ -7,7 +7,7 @@ the leading dimension of everything a run owns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -138,6 +138,21 @@ class StackedRuns(Learner):
 
     @torch.no_grad()
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
+        correct = torch.zeros(self.count, dtype=torch.int64, device=self.device)
+        for scores, wanted in self._answers(tasks):
+            correct += (highest(scores) == wanted).sum(1)
+        return [100.0 * right / len(tasks[0].test) for right in correct.tolist()]
+
+    @torch.no_grad()
+    def scores(self, tasks: Sequence[Task]) -> list[Tensor]:
+        return list(torch.cat([scores.cpu() for scores, _ in self._answers(tasks)], dim=1))
+
+    def kept_inputs(self, index: int) -> list[Tensor | None]:
+        inputs = self.kept[index][0].get("inputs")
+        return [None if inputs is None else inputs[run].cpu() for run in range(self.count)]
+
+    def _answers(self, tasks: Sequence[Task]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Scores (s, n, c) of a batch of every run's test samples after another, and the labels (s, n)."""
         index, length = tasks[0].index, len(tasks[0].test)
         if length == 0 or any(len(task.test) != length for task in tasks):
             raise KclError(f"task {index} must have test samples, the same number in every run")
@@ -152,10 +167,9 @@ class StackedRuns(Learner):
 
         def answers(model: nn.Module, memory: Memory, inputs: Tensor, drawn: list[Tensor]) -> Tensor:
             classifier = self.method.classifier(model, memory, Replay(drawn))
-            return highest(self.method.logits(model, classifier, view.scale(inputs)))
+            return self.method.logits(model, classifier, view.scale(inputs))
 
         stored, batch = [self.stored(task.test.inputs) for task in tasks], self._evaluation_batch(tasks[0])
-        correct = torch.zeros(self.count, dtype=torch.int64, device=self.device)
         state = self.state.parameters() | self.state.buffers | self.state.statistics()
         moves = [task.view.to(self.device).move for task in tasks]
         rows = torch.stack([task.test.rows for task in tasks]).to(self.device)
@@ -163,9 +177,8 @@ class StackedRuns(Learner):
         for part, wanted in zip(rows.split(batch, dim=1), labels.split(batch, dim=1), strict=True):
             inputs = torch.stack([move(array[own]) for move, array, own in zip(moves, stored, part, strict=True)])
             with products(self.precision):
-                answered = over_runs(self.models[0], answers, state, working, inputs, source.drawn)
-            correct += (answered == wanted).sum(1)
-        return [100.0 * right / length for right in correct.tolist()]
+                scores = over_runs(self.models[0], answers, state, working, inputs, source.drawn)
+            yield scores, wanted
 
     @property
     def diverged(self) -> list[bool]:

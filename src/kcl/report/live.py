@@ -1,0 +1,112 @@
+"""The page of folders that still grow, served to this machine: it follows the results as they arrive.
+
+Two addresses are answered, the page and its version; nothing of a request ever becomes a path, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from kcl.errors import KclError
+
+LOCAL = "127.0.0.1"
+
+
+class LivePage:
+    """The page of what the files hold now, made again only when they have changed."""
+
+    def __init__(self, find: Callable[[], Sequence[Path]], make: Callable[[Sequence[Path], str], str]) -> None:
+        self._find, self._make = find, make
+        self._lock = threading.Lock()
+        self._version, self._content = "", b""
+
+    def version(self) -> str:
+        """Changes with the files: which there are, how long and how new."""
+        seen = []
+        for path in self._find():
+            try:
+                status = path.stat()
+            except OSError:  # gone since it was found
+                continue
+            seen.append(f"{path}\0{status.st_size}\0{status.st_mtime_ns}")
+        return hashlib.sha256("\n".join(seen).encode(errors="replace")).hexdigest()[:16]
+
+    def content(self) -> bytes:
+        with self._lock:
+            version = self.version()
+            if version != self._version:
+                self._content = self._make(self._find(), version).encode(errors="replace")
+                self._version = version
+            return self._content
+
+
+class LiveServer:
+    """Serves a live page until it is closed. Only this machine reaches it unless another host is named."""
+
+    def __init__(self, live: LivePage, host: str = LOCAL, port: int = 0) -> None:
+        try:
+            self._server = ThreadingHTTPServer((host, port), _handler(live, host))
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise KclError(f"cannot serve on {host}, port {port}: {reason}; choose another --port") from None
+        self._server.daemon_threads = True
+        self.address = f"http://{host}:{self._server.server_address[1]}/"
+
+    def start(self) -> None:
+        """Serve beside what this program does otherwise."""
+        threading.Thread(target=self._server.serve_forever, name="kcl live page", daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _handler(live: LivePage, host: str) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        server_version, sys_version, timeout = "kcl", "", 30
+
+        def do_GET(self) -> None:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the reader has gone
+                self._answer()
+
+        do_HEAD = do_GET
+
+        def _answer(self) -> None:
+            # A page of elsewhere that makes its own name point here, to read what is here, still sends its own name.
+            named = self.headers.get("Host", "").rpartition(":")[0]
+            if host == LOCAL and named not in (LOCAL, "localhost"):
+                self._send(HTTPStatus.MISDIRECTED_REQUEST, b"unknown host\n", "text/plain")
+            elif self.path == "/":
+                try:
+                    self._send(HTTPStatus.OK, live.content(), "text/html; charset=utf-8")
+                except KclError as error:
+                    told = f"kcl: {error}\n".encode(errors="replace")
+                    self._send(HTTPStatus.SERVICE_UNAVAILABLE, told, "text/plain; charset=utf-8")
+            elif self.path == "/version":
+                self._send(HTTPStatus.OK, live.version().encode(), "text/plain")
+            else:
+                self._send(HTTPStatus.NOT_FOUND, b"not found\n", "text/plain")
+
+        def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+            self.send_header("Referrer-Policy", "no-referrer")
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """A request every two seconds is not worth a line."""
+
+    return Handler

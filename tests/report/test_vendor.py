@@ -1,0 +1,34 @@
+"""What the page contains of others is what the documentation says, with its licence, and nothing that reaches out."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from kcl.errors import KclError
+from kcl.report import vendor
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_library_is_the_documented_one() -> None:
+    docs = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+    assert f"`{vendor.PLOTLY_SHA256}`" in docs
+    assert f"| {vendor.PLOTLY_VERSION} |" in docs
+    assert f"v{vendor.PLOTLY_VERSION}" in vendor.plotly()[:200]
+    assert "MIT License" in resources.files(vendor).joinpath("plotly-LICENSE").read_text(encoding="utf-8")
+
+
+def test_it_can_stand_inside_a_script_element() -> None:
+    text = vendor.plotly()
+    assert "</script" not in text.lower()
+    assert "<!--" not in text
+    assert "\r" not in text  # a browser would read another line end, and find another hash
+
+
+def test_another_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vendor, "PLOTLY_SHA256", "0" * 64)
+    with pytest.raises(KclError, match="install kcl again"):
+        vendor.plotly()

@@ -1,0 +1,129 @@
+"""What a run saw: the images are the task's own, the mistakes are mistakes, the worst first, from either engine."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kcl import samples
+from kcl.cli import main
+from kcl.errors import KclError
+from kcl.report.groups import group_runs
+from kcl.report.samples import read_samples, samples_html
+from kcl.results import read
+from kcl.training.runner import run_streams
+
+image_files = pytest.importorskip("PIL.Image")
+
+
+def opened(text: str) -> np.ndarray:
+    return np.asarray(image_files.open(io.BytesIO(base64.b64decode(text))))
+
+
+def test_images_survive_as_they_are_and_large_ones_shrink() -> None:
+    grey = torch.arange(64, dtype=torch.uint8).view(1, 8, 8)
+    assert np.array_equal(opened(samples.png(grey)), grey[0].numpy())
+    colour = torch.arange(192, dtype=torch.uint8).view(3, 8, 8)
+    assert np.array_equal(opened(samples.png(colour)), colour.permute(1, 2, 0).numpy())
+    assert opened(samples.png(torch.full((1, 2, 2), 0.5))).tolist() == [[128, 128], [128, 128]]
+    assert opened(samples.png(torch.zeros(3, 84, 84, dtype=torch.uint8))).shape == (40, 40, 3)
+    with pytest.raises(KclError, match="are not images"):
+        samples.png(torch.zeros(8))
+
+
+@pytest.mark.parametrize("method", ["kcl", "naive-sgd"])
+def test_either_engine_tells_the_scores_behind_its_accuracy(make_runs: Any, method: str) -> None:
+    runs = make_runs(method, tasks=2)
+    separate, stacked = runs.separate(), runs.stacked()
+    for learner in (separate, stacked):
+        run_streams(learner, runs.streams)
+        for index in range(2):
+            tasks = runs.tasks(index)
+            scores = learner.scores(tasks)
+            right = [100.0 * (own.argmax(-1) == task.test.labels).sum().item() / len(task.test)
+                     for own, task in zip(scores, tasks, strict=True)]  # fmt: skip
+            assert right == pytest.approx(learner.accuracy(tasks))
+    for one, other in zip(separate.kept_inputs(1), stacked.kept_inputs(1), strict=True):
+        assert (one is None) == (other is None) == (method != "kcl")
+        assert one is None or torch.equal(one, other)
+
+
+def test_mistakes_are_wrong_answers_the_surest_first(make_runs: Any) -> None:
+    runs = make_runs("kcl", tasks=2)
+    learner = runs.separate()
+    run_streams(learner, runs.streams)
+    names = ["a", "b", "c"]
+    tasks = runs.tasks(1)
+    collected = samples.collect(learner, runs.streams, [names] * len(tasks))
+    for run, task in enumerate(tasks):
+        probabilities = learner.scores(tasks)[run].double().softmax(-1)
+        answered = probabilities.argmax(-1)
+        wrong = [place for place in range(len(task.test)) if answered[place] != task.test.labels[place]]
+        expected = sorted((round(float(probabilities[place].max()), 4) for place in wrong), reverse=True)[:5]
+        told = collected[run][1]["mistakes"]
+        assert [own["confidence"] for own in told] == expected
+        shown = [task.view.move(task.test.inputs[task.test.rows])[place, 0].numpy() for place in wrong]
+        for own in told:
+            assert own["said"] != own["label"]
+            assert any(np.array_equal(opened(own["png"]), image) for image in shown)
+        assert [own["label"] for own in collected[run][1]["samples"]] == names
+        kept = learner.kept_inputs(1)[run]
+        assert all(any(np.array_equal(opened(own["png"]), image[0].numpy()) for image in kept)
+                   for own in collected[run][1]["coreset"])  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["separate", "stacked"])
+def test_runs_that_diverged_have_none(make_runs: Any, engine: str) -> None:
+    runs = make_runs("naive-sgd", tasks=2).but(1, lr=1e30)
+    for some, expected in (([0, 1], [2, None]), ([1], [None])):
+        own = runs[some]
+        learner = getattr(own, engine)()
+        run_streams(learner, own.streams)
+        collected = samples.collect(learner, own.streams, [["a", "b", "c"]] * len(some))
+        assert [None if tasks is None else len(tasks) for tasks in collected] == expected
+
+
+def test_the_command_line_saves_them_and_the_page_shows_them(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    arguments = ["run", "permuted-digits", "--tasks", "2", "--seeds", "0,1", "--quiet", "--device", "cpu"]
+    assert main([*arguments, "--save-samples", "--out", str(tmp_path)]) == 0
+    assert len(read_samples(tmp_path / "samples.jsonl")) == 2
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.count("data:image/png;base64,") >= 2 * 15
+    assert 'alt="a mistake: ' in page
+    assert "seed 0</caption>" in page
+
+
+def test_lines_that_are_no_samples_and_images_that_are_none_are_left_out(tmp_path: Path) -> None:
+    results = Path(__file__).parents[2] / "results" / "demo" / "results.jsonl"
+    record = read(results)[0]
+    evil = '"><script>alert(1)</script>'
+    fake = base64.b64encode(b"<svg onload=alert(1)>").decode()
+    true = samples.png(torch.zeros(1, 2, 2, dtype=torch.uint8))
+    own = {name: record[name] for name in ("benchmark", "method", "kernel", "seed", "settings", "tasks")}
+    tasks = [{"samples": [{"png": evil}, {"png": fake}, {"png": true, "label": evil}, 3], "coreset": evil}, None]
+    lines = [json.dumps({"format": 1, **own, "samples": tasks}), "torn {", "[]", '{"format": 2}']
+    (tmp_path / "samples.jsonl").write_text("\n".join(lines))
+    html = samples_html(group_runs([record]), read_samples(tmp_path / "samples.jsonl"))
+    assert html.count("<img") == 1
+    assert "<script" not in html
+    assert fake not in html
+    assert read_samples(tmp_path / "missing.jsonl") == []
+    assert samples_html(group_runs([record]), []) == ""
+
+
+def test_missing_pillow_is_told_before_anything_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    assert main(["run", "permuted-digits", "--save-samples", "--out", str(tmp_path / "out")]) == 2
+    assert "--save-samples needs Pillow" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
