@@ -78,6 +78,7 @@ class ContinualModel:
         self.tasks: dict[str, LearnedTask] = {}
         self.history: list[dict[str, Any]] = []
         self.view, self.dtype = View(), torch.float32
+        self.columns: tuple[str, ...] = ()  # the names of the input features, for who reads tables
         self.input_shape: tuple[int, ...] | None = None
         self._begun: Run | None = None
 

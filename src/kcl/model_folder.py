@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -95,7 +96,7 @@ def load_model(
             model.run.kept[task.lesson] = Kept(kept, classes, view)
         model.run.carried = {}
         model.run.renew()
-        model.tasks, model.history = tasks, list(about["history"])
+        model.tasks, model.history, model.columns = tasks, list(about["history"]), tuple(about["columns"])
         heads = {task.lesson: Head(**_part(tensors, f"task.{task.lesson}.head.")) for task in tasks.values()}
         model.answerer.install({lesson: Head(*map(_on(device), head)) for lesson, head in heads.items()})
     return model
@@ -116,6 +117,26 @@ def read_about(folder: Path) -> dict[str, Any]:
     if found != FORMAT:
         raise KclError(f"{folder} has model format {str(found)[:40]!r}; this version of kcl reads format {FORMAT}")
     return about
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """What `model.json` says and what the folder takes, without loading the model."""
+    from safetensors import SafetensorError, safe_open
+
+    about = read_about(folder)
+    with _troubles(folder):
+        samples = size = 0
+        try:
+            with safe_open(folder / TENSORS, framework="pt") as file:
+                for task in about["tasks"].values():
+                    for part in ("inputs", "targets"):
+                        kept = file.get_slice(f"task.{task['lesson']}.kept.{part}")
+                        size += math.prod(kept.get_shape()) * (1 if kept.get_dtype() == "U8" else 4)
+                        samples += kept.get_shape()[0] if part == "inputs" else 0
+        except SafetensorError as error:
+            raise ValueError(f"{TENSORS} cannot be read ({error})") from None
+        total = sum((folder / name).stat().st_size for name in (ABOUT, TENSORS))
+        return about | {"coreset_samples": samples, "coreset_bytes": size, "bytes": total}
 
 
 # Versions side by side
@@ -166,6 +187,7 @@ def _about(model: ContinualModel) -> dict[str, Any]:
         "standardise": model.standardise,
         "held_out_share": model.held_out_share,
         "backbone": "own" if own else model.settings.backbone,
+        "columns": list(model.columns),
         "tasks": {name: dataclasses.asdict(task) for name, task in model.tasks.items()},
         "history": model.history,
     }
