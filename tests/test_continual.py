@@ -52,7 +52,7 @@ class TestAnswers:
             assert ((found.confidence > 1 / 3) & (found.confidence <= 1)).all()
 
     def test_with_another_score(self, model: kcl.ContinualModel) -> None:
-        for score in ("variance", "probability", "entropy", "response", "residual"):
+        for score in ("typicality", "variance", "probability", "entropy", "response", "residual"):
             assert set(model.predict(ONE[0], score=score).task) <= {"animals", "colours"}
         with pytest.raises(kcl.KclError, match="did you mean variance"):
             model.predict(ONE[0], score="varience")

@@ -31,6 +31,9 @@ class Evidence(NamedTuple):
     responses: Float[Tensor, "n c"]
     """The same before temperature, scale and shift: the ridge regression's guess at the one-hot target."""
     variance: Float[Tensor, " n"]
+    surprise: Float[Tensor, " n"]
+    """By how many standard deviations the variance exceeds what is usual among the coreset's own samples, each left out
+    in turn. Tasks differ in λ and in the width of their kernels; this can be compared between them."""
 
 
 def _residual(evidence: Evidence) -> Float[Tensor, " n"]:
@@ -40,6 +43,7 @@ def _residual(evidence: Evidence) -> Float[Tensor, " n"]:
 
 
 TASK_SCORES: dict[str, Callable[[Evidence], Float[Tensor, " n"]]] = {
+    "typicality": lambda evidence: -evidence.surprise,
     "variance": lambda evidence: -evidence.variance,
     "probability": lambda evidence: evidence.logits.softmax(-1).amax(-1),
     "entropy": lambda evidence: (evidence.logits.softmax(-1) * evidence.logits.log_softmax(-1)).sum(-1),
@@ -47,7 +51,7 @@ TASK_SCORES: dict[str, Callable[[Evidence], Float[Tensor, " n"]]] = {
     "residual": _residual,
 }
 """How well a task fits a query, the higher the better."""
-DEFAULT_SCORE = "variance"
+DEFAULT_SCORE = "typicality"
 
 
 class Answers(NamedTuple):
@@ -136,7 +140,9 @@ class Answerer:
     def evidence(self, features: Float[Tensor, "n d"], index: int) -> Evidence:
         head = self.head(index)
         scores, variance = collapsed.scores_and_variance(head, self._compare(), features)
-        return Evidence(scores / self.tasks()[index].temperature, (scores - head.shift) / head.scale, variance)
+        mean, deviation = head.usual.mean(0)
+        logits, responses = scores / self.tasks()[index].temperature, (scores - head.shift) / head.scale
+        return Evidence(logits, responses, variance, (variance - mean) / deviation.clamp_min(1e-6))
 
     @torch.inference_mode()
     def answer(
@@ -148,8 +154,9 @@ class Answerer:
     ) -> Answers:
         """Task, class and how sure that is, for inputs as the network sees them.
 
-        Without a task every task's head is asked and the one with the best `score` answers: k(x, x) − k_xᵀ(K+λI)⁻¹k_x
-        for "variance". An answer whose confidence is below `abstain_below` is withheld.
+        Without a task every task's head is asked and the one with the best `score` answers: for "variance" the one with
+        the least k(x, x) − k_xᵀ(K + λI)⁻¹k_x, for "typicality" the same with the variance usual for the task taken out.
+        An answer whose confidence is below `abstain_below` is withheld.
         """
         if score not in TASK_SCORES:
             raise KclError(f"unknown score {score!r}; {nearest(score, list(TASK_SCORES))}")

@@ -13,16 +13,16 @@ from typing import Any
 
 import torch
 
-from kcl import model_folder
-from kcl.continual import ContinualModel, Prediction
+from kcl import __version__, model_folder, run_options, task_free
+from kcl.continual import LEAST_HELD_OUT, ContinualModel, Prediction
 from kcl.data import samples
 from kcl.data.samples import DEFAULT_LABEL, Samples
 from kcl.errors import KclError
-from kcl.experiment import choose_device, choose_threads
+from kcl.experiment import choose_device, choose_threads, device_name
 from kcl.inference import DEFAULT_SCORE, TASK_SCORES
 from kcl.methods.recipes import BENCHMARK_RECIPES
 from kcl.onnx_export import export_onnx
-from kcl.results import write_whole
+from kcl.results import write_json, write_whole
 from kcl.settings import Settings, parse_setting
 
 LARGEST_SMALL_IMAGE = 48
@@ -63,6 +63,17 @@ def add_commands(commands: Any) -> None:
     inspect.add_argument("model", type=Path, metavar="DIR")
     inspect.add_argument("--json", action="store_true", help="as JSON")
     inspect.set_defaults(function=_inspect)
+
+    free = commands.add_parser("task-free", help="a benchmark answered without naming the task; calibration")
+    run_options.add_options(free)
+    free.add_argument("--held-out", type=int, default=200, metavar="N",
+                      help="training samples of a task that only calibrate (default: 200)")  # fmt: skip
+    free.add_argument("--test-per-task", type=int, metavar="N", help="test samples asked (default: all)")
+    free.add_argument("--data-dir", type=Path, help="where the data lie (default: KCL_DATA, then the cache)")
+    free.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    free.add_argument("--threads", type=int, help="CPU threads (default: 1)")
+    free.add_argument("--json", type=Path, help="also write what was measured to this file")
+    free.set_defaults(function=_task_free, out=None)
 
     export = commands.add_parser("export", help="write a model as one ONNX file")
     export.add_argument("model", type=Path, metavar="DIR")
@@ -183,6 +194,26 @@ def _inspect(options: argparse.Namespace) -> int:
         print(f"lesson {number:<3} {lesson['task']}: {shown}")
     print("settings   " + ", ".join(f"{name}={value}" for name, value in about["settings"].items()))
     return 0
+
+
+def _task_free(options: argparse.Namespace) -> int:
+    if options.held_out < LEAST_HELD_OUT or (options.test_per_task is not None and options.test_per_task < 1):
+        raise KclError(f"--held-out must be at least {LEAST_HELD_OUT} and --test-per-task at least 1")
+    specs, device = run_options.specs(options), _device(options)
+    if options.show_settings:
+        print("\n".join(f"{name}: {text}" for name, text in run_options.shown(specs).items()))
+        return 0
+    rows = list(task_free.measure(specs, options.data_dir, device, options.held_out, options.test_per_task, _say))
+    print(task_free.table(rows))
+    if options.json is not None:
+        about = {"command": options.command_line, "device": device_name(torch.device(device))}
+        versions = {"kcl": __version__, "torch": torch.__version__}
+        write_json(options.json, {**about, "versions": versions, "rows": rows})
+    return 0
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr)
 
 
 def _export(options: argparse.Namespace) -> int:

@@ -45,3 +45,10 @@ def test_is_small_at_the_coreset_and_the_prior_far_away(draw64: Any) -> None:
 def test_rounding_does_not_make_it_negative() -> None:
     x = torch.ones(50, 3)
     assert (_variance(x, x[:5], 1e-6) >= 0.0).all()
+
+
+def test_of_a_sample_left_out_is_that_from_the_others(draw64: Any) -> None:
+    x, strength = draw64.normal(12, 3), torch.tensor(0.2, dtype=torch.float64)
+    others = [torch.cat([x[:i], x[i + 1 :]]) for i in range(len(x))]
+    expected = torch.cat([_variance(rest, x[i : i + 1], 0.2) for i, rest in enumerate(others)])
+    torch.testing.assert_close(ridge.left_out_variance(kernels.rbf(x, x), strength), expected, rtol=1e-9, atol=1e-12)

@@ -111,3 +111,12 @@ def predictive_variance(prior: Float[Tensor, " n"], halves: Float[Tensor, "m n"]
     processes for machine learning", 2006, Eq. 2.26; not in the paper). Rounding cannot make it negative.
     """
     return (prior - halves.square().sum(0)).clamp_min(0.0)
+
+
+def left_out_variance(gram: Float[Tensor, "m m"], strength: Float[Tensor, ""]) -> Float[Tensor, " m"]:
+    """The predictive variance of each coreset sample from all the others: 1 / [(K + λI)⁻¹]_ii − λ.
+
+    Rasmussen and Williams, 2006, Eq. 5.12, without the noise λ that theirs includes: what variance is usual for a task.
+    """
+    identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    return (1.0 / half_solve(gram, identity, strength).square().sum(0) - strength).clamp_min(0.0)

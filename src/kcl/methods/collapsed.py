@@ -32,6 +32,8 @@ class Head(NamedTuple):
     shift: Float[Tensor, ""]
     halves: Float[Tensor, "r m k"]
     """√(2/D) · L⁻¹ψ(C) (k = D) where the kernel is explicit, else L⁻¹ (k = m): for the predictive variance."""
+    usual: Float[Tensor, "r 2"]
+    """Mean and standard deviation of the coreset's own variances, each sample left out in turn."""
     frequencies: Float[Tensor, "r D d"] | None = None
     phases: Float[Tensor, " D"] | None = None
     anchors: Float[Tensor, "m d"] | None = None
@@ -56,22 +58,24 @@ def fold(
     if frequencies is not None and phases is not None:
         factor, own, anchors = math.sqrt(2.0 / len(phases)), frequencies[None], _waves(features, frequencies, phases)
     gram = factor**2 * kernel.compare(anchors, anchors)
+    left_out = ridge.left_out_variance(gram, strength)
+    usual = torch.stack([left_out.mean(), left_out.std(correction=0)])[None]
     if not kernel.explicit:
         identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
         dual, halves = ridge.dual_weights(gram, targets, strength), ridge.half_solve(gram, identity, strength)
-        return Head((scale * dual)[None], scale, shift, halves[None], anchors=anchors)
+        return Head((scale * dual)[None], scale, shift, halves[None], usual, anchors=anchors)
     primal = ridge.primal_weights(factor * anchors, targets, strength)
     halves = ridge.half_solve(gram, factor**2 * anchors, strength)
-    return Head((factor * scale * primal)[None], scale, shift, halves[None], own, phases)
+    return Head((factor * scale * primal)[None], scale, shift, halves[None], usual, own, phases)
 
 
 def join(heads: Sequence[Head]) -> Head:
     """The heads of several draws of ω as one, every matrix row by row: a saved head answers the same, to the bit."""
     first = heads[0]
     if len(heads) > 1:
-        parts = zip(*((head.weights, head.halves, head.frequencies) for head in heads), strict=True)
-        weights, halves, frequencies = (torch.cat(part) for part in parts)
-        first = first._replace(weights=weights, halves=halves, frequencies=frequencies)
+        parts = zip(*((head.weights, head.halves, head.usual, head.frequencies) for head in heads), strict=True)
+        weights, halves, usual, frequencies = (torch.cat(part) for part in parts)
+        first = first._replace(weights=weights, halves=halves, usual=usual, frequencies=frequencies)
     return Head(**{name: tensor.contiguous() for name, tensor in first.tensors().items()})
 
 
