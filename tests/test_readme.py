@@ -37,6 +37,28 @@ def test_own_arrays_and_backbone(
     assert set(re.findall(r"\d+", predicted.split("[")[1])) <= {"2", "3", "4"}
 
 
+def test_a_model_that_keeps_learning(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(BLOCKS[2], "README.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("['press'] ['jammed']")
+    assert (tmp_path / "model" / "model.json").is_file()
+
+
+def test_the_costs_of_an_answer_are_what_was_measured() -> None:
+    page = (ROOT / "docs" / "inference.md").read_text(encoding="utf-8")
+    rows = json.loads((ROOT / "benches" / "results" / "cpu-inference.json").read_text(encoding="utf-8"))["rows"]
+    for table in ("coreset", "bases"):
+        for queries, title, digits in ((1, "one query", 3), (10_000, "10,000 queries", 1)):
+            for way in ("plain", "collapsed"):
+                found = [r["ms"] for r in rows if (r["table"], r["queries"], r["way"]) == (table, queries, way)]
+                assert f"| {title}, {way} | " + " | ".join(f"{ms:.{digits}f}" for ms in found) + " |" in page
+    for way, title in (("named task", "another task in each call"), ("task inferred", "task inferred")):
+        found = [r["ms"] for r in rows if r["table"] == "tasks" and r["way"] == way and r["queries"] == 1]
+        assert f"| one query, {title} | " + " | ".join(f"{ms:.3f}" for ms in found) + " |" in page
+
+
 def test_the_table_is_what_the_results_give() -> None:
     rows = tables.rows(group_runs(read(ROOT / "results" / "demo" / "results.jsonl")))
     assert len(rows) == 2

@@ -115,6 +115,12 @@ def _task(work: Work, steps: int | None) -> Task:
 
 def _reference(work: Work, task: Task, device: str, steps: int | None) -> float | None:
     """Milliseconds a step of the plain loop, where the file that holds it is at hand."""
+    module = load_reference()
+    return None if module is None else float(module.milliseconds_per_step(task, work.settings, device, steps or 100))
+
+
+def load_reference() -> Any:
+    """The plain loop's module, where the file is at hand; else None."""
     if not REFERENCE.exists():
         return None
     spec = importlib.util.spec_from_file_location("reference_loop", REFERENCE)
@@ -122,7 +128,7 @@ def _reference(work: Work, task: Task, device: str, steps: int | None) -> float 
         return None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return float(module.milliseconds_per_step(task, work.settings, device, steps or 100))
+    return module
 
 
 def _engine(

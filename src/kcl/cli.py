@@ -15,8 +15,10 @@ import torch
 from kcl import (
     __version__,
     bench,
+    bench_inference,
     checkpoint_options,
     data_commands,
+    model_commands,
     paper_options,
     report_commands,
     run_options,
@@ -125,9 +127,11 @@ def _parser() -> argparse.ArgumentParser:
 
     report_commands.add_options(commands.add_parser("report", help="results as a page, as text or as a figure"))
     data_commands.add_commands(commands.add_parser("data", help="find, fetch, verify and prepare data"))
+    model_commands.add_commands(commands)
 
     speed = commands.add_parser("bench", help="time per step, beside a plain loop and a bare SGD step")
-    speed.add_argument("works", nargs="*", metavar="WORK", help="mnist, cifar100, miniimagenet (default: mnist)")
+    speed.add_argument("works", nargs="*", metavar="WORK",
+                       help="mnist (default), cifar100, miniimagenet; or inference: what an answer costs")  # fmt: skip
     speed.add_argument("--runs", default="1,5,20", help="numbers of runs trained together on a GPU (default: 1,5,20)")
     speed.add_argument("--steps", type=int, help="steps per task (default: as many as a task of the benchmark has)")
     speed.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
@@ -242,18 +246,34 @@ def _bench(options: argparse.Namespace) -> int:
     runs = run_options.whole_numbers(options.runs, "--runs")
     if min(runs) < 1 or (options.steps is not None and options.steps < 20):
         raise KclError("--runs must be at least 1 and --steps at least 20")
+    if options.works == ["inference"]:
+        return _bench_inference(device, options)
     rows = []
     for row in bench.measure(options.works or ["mnist"], runs, device, compiled, options.steps, options.precision):
         rows.append(row)
         print(f"{row.work}, {row.engine}, {row.runs} runs: {row.ms_per_step:.3f} ms/step", file=sys.stderr)
     print(bench.table(rows))
-    if options.json is not None:
-        about = {"device": device_name(torch.device(device)), "threads": torch.get_num_threads()}
-        versions = {"kcl": __version__, "torch": torch.__version__}
-        rows_out = [row.to_dict() for row in rows]
-        about["precision"] = options.precision if device == "cuda" else "float32"
-        write_json(options.json, {"command": options.command_line, **about, "versions": versions, "rows": rows_out})
+    _write_rows([row.to_dict() for row in rows], device, options)
     return 0
+
+
+def _bench_inference(device: str, options: argparse.Namespace) -> int:
+    rows = []
+    for row in bench_inference.measure(device):
+        rows.append(row)
+        print(f"{row.table} {row.value}, {row.queries} queries, {row.way}: {row.ms:.3f} ms", file=sys.stderr)
+    print(bench_inference.table(rows))
+    _write_rows([row.to_dict() for row in rows], device, options)
+    return 0
+
+
+def _write_rows(rows: list[dict[str, object]], device: str, options: argparse.Namespace) -> None:
+    if options.json is None:
+        return
+    about = {"device": device_name(torch.device(device)), "threads": torch.get_num_threads()}
+    versions = {"kcl": __version__, "torch": torch.__version__}
+    about["precision"] = options.precision if device == "cuda" else "float32"
+    write_json(options.json, {"command": options.command_line, **about, "versions": versions, "rows": rows})
 
 
 LISTS = {

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 
-from kcl.benchmarks.task import Stream, Task
+from kcl.benchmarks.task import Stream, Task, View
+from kcl.continual import ContinualModel, LearnedTask, Prediction
 from kcl.errors import KclError
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.recipes import published_backbone, published_settings
@@ -38,7 +39,7 @@ class KernelContinualLearner:
         published = published_settings(stream.recipe, "kcl") if stream.recipe else Settings()
         if isinstance(backbone, str):
             published, backbone = published.replace(backbone=backbone), None
-        self.stream = stream
+        self.stream, self._given = stream, backbone
         self.settings = published.replace(kernel=kernel, **settings)
         method = KernelContinualLearning(self.settings, len(stream.class_labels))
         self._run = Run(method, partial(self._make_backbone, backbone), seed, device)
@@ -83,9 +84,40 @@ class KernelContinualLearner:
             raise KclError("inputs contain values that are not finite in single precision")
         return self._run.logits(queries, task)
 
-    def predict(self, inputs: Any, task: Task | int) -> Tensor:
-        """The label of each input, among the classes of a learned task."""
+    @overload
+    def predict(self, inputs: Any, task: Task | int) -> Tensor: ...
+
+    @overload
+    def predict(self, inputs: Any, task: None = None) -> Prediction: ...
+
+    def predict(self, inputs: Any, task: Task | int | None = None) -> Tensor | Prediction:
+        """The label of each input, among the classes of a learned task.
+
+        Without a task: task, label and how sure that is, for inputs whose pixels are moved already where the stream's
+        tasks move them (`task.view.move`); see `inference.Answerer.answer`.
+        """
+        if task is None:
+            return self.as_model().predict(inputs)
         best = answers(self.logits(inputs, task)).cpu()
         if bool((best < 0).any()):
             raise KclError("the scores of some inputs are not finite: the kernel is beyond single precision here")
         return torch.tensor([self.stream.class_labels[place] for place in self._run.classes(task)])[best]
+
+    def as_model(self) -> ContinualModel:
+        """What was learned as a model that can be saved, exported and asked without naming a task; tasks are named by
+        their numbers. It shares its weights with this learner.
+        """
+        kept = self._run.kept
+        views = {(own.view.mean, own.view.std) for own in kept.values()}
+        if len(views) != 1:
+            raise KclError("one model needs tasks learned already, all scaled in the same way")
+        dtype = next(iter(kept.values())).memory["inputs"].dtype
+        model = ContinualModel(self._run.seed, self._given, self._run.device)
+        model.settings = self.settings
+        model.adopt(self._run, self.stream.input_shape, dtype, View(None, *views.pop()))
+        for index, own in sorted(kept.items()):
+            labels = tuple(self.stream.class_labels[place] for place in own.classes)
+            shown = own.memory["targets"].long().sum(0).tolist()
+            model.tasks[str(index)] = LearnedTask(index, labels, tuple(shown))
+            model.history.append({"task": str(index), "classes": len(labels)})
+        return model

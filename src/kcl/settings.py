@@ -26,6 +26,7 @@ BACKBONES = {
     "mlp": "fully connected, for MNIST and small inputs of any shape",
     "cifar-resnet": "ResNet18 of width 20, 160 features, for colour images of about 32×32",
     "miniimagenet-resnet": "ResNet18 with a 7×7 stem, 512 features, for colour images of about 84×84",
+    "identity": "none: the kernel acts on the inputs, for features and embeddings made elsewhere",
 }
 FEATURE_NORMS = {
     "l2": "each sample's features have length one",

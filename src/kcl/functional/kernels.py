@@ -67,6 +67,11 @@ def variational_features(
     return _cosines(torch.addmm(phases, x * deviation, noise.mT) + (x @ posterior.mean)[:, None])
 
 
+def reparameterised(posterior: DiagonalGaussian, noise: Float[Tensor, "D d"]) -> Float[Tensor, "D d"]:
+    """ω = μ + σε, formed once where many queries will meet the same frequencies."""
+    return posterior.mean + torch.exp(0.5 * posterior.log_variance) * noise
+
+
 def _cosines(angles: Float[Tensor, "n D"]) -> Float[Tensor, "n D"]:
     return math.sqrt(2.0 / angles.shape[-1]) * torch.cos(angles)
 
@@ -75,11 +80,24 @@ def _unchanged(x: Tensor) -> Tensor:
     return x
 
 
+def _squared_length(x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+    return x.square().sum(-1)
+
+
+def _polynomial_diagonal(x: Float[Tensor, "n d"], degree: int) -> Float[Tensor, " n"]:
+    return (_squared_length(x) + 1.0) ** degree
+
+
+def _one(x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+    return x.new_ones(len(x))
+
+
 class Kernel(NamedTuple):
-    """k(x, y) = compare(represent(x), represent(y))."""
+    """k(x, y) = compare(represent(x), represent(y)), and k(x, x) = diagonal(represent(x))."""
 
     represent: Callable[[Tensor], Tensor]
     compare: Callable[[Tensor, Tensor], Tensor]
+    diagonal: Callable[[Tensor], Tensor] = _squared_length
 
     def __call__(self, x: Float[Tensor, "n d"], y: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
         return self.compare(self.represent(x), self.represent(y))
@@ -95,15 +113,15 @@ def linear_kernel() -> Kernel:
 
 
 def polynomial_kernel(degree: int = 3) -> Kernel:
-    return Kernel(_unchanged, partial(polynomial, degree=degree))
+    return Kernel(_unchanged, partial(polynomial, degree=degree), partial(_polynomial_diagonal, degree=degree))
 
 
 def rbf_kernel(gamma: float | Tensor = 0.5) -> Kernel:
-    return Kernel(_unchanged, partial(rbf, gamma=gamma))
+    return Kernel(_unchanged, partial(rbf, gamma=gamma), _one)
 
 
 def laplacian_kernel(gamma: float | Tensor = 0.25) -> Kernel:
-    return Kernel(_unchanged, partial(laplacian, gamma=gamma))
+    return Kernel(_unchanged, partial(laplacian, gamma=gamma), _one)
 
 
 def fourier_kernel(frequencies: Float[Tensor, "D d"], phases: Float[Tensor, " D"]) -> Kernel:

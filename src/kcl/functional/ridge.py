@@ -94,3 +94,29 @@ def primal_weights(
 ) -> Float[Tensor, "*s D c"]:
     """W = ψ(C)ᵀα (Eq. 2) for an explicit kernel K = ψψᵀ: ψ(x) W equals K̃ᵀα and no longer needs the coreset."""
     return _Primal.apply(features, targets, strength)[0]
+
+
+def half_solve(
+    gram: Float[Tensor, "m m"], right: Float[Tensor, "m k"], strength: Float[Tensor, ""]
+) -> Float[Tensor, "m k"]:
+    """L⁻¹B with LLᵀ = K + λI: the half of (K + λI)⁻¹ that `predictive_variance` squares."""
+    shifted = gram + strength * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    return torch.linalg.solve_triangular(torch.linalg.cholesky_ex(shifted)[0], right, upper=False)
+
+
+def predictive_variance(prior: Float[Tensor, " n"], halves: Float[Tensor, "m n"]) -> Float[Tensor, " n"]:
+    """k(x, x) − k_xᵀ(K + λI)⁻¹k_x, from k(x, x) and L⁻¹k_x: how little the coreset tells about a query.
+
+    The posterior variance of the Gaussian process whose mean ridge regression is (Rasmussen and Williams, "Gaussian
+    processes for machine learning", 2006, Eq. 2.26; not in the paper). Rounding cannot make it negative.
+    """
+    return (prior - halves.square().sum(0)).clamp_min(0.0)
+
+
+def left_out_variance(gram: Float[Tensor, "m m"], strength: Float[Tensor, ""]) -> Float[Tensor, " m"]:
+    """The predictive variance of each coreset sample from all the others: 1 / [(K + λI)⁻¹]_ii − λ.
+
+    Rasmussen and Williams, 2006, Eq. 5.12, without the noise λ that theirs includes: what variance is usual for a task.
+    """
+    identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    return (1.0 / half_solve(gram, identity, strength).square().sum(0) - strength).clamp_min(0.0)

@@ -15,6 +15,7 @@ from kcl.functional import kernels, ridge
 from kcl.functional.gaussian import DiagonalGaussian, kl_divergence, standard_normal_like
 from kcl.functional.kernels import Kernel
 from kcl.functional.noise import Noise
+from kcl.methods import collapsed
 from kcl.methods.coreset import check_coreset, split_coreset
 from kcl.methods.method import Learnable, Memory, Method
 from kcl.nets.amortized import AmortizedGaussians
@@ -81,10 +82,14 @@ class KernelContinualLearning(Method):
         """Draw the coreset, take it out of the training data, and begin λ, scale and shift anew."""
         model.head.restart()
         coreset, rest = split_coreset(task.train.labels.numpy(), self.settings.coreset_size_per_class, rng)
-        kept = torch.from_numpy(coreset)
+        return Learnable(rest, self.keep(task, coreset))
+
+    def keep(self, task: Task, positions: np.ndarray) -> Memory:
+        """The coreset: these training samples, and which class each has."""
+        kept = torch.from_numpy(positions)
         stored = task.train.inputs[task.train.rows[kept]]
         targets = F.one_hot(task.train.labels[kept], task.ways)
-        return Learnable(rest, {"inputs": task.view.move(stored), "targets": targets.to(torch.uint8)})
+        return {"inputs": task.view.move(stored), "targets": targets.to(torch.uint8)}
 
     def loss(
         self,
@@ -119,7 +124,7 @@ class KernelContinualLearning(Method):
 
     def classifier(self, model: KernelModel, memory: Memory, noise: Noise) -> list[Fitted]:
         """Solve the ridge regression of a task at the model's present weights, once for each draw of ω."""
-        features = self._normalise(model.backbone(memory["inputs"]))
+        features = self.features(model, memory["inputs"])
         posterior, _ = self._gaussians(model, features)
         head = HeadState(memory["strength"], memory["scale"], memory["shift"])
         targets = memory["targets"].to(features.dtype)
@@ -135,7 +140,7 @@ class KernelContinualLearning(Method):
         self, model: KernelModel, classifier: list[Fitted], inputs: Float[Tensor, "n ..."]
     ) -> Float[Tensor, "n c"]:
         """Eq. 5 for each draw of ω; several draws are averaged as probabilities, in the log domain."""
-        features = self._normalise(model.backbone(inputs))
+        features = self.features(model, inputs)
         scores = [
             head.scale * self._scores(kernel, kernel.represent(features), anchors, weights) + head.shift
             for kernel, head, anchors, weights in classifier
@@ -143,6 +148,30 @@ class KernelContinualLearning(Method):
         if len(scores) == 1:
             return scores[0]
         return torch.logsumexp(torch.stack(scores).log_softmax(-1), dim=0) - math.log(len(scores))
+
+    def features(self, model: KernelModel, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n d"]:
+        """What the kernel acts on."""
+        return self._normalise(model.backbone(inputs))
+
+    def head(self, model: KernelModel, memory: Memory, noise: Noise) -> collapsed.Head:
+        """The same classifier, with the same draws of ω, folded for fast answers and with their variance."""
+        features = self.features(model, memory["inputs"])
+        posterior, _ = self._gaussians(model, features)
+        learned = HeadState(memory["strength"], memory["scale"], memory["shift"])
+        targets, frequencies, phases = memory["targets"].to(features.dtype), getattr(model, "frequencies", None), None
+        heads = []
+        for _ in range(self.settings.test_draws if posterior else 1):
+            if posterior is not None:
+                draws = noise.normal(self.settings.bases, model.backbone.features)
+                frequencies = kernels.reparameterised(posterior, draws)
+            phases = None if frequencies is None else model.phases
+            heads.append(collapsed.fold(self.kernel(model), features, targets, learned, frequencies, phases))
+        return collapsed.join(heads)
+
+    def kernel(self, model: KernelModel) -> Kernel:
+        """The kernel of what `head` represents queries by: random Fourier features, or the features themselves."""
+        fourier = model.gaussians is not None or self.settings.kernel == "rff"
+        return kernels.linear_kernel() if fourier else self._fixed_kernel(model)
 
     # Parts
 
@@ -181,6 +210,10 @@ class KernelContinualLearning(Method):
         if posterior is not None:
             draws = noise.normal(settings.bases, model.backbone.features)
             return kernels.variational_kernel(posterior, draws, model.phases)
+        return self._fixed_kernel(model)
+
+    def _fixed_kernel(self, model: KernelModel) -> Kernel:
+        settings = self.settings
         if settings.kernel == "rff":
             return kernels.fourier_kernel(model.frequencies, model.phases)
         if settings.kernel == "rbf":

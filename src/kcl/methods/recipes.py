@@ -35,6 +35,7 @@ from kcl.methods.method import Method
 from kcl.methods.replay import ReservoirReplay
 from kcl.methods.sgd import NaiveSGD, StableSGD
 from kcl.nets.backbone import Backbone
+from kcl.nets.identity import Identity
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import cifar_resnet, miniimagenet_resnet
 from kcl.settings import Settings, nearest
@@ -124,6 +125,8 @@ def published_backbone(input_shape: Sequence[int], settings: Settings) -> Backbo
     check_backbone(input_shape, settings)
     if settings.backbone in _RESNETS:
         return _RESNETS[settings.backbone](settings.dropout)
+    if settings.backbone == "identity":
+        return Identity(input_shape)
     return MLP(input_shape, settings.width, settings.layers, settings.dropout)
 
 

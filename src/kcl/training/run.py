@@ -186,6 +186,15 @@ class Run:
         parts = stored.to(self.device).split(EVALUATION_BATCH)
         return torch.cat([self.method.logits(self.model, classifier, view(part)) for part in parts])
 
+    @property
+    def version(self) -> int:
+        """Another number whenever the weights have changed."""
+        return self._version
+
+    def renew(self) -> None:
+        """The weights were changed from outside: no classifier solved before holds any longer."""
+        self._version += 1
+
     def classes(self, task: Task | int) -> tuple[int, ...]:
         return self._kept(task).classes
 
