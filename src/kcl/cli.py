@@ -210,8 +210,8 @@ def _execute(
             {"auto": None, "on": True, "off": False}[options.compile],
             options.precision,
             display.say,
+            save_samples,
         )
-        experiment.save_samples = save_samples
         with locked(out):
             folder = Folder(out, resume, display.say)
             reused = len(specs) - len(experiment.pending(folder))

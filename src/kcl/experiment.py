@@ -161,8 +161,9 @@ class Experiment:
         compiled: bool | None = None,
         precision: str = "tf32",
         say: Callable[[str], None] = lambda _: None,
+        save_samples: bool = False,
     ) -> None:
-        self.command, self.runs_at_once, self.save_samples = command, runs_at_once, False
+        self.command, self.runs_at_once, self.save_samples = command, runs_at_once, save_samples
         self.compiled, self.precision = compiled, precision
         self.device = torch.device(device)
         self._datasets: dict[tuple[str, int | None], Dataset] = {}

@@ -21,6 +21,8 @@ class _Chart(NamedTuple):
     controls: str = ""
 
 
+# Each may use what stands before it.
+_PARTS = ("shared", "numbers", "choice", "traces", "charts", "drawing", "controls")
 _MEASURES = {"bytes": "memory kept", "seconds": "time", "cost": "cost"}
 _BANDS = {"interval": "95 % interval", "deviation": "standard deviation", "runs": "each run"}
 
@@ -68,9 +70,9 @@ def policy(live: bool) -> str:
 
 @cache
 def _scripts() -> tuple[str, str]:
-    own = resources.files("kcl.report").joinpath("page.js").read_text(encoding="utf-8")
-    # What a browser hashes has its line ends and the end of the element as they are read from the page.
-    return plotly().replace("\r\n", "\n"), own
+    folder = resources.files("kcl.report").joinpath("script")
+    parts = "".join(folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in _PARTS)
+    return plotly(), f'"use strict";\n(() => {{\n{parts}}})();\n'
 
 
 def _filters() -> str:

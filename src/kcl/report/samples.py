@@ -10,7 +10,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from kcl.report.groups import Group, Record
+from kcl.report.groups import Group, Record, title
+from kcl.report.headline import column_of
 
 SAMPLES = "samples.jsonl"
 BUDGET = 2_000_000
@@ -53,13 +54,14 @@ def samples_html(groups: Sequence[Group], samples: Sequence[Samples]) -> str:
         found = next((known[own] for run in group.runs if (own := key(run)) in known), None)
         if found is None:
             continue
-        table = _table(f"{group.label} on {group.benchmark}, seed {found['seed']}", found["samples"])
+        name = f"{title(found['method'], found['kernel'])} on {column_of(group)}"
+        table = _table(f"{name}, seed {found['seed']}", found["samples"])
         if size + len(table) > BUDGET:
             left_out += 1
             continue
         size += len(table)
-        parts.append(f"<details{' open' if not parts else ''}><summary>{escape(group.label)} on "
-                     f"{escape(group.benchmark)}</summary>{table}</details>")  # fmt: skip
+        opened = "" if parts else " open"
+        parts.append(f"<details{opened}><summary>{escape(name)}</summary>{table}</details>")
     if not parts and not left_out:
         return ""
     note = "As the network sees them, at the end of a run. A mistake: what was said, how surely, and for what."

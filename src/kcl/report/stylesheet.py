@@ -67,7 +67,7 @@ button:hover { border-color: var(--accent); }
 :is(select, input, button, summary):focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
 fieldset { margin: 0; padding: .5rem .75rem .75rem; min-width: 0; border: 1px solid var(--line); border-radius: .4rem; }
 legend, summary { color: var(--muted); font-size: .875rem; }
-summary { cursor: pointer; width: max-content; padding: .2rem 0; }
+summary { cursor: pointer; padding: .2rem 0; overflow-wrap: anywhere; }
 .boxes { display: flex; flex-wrap: wrap; gap: .35rem 1.1rem; }
 .boxes { max-height: 10rem; margin-bottom: .5rem; overflow-y: auto; }
 .boxes label { color: var(--ink); overflow-wrap: anywhere; }
