@@ -93,8 +93,9 @@ class Keeper:
             for old in [*files[: max(0, len(files) + 1 - KEPT)], *self.folder.glob(".*.tmp")]:
                 old.unlink(missing_ok=True)
         except (KclError, OSError) as error:
+            then = "the run goes on" if self.stop.asked is None else "the steps since the last one are to be repeated"
             if not self._warned or self.stop.asked is not None:
-                self.say(f"no checkpoint could be saved ({error}); the run goes on, and what was saved before stays")
+                self.say(f"no checkpoint could be saved ({error}); {then}, and what was saved before stays")
             self._warned = True
         self._last, self._steps = time.perf_counter(), 0
         self._cost = self._last - begun
