@@ -79,7 +79,7 @@ def test_stacked_runs_learn_tasks_of_different_shapes(
 class StackingExperiment(Experiment):
     """Trains runs stacked, as on a GPU, but on the CPU."""
 
-    def _learner(self, group: Sequence[RunSpec], streams: Sequence[Any]) -> Learner:
+    def _learner(self, group: Sequence[RunSpec], streams: Sequence[Any], separate: bool = False) -> Learner:
         return self._stacked(group, streams)
 
 
