@@ -45,7 +45,7 @@ def measure(benchmark: str, data_dir: Path) -> None:
         took = time.perf_counter() - begun
     print(f"{benchmark} {WORKS[benchmark]}: {size / 1e6:.1f} MB and {1000 * often.seconds / often.saves:.0f} ms a save "
           f"({often.saves} saves); by default {usual.saves} saves in a run of {took:.1f} s, {usual.seconds:.3f} s, "
-          f"{100 * usual.seconds / took:.2f} % of it (average accuracy {outcome.matrix.average_accuracy:.2f})")  # fmt: skip
+          f"{100 * usual.seconds / took:.2f} % of it; accuracy {outcome.matrix.average_accuracy:.2f} %")  # fmt: skip
 
 
 def main() -> int:

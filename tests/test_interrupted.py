@@ -212,14 +212,14 @@ class TestChanges:
 def test_a_corrupt_newest_checkpoint_is_told_and_the_one_before_used(run: Any, stopped: Any, tmp_path: Path) -> None:
     out, whole = tmp_path / "out", tmp_path / "whole"
     stopped(*COMMAND, "--checkpoint-every", "5", "--out", out)
-    older, newer = sorted(out.glob("checkpoints/*/*"))
+    newer = max(out.glob("checkpoints/*/*"))
     spoiled = bytearray(newer.read_bytes())
     spoiled[-10] ^= 1
     newer.write_bytes(spoiled)
     said = run(*COMMAND, "--out", out, "--resume")
     assert said.code == 0
-    assert newer.name in said.err
-    assert older.name in said.err
+    assert said.err.count(newer.name) == 1
+    assert not (out / "checkpoints").exists()
     assert run(*COMMAND, "--out", whole).code == 0
     assert _lasting(out) == _lasting(whole)
 

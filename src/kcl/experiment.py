@@ -87,15 +87,15 @@ def key_of(record: dict[str, Any]) -> str:
     return json.dumps(fields, sort_keys=True)
 
 
-def merged_settings(path: Path, runs: list[dict[str, Any]], command: str) -> dict[str, Any]:
-    """What settings.json holds when `command` adds its runs to those that are there."""
+def merged_settings(path: Path, runs: list[dict[str, Any]], command: str) -> dict[str, Any] | None:
+    """What settings.json holds when `command` adds its runs to those that are there; None where it has them all."""
     before = results.read_json(path)
     if not isinstance(before, dict) or before.get("format") != 1 or not isinstance(before.get("runs"), list):
         raise KclError(f"{path} is not one that this version of kcl wrote; move it away")
     known = {json.dumps(run, sort_keys=True) for run in before["runs"]}
     new = [run for run in runs if json.dumps(run, sort_keys=True) not in known]
     if not new:
-        return before
+        return None
     later = before.get("later_commands")
     later = [*(later if isinstance(later, list) else []), command]
     return before | {"runs": before["runs"] + new, "later_commands": later}
@@ -133,9 +133,9 @@ class Folder:
         """Save the resolved settings of everything asked for, beside those of earlier commands in the same folder."""
         path, runs = self.path / "settings.json", [json.loads(spec.key) for spec in specs]
         settings = {"format": 1, "command": command, "runs": runs}
-        if path.exists():
-            settings = merged_settings(path, runs, command)
-        results.write_json(path, settings)
+        merged = merged_settings(path, runs, command) if path.exists() else settings
+        if merged is not None:
+            results.write_json(path, merged)
 
     def add(self, record: dict[str, Any]) -> None:
         results.append(self.results, record)
@@ -259,7 +259,7 @@ class Experiment:
     def _begun(self, folder: Folder, saving: Saving, say: Callable[[str], None]) -> list[tuple[list[RunSpec], bool]]:
         """The groups to go on with, and whether each was trained one by one; refused where something has changed."""
         asked, going_on, others = {spec.key: spec for spec in self.specs}, [], []
-        for group in resuming.begun(folder.path, say):
+        for group in resuming.begun(folder.path):
             if all(key in folder.finished for key in group.keys):
                 folder.forget(group.folder)
             elif all(key in asked for key in group.keys):

@@ -79,11 +79,11 @@ def holds_any(out: Path) -> bool:
     return any(True for _ in (out / FOLDER).glob("*/*.safetensors"))
 
 
-def begun(out: Path, say: Callable[[str], None]) -> list[Begun]:
+def begun(out: Path) -> list[Begun]:
     """Every group that has a checkpoint in a folder."""
     found = []
     for folder in sorted((out / FOLDER).glob("*")):
-        saved = keeper.newest(folder, say) if folder.is_dir() else None
+        saved = keeper.newest(folder)[0] if folder.is_dir() else None
         if saved is None:
             continue
         runs, made, command = (saved.about.get(name) for name in ("runs", "made with", "command"))

@@ -28,7 +28,7 @@ class Kills(NamedTuple):
     finished: int
     """Commands that came to their end, each after some kills."""
     resumed: int
-    """How often a run went on from a checkpoint, over all of them."""
+    """How often a run went on from a checkpoint and came as far as the next, over all of them."""
 
 
 def torture(folder: Path, kills: int, seed: int = 0, methods: tuple[str, ...] = METHODS) -> dict[str, Kills]:

@@ -59,7 +59,6 @@ class Found(NamedTuple):
     mutations: int
     refused: int
     slowest_seconds: float
-    memory_bytes: int
 
 
 def mutate(whole: bytes, randomness: random.Random) -> bytes:
@@ -139,7 +138,6 @@ def _torture(form: Format, count: int, seed: int) -> Found:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(form.whole)
         form.read(path)  # the whole file is read, and everything it needs is imported
-        before = _peak()
         _limit_memory()
         with _watching() as seen:
             for number in range(count):
@@ -162,11 +160,7 @@ def _torture(form: Format, count: int, seed: int) -> Found:
                 assert took < SECONDS, f"{number}: took {took:.1f} s"
                 assert not seen, f"{number}: it did {seen[:3]}"
                 slowest = max(slowest, took)
-        return Found(count, refused, slowest, _peak() - before)
-
-
-def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return Found(count, refused, slowest)
 
 
 def _limit_memory() -> None:
@@ -258,7 +252,7 @@ def _checkpoint() -> Format:
 
     def read(path: Path) -> None:
         saved = checkpoint.read(path)
-        [group] = resuming.begun(path.parents[2], lambda _: None)
+        [group] = resuming.begun(path.parents[2])
         resuming.check_made_with(group, made_with, False, lambda _: None)
         if json.dumps(run, sort_keys=True) not in group.keys:
             resuming.refuse_others([group], [run])

@@ -13,6 +13,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
+import full_disk
 import kills
 import mutations
 import torch
@@ -23,14 +24,19 @@ def main(kill_count: int = 100, mutation_count: int = 2000) -> None:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         for method, seen in kills.torture(Path(folder), kill_count).items():
-            print(f"{method}: {seen.kills} SIGKILLs over {seen.finished} commands of two runs, {seen.resumed} times "
-                  "gone on from a checkpoint; every accuracy and fingerprint equal", flush=True)  # fmt: skip
+            print(f"{method}: {seen.kills} SIGKILLs over {seen.finished} commands of two runs, at least {seen.resumed} "
+                  "times gone on from a checkpoint; every accuracy and fingerprint equal", flush=True)  # fmt: skip
     print(f"kills: {time.monotonic() - begun:.0f} s")
+    with tempfile.TemporaryDirectory() as folder:
+        filled = full_disk.torture(Path(folder))
+    print("full disks: none, nothing may be mounted here" if filled is None else
+          f"full disks: {filled.disks} sizes; {filled.stopped} commands stopped in one sentence and went on when there "
+          f"was room, {filled.warned} went without some checkpoints; every result equal")  # fmt: skip
     begun = time.monotonic()
     for name, form in mutations.formats().items():
         seen = mutations.torture(form, mutation_count)
         print(f"{name}: {seen.mutations} changed files, {seen.refused} refused in one sentence, the others read; "
-              f"slowest {seen.slowest_seconds:.2f} s, {seen.memory_bytes / 2**20:.0f} MiB more at most, nothing run",
+              f"slowest {seen.slowest_seconds:.2f} s, within 1 GiB, nothing run",
               flush=True)  # fmt: skip
     print(f"mutations: {time.monotonic() - begun:.0f} s")
 

@@ -130,6 +130,14 @@ def digest(tree: Tree) -> str:
     return found.hexdigest()
 
 
+def branch(tree: Any, name: str) -> Tree:
+    """A part of a checkpoint that holds others; empty where it is missing."""
+    found = tree.get(name, {}) if isinstance(tree, dict) else None
+    if not isinstance(found, dict):
+        raise KclError(f"the checkpoint does not fit the run: {name} is not what it should be")
+    return found
+
+
 def fit(given: Any, like: Tensor, what: str) -> Tensor:
     """A tensor of a checkpoint, seen to be of the shape and type that the run needs there."""
     if not isinstance(given, Tensor) or given.shape != like.shape or given.dtype != like.dtype:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,36 +94,43 @@ class Keeper:
             for old in [*files[: max(0, len(files) + 1 - KEPT)], *self.folder.glob(".*.tmp")]:
                 old.unlink(missing_ok=True)
         except (KclError, OSError) as error:
+            then = "the run goes on" if self.stop.asked is None else "the steps since the last one are to be repeated"
             if not self._warned or self.stop.asked is not None:
-                self.say(f"no checkpoint could be saved ({error}); the run goes on, and what was saved before stays")
+                self.say(f"no checkpoint could be saved ({error}); {then}, and what was saved before stays")
             self._warned = True
         self._last, self._steps = time.perf_counter(), 0
         self._cost = self._last - begun
         self.saves, self.seconds = self.saves + 1, self.seconds + self._cost
 
     def newest(self) -> Saved | None:
-        """The last checkpoint that is whole; None where there is none at all."""
-        return None if self.folder is None else newest(self.folder, self.say)
+        """The last checkpoint that is whole; None where there is none at all.
+
+        Damaged ones are told of and set aside, so that the two that are kept are both worth keeping.
+        """
+        if self.folder is None:
+            return None
+        found, trouble = newest(self.folder)
+        for path, error in trouble:
+            self.say(f"{error}; the one before it is used")
+            with suppress(OSError):
+                path.rename(path.with_suffix(".damaged"))
+        return found
 
 
-def newest(folder: Path, say: Callable[[str], None]) -> Saved | None:
-    """The newest checkpoint in a folder that can be read, older ones where it cannot; None where there are none.
+def newest(folder: Path) -> tuple[Saved | None, list[tuple[Path, KclError]]]:
+    """The newest checkpoint in a folder that can be read, None where there are none, and those newer that cannot be.
 
     Refused if there are some and none is whole: to begin anew would throw away what may still be mended.
     """
-    files, trouble = numbered(folder), None
-    for path in reversed(files):
+    trouble: list[tuple[Path, KclError]] = []
+    for path in reversed(numbered(folder)):
         try:
-            saved = checkpoint.read(path)
+            return checkpoint.read(path), trouble
         except KclError as error:
-            trouble = trouble or error
-            continue
-        if trouble is not None:
-            say(f"{trouble}; the one before it, {path.name}, is used")
-        return saved
-    if trouble is not None:
-        raise KclError(f"{trouble}; no other is there: delete {folder} to begin its runs anew")
-    return None
+            trouble.append((path, error))
+    if trouble:
+        raise KclError(f"{trouble[0][1]}; no other is there: delete {folder} to begin its runs anew")
+    return None, trouble
 
 
 def numbered(folder: Path) -> list[Path]:
@@ -143,7 +151,7 @@ def _is_number(text: str) -> bool:
 def clear(folder: Path) -> None:
     """Remove a group's checkpoints, and the folder if nothing else is in it."""
     try:
-        for path in [*numbered(folder), *folder.glob(".*.tmp")]:
+        for path in [*numbered(folder), *folder.glob(".*.tmp"), *folder.glob("*.damaged")]:
             path.unlink(missing_ok=True)
         if folder.is_dir():
             folder.rmdir()

@@ -13,7 +13,7 @@ from torch import Tensor
 from kcl.benchmarks.task import Task
 from kcl.errors import KclError
 from kcl.shapes import Float, Shaped
-from kcl.training.checkpoint import Saved, digest
+from kcl.training.checkpoint import Saved, branch, digest
 from kcl.training.run import BetweenSteps, OnStep, Run, Step
 from kcl.training.saving import Lessons, restore_run, run_state, whole_number
 
@@ -121,7 +121,7 @@ class SeparateRuns(Learner):
             )
         for place, (run, own, tasks) in enumerate(zip(self.runs, about, lessons, strict=True)):
             step = whole_number(own.get("step"), "the step", 2**53, or_none=True)
-            restore_run(run, saved.tensors.get(str(place), {}), step, own.get("diverged") is True, tasks)
+            restore_run(run, branch(saved.tensors, str(place)), step, own.get("diverged") is True, tasks)
             if step is not None:
                 self._first = place
 

@@ -16,7 +16,7 @@ from kcl.benchmarks.task import Task
 from kcl.errors import KclError
 from kcl.methods.method import Memory, Method
 from kcl.randomness import numpy_generator
-from kcl.training.checkpoint import Tree, fit_all
+from kcl.training.checkpoint import Tree, branch, fit_all
 from kcl.training.run import Kept, Midway, Run, on
 
 Lessons = Sequence[Task]
@@ -82,10 +82,10 @@ def restored_kept(run: Run, tree: Tree, lessons: Lessons) -> dict[int, Kept]:
 
 def learned(tree: Tree, lessons: Lessons) -> list[Task]:
     """The lessons a checkpoint keeps something of; they must be the first ones."""
-    saved = set(tree.get("kept", {}))
+    saved = set(branch(tree, "kept"))
     done = [task for task in lessons if str(task.parts[0].index) in saved]
     parts = {str(part.index) for task in done for part in task.parts}
-    if parts != saved or list(lessons[: len(done)]) != done:
+    if parts != saved or any(one is not two for one, two in zip(lessons, done, strict=False)):
         raise KclError("the checkpoint does not fit the run: it keeps other tasks than the first ones of the stream")
     return done
 

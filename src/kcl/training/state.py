@@ -13,7 +13,7 @@ from kcl.cuda import descent, triton_available
 from kcl.methods.method import Memory
 from kcl.nets.flat import Layout
 from kcl.shapes import Float
-from kcl.training.checkpoint import Tree, fit, fit_all
+from kcl.training.checkpoint import Tree, branch, fit, fit_all
 from kcl.training.run import running_statistics
 
 
@@ -95,7 +95,7 @@ class StackedState:
 
     def load(self, tree: Tree) -> None:
         """The inverse of `saved`, in the tensors that are here already."""
-        given, own = tree.get("stack", {}), self.saved()
+        given, own = branch(tree, "stack"), self.saved()
         for name in ("weights", "alive"):
             own[name].copy_(fit(given.get(name), own[name], name))
         for name in ("running", "buffers"):
