@@ -3,7 +3,8 @@
 import subprocess
 import sys
 
-HEAVY = ("pooch", "tqdm", "sklearn", "matplotlib", "PIL", "jaxtyping", "beartype", "triton", "torchvision")
+HEAVY = ("pooch", "tqdm", "sklearn", "matplotlib", "PIL", "jaxtyping", "beartype", "triton", "torchvision",
+         "safetensors", "onnx", "onnxscript", "onnxruntime", "pandas", "pyarrow")  # fmt: skip
 
 
 def test_the_core_imports_with_torch_and_numpy_alone() -> None:
