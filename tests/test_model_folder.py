@@ -96,6 +96,11 @@ def test_a_benchmarks_learner_is_saved(tmp_path: Path) -> None:
     loaded = kcl.load_model(kcl.save_model(learner.as_model(), tmp_path / "model"))
     moved = stream[1].view.move(stream[1].test.inputs[:100])
     np.testing.assert_array_equal(loaded.predict(moved).confidence, learner.predict(moved).confidence)
+    with pytest.raises(kcl.KclError, match="save it and load it"):
+        learner.as_model().learn(moved, stream[1].test.labels[:100], "more")
+    loaded.learn(moved, stream[1].test.labels[:100], "more")
+    assert list(loaded.tasks) == ["0", "1", "more"]
+    assert learner.predict(moved).task.tolist() == learner.predict(moved).task.tolist()
 
 
 def test_versions_lie_side_by_side(tmp_path: Path) -> None:

@@ -15,6 +15,11 @@ HEAVY = (
     "torchvision",
     "wandb",
     "tensorboard",
+    "onnx",
+    "onnxscript",
+    "onnxruntime",
+    "pandas",
+    "pyarrow",
 )
 
 

@@ -152,7 +152,9 @@ class ContinualModel:
     def _learn(
         self, x: Tensor, own_labels: list[Label], name: str, on_step: OnStep, announced: Sequence[Label]
     ) -> None:
-        run, number = self.run, len(self.history)
+        run, number = self.run, 1 + max((task.lesson for task in self.tasks.values()), default=-1)
+        if not isinstance(run.method, LessonLearning):
+            raise KclError("this model shares its weights with a learner; to teach it more, save it and load it again")
         rng = numpy_generator(self.seed, "lesson", number)
         old = self.tasks.get(name)
         known = old.labels if old else ()

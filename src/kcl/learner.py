@@ -41,6 +41,7 @@ class KernelContinualLearner:
             published, backbone = published.replace(backbone=backbone), None
         self.stream, self._given = stream, backbone
         self.settings = published.replace(kernel=kernel, **settings)
+        self._asked: tuple[tuple[int, int], ContinualModel] | None = None
         method = KernelContinualLearning(self.settings, len(stream.class_labels))
         self._run = Run(method, partial(self._make_backbone, backbone), seed, device)
 
@@ -97,7 +98,10 @@ class KernelContinualLearner:
         tasks move them (`task.view.move`); see `inference.Answerer.answer`.
         """
         if task is None:
-            return self.as_model().predict(inputs)
+            state = self._run.version, len(self._run.kept)
+            if self._asked is None or self._asked[0] != state:
+                self._asked = state, self.as_model()
+            return self._asked[1].predict(inputs)
         best = answers(self.logits(inputs, task)).cpu()
         if bool((best < 0).any()):
             raise KclError("the scores of some inputs are not finite: the kernel is beyond single precision here")
@@ -105,7 +109,7 @@ class KernelContinualLearner:
 
     def as_model(self) -> ContinualModel:
         """What was learned as a model that can be saved, exported and asked without naming a task; tasks are named by
-        their numbers. It shares its weights with this learner.
+        their numbers. It shares its weights with this learner; once saved and loaded it can be taught more.
         """
         kept = self._run.kept
         views = {(own.view.mean, own.view.std) for own in kept.values()}
