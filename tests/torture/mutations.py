@@ -19,12 +19,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import torch
 
-from kcl import results, resuming
+from kcl import model_folder, results, resuming
 from kcl.benchmarks.mnist import PermutedPixels
+from kcl.continual import ContinualModel
 from kcl.data import idx, pickles, prepared
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
@@ -200,6 +202,9 @@ def formats() -> dict[str, Format]:
             gzip.compress(idx.header((20, 5, 5)) + bytes(range(250)) * 2, mtime=0), "a.gz", idx.read
         ),
         "prepared images": _prepared(),
+        "model.json": _model(model_folder.ABOUT),
+        "a model's tensors": _model(model_folder.TENSORS),
+        "a model's tensors, signed again": _model(model_folder.TENSORS, signed=True),
     }
     for protocol in (2, 5):
         content = {
@@ -264,6 +269,30 @@ def _checkpoint() -> Format:
             run_streams(*_learner(), keeper=keeper)
 
     return Format(whole, "checkpoints/group/00000001.safetensors", read)
+
+
+def _model(name: str, signed: bool = False) -> Format:
+    """One of the two files of a model folder; to read it is to load the model and to ask it.
+
+    `signed`: as if `model.json` held the digest of whatever tensors there are.
+    """
+    model = ContinualModel(seed=0, backbone=None)
+    model.settings = Settings(bases=8, width=4, layers=1, coreset_size_per_class=2)
+    inputs = torch.arange(24 * 4).remainder(17).float().view(24, 4)
+    model.learn(inputs, torch.arange(24) % 2, "a task")
+    with tempfile.TemporaryDirectory() as folder:
+        saved = model_folder.save_model(model, Path(folder) / "model")
+        whole = {path.name: path.read_bytes() for path in saved.iterdir()}
+
+    def read(path: Path) -> None:
+        for other, content in whole.items():
+            if not (path.parent / other).exists():
+                (path.parent / other).write_bytes(content)
+        digest = json.loads(whole[model_folder.ABOUT])["sha256"]
+        with mock.patch.object(model_folder, "_digest", lambda _: digest) if signed else contextlib.nullcontext():
+            model_folder.load_model(path.parent).predict(inputs[:3], "a task")
+
+    return Format(whole[name], f"model/{name}", read)
 
 
 def _results() -> Format:
