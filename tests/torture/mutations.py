@@ -289,7 +289,7 @@ def _model(name: str, signed: bool = False) -> Format:
             if not (path.parent / other).exists():
                 (path.parent / other).write_bytes(content)
         digest = json.loads(whole[model_folder.ABOUT])["sha256"]
-        with mock.patch.object(model_folder, "_digest", lambda _: digest) if signed else contextlib.nullcontext():
+        with mock.patch.object(model_folder, "_digest", return_value=digest) if signed else contextlib.nullcontext():
             model_folder.load_model(path.parent).predict(inputs[:3], "a task")
 
     return Format(whole[name], f"model/{name}", read)
