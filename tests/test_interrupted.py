@@ -63,6 +63,9 @@ class _Signalling:
     def __init__(self, number: int, reports: int) -> None:
         self.number, self.left = number, reports
 
+    def expect(self, done: int, total: int) -> None:
+        pass
+
     def watch(self, label: str) -> Callable[[Any], None]:
         return self._report
 
@@ -119,7 +122,12 @@ def test_a_signal_saves_and_says_how_to_go_on(run: Any, stopped: Any, tmp_path: 
     assert run(*COMMAND, "--seeds", "0,1", "--out", whole).code == 0
     assert _lasting(out) == _lasting(whole)
     assert sum(record["resumed"] for record in _records(out)) == 1
-    assert sorted(path.name for path in out.iterdir()) == ["results.jsonl", "settings.json"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "metrics.csv",
+        "report.html",
+        "results.jsonl",
+        "settings.json",
+    ]
 
 
 def test_a_group_is_gone_on_with_as_it_was_begun(run: Any, stopped: Any, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def _torture_one(folder: Path, method: str, kills: int, randomness: random.Rando
         assert code == 0, (folder / "log").read_text()
         assert _lasting(out) == expected, f"{out} differs from the run that was never touched"
         left = sorted(path.name for path in out.iterdir())
-        assert left == ["results.jsonl", "settings.json"], left
+        assert left == ["metrics.csv", "report.html", "results.jsonl", "settings.json"], left
         resumed += sum(record["resumed"] for record in _records(out))
         finished += 1
     return Kills(done, finished, resumed)
