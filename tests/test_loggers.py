@@ -12,7 +12,7 @@ import pytest
 
 from kcl.cli import main
 from kcl.errors import KclError
-from kcl.loggers import Loggers, TensorBoardLogger
+from kcl.loggers import CsvLogger, Loggers, TensorBoardLogger
 from kcl.metrics import AccuracyMatrix
 from kcl.results import read
 
@@ -93,3 +93,18 @@ def test_a_missing_package_is_told_before_anything_is_run(tmp_path: Path, monkey
     with pytest.raises(KclError, match="--log wandb needs wandb"):
         Loggers(tmp_path, ["wandb"])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_that_cannot_be_written_is_told_of_once_and_the_runs_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sklearn")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(CsvLogger, "task_learned", full)
+    loud = [argument for argument in RUN if argument != "--quiet"]
+    assert main([*loud, "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().err.count("writes no more: No space left on device") == 1
+    assert len(read(tmp_path / "results.jsonl")) == 1

@@ -154,8 +154,12 @@ def _run(options: argparse.Namespace) -> int:
     out = run_options.default_out(options)
     with report_commands.live_beside(options, out):
         records = _execute(specs, out, options, options.resume)
-    samples = report_commands.samples_beside([out / report_commands.RESULTS])
-    page.write_page(records, out / "report.html", report_commands.default_title(records), samples)
+    try:
+        samples = report_commands.samples_beside([out / report_commands.RESULTS])
+        page.write_page(records, out / "report.html", report_commands.default_title(records), samples)
+    except KclError as error:  # the results are kept; a page can be made of them at any time
+        print(f"kcl: there is no page of the results: {error}", file=sys.stderr)
+        return 0
     if not options.quiet:
         print(f"page:    {out / 'report.html'}")
     return 0
@@ -218,7 +222,7 @@ def _execute(
             if reused:
                 display.say(f"{reused} of {len(specs)} runs are finished in {folder.results} and are not done again")
             display.expect(reused, len(specs))
-            loggers = Loggers(out, options.log)
+            loggers = Loggers(out, options.log, display.say)
             try:
                 experiment.execute(folder, display.watch, display.say, saving, loggers)
             except KeyboardInterrupt as signal:

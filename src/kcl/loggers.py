@@ -5,6 +5,7 @@ A logger is told after every task. What it needs is imported when it is made, an
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import re
@@ -125,11 +126,14 @@ LOGGERS: dict[str, Callable[[Path], Logger]] = {"tensorboard": TensorBoardLogger
 
 
 class Loggers:
-    """The loggers of a command. What a missing package prevents is told before anything is run."""
+    """The loggers of a command. What a missing package prevents is told before anything is run; one that can no longer
+    write, for want of room, is told of and left out: a run is worth more than its log.
+    """
 
-    def __init__(self, out: Path, names: Sequence[str] = ()) -> None:
+    def __init__(self, out: Path, names: Sequence[str] = (), say: Callable[[str], None] = lambda _: None) -> None:
         self._loggers: list[Logger] = [LOGGERS[name](out) for name in dict.fromkeys(names)]
         self._loggers.append(CsvLogger(out))
+        self._say = say
 
     def follow(self, runs: Sequence[LoggedRun], then: OnProgress) -> OnProgress:
         """What to call with the progress of these runs: it is logged, then handed on."""
@@ -139,15 +143,26 @@ class Loggers:
             if progress.step is None:
                 seconds = time.perf_counter() - begun
                 for run, standing in zip(runs, progress.runs, strict=True):
-                    for logger in self._loggers if standing.accuracies else ():
-                        logger.task_learned(run, standing, seconds)
+                    if standing.accuracies:
+                        self._tell(run, standing, seconds)
             then(progress)
 
         return on_progress
 
+    def _tell(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
+        for logger in list(self._loggers):
+            try:
+                logger.task_learned(run, standing, seconds)
+            except OSError as error:
+                self._loggers.remove(logger)
+                with contextlib.suppress(OSError):
+                    logger.close()
+                self._say(f"{type(logger).__name__} writes no more: {error.strerror or error}; the runs go on")
+
     def close(self) -> None:
         for logger in self._loggers:
-            logger.close()
+            with contextlib.suppress(OSError):
+                logger.close()
 
 
 def _values(standing: Standing, seconds: float) -> dict[str, float]:
