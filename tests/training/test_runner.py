@@ -52,6 +52,12 @@ class _Scripted(Learner):
     def restore(self, saved: Saved, lessons: Any) -> None:
         raise NotImplementedError
 
+    def scores(self, tasks: Sequence[Task]) -> list[Any]:
+        return []
+
+    def kept_inputs(self, index: int) -> list[Any]:
+        return []
+
     def fingerprints(self) -> list[str]:
         return [f"{seed} {self.learned}" for seed in self.seeds]
 

@@ -34,13 +34,13 @@ class Learner(ABC):
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
         """Percent correct of every run on its own version of a task; of no meaning where a run has diverged."""
 
+    @abstractmethod
     def scores(self, tasks: Sequence[Task]) -> list[Float[Tensor, "n c"]]:
         """Scores of the classes of every run's own version of a learned task; of no meaning where it has diverged."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kept_inputs(self, index: int) -> list[Shaped[Tensor, "m ..."] | None]:
         """The samples every run keeps of a learned task, as they are stored; None where none are kept by task."""
-        raise NotImplementedError
 
     @property
     @abstractmethod
