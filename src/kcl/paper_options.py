@@ -55,7 +55,9 @@ class Asked(NamedTuple):
             "benchmarks": ", ".join(dict.fromkeys(spec.benchmark for spec in self.specs)) or "none",
         }
         if guess.minutes is not None and self.specs:
-            lines["time"] = f"about {guess.minutes:.0f} minutes on one NVIDIA H200 (from the speeds in benches/results)"
+            lines["time"] = (
+                f"about {guess.minutes:.0f} minutes on one NVIDIA H200 (from the speeds in benches/results and a guess at the set-up)"
+            )
             lines["memory"] = f"about {guess.gigabytes:.1f} GB of GPU memory"
         if self.scale.note:
             lines["note"] = self.scale.note

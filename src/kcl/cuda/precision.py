@@ -34,7 +34,7 @@ def products(precision: str) -> Iterator[None]:
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
     matmul.allow_tf32 = cudnn.allow_tf32 = precision != "float32"
-    cudnn.benchmark = True  # shapes stay for thousands of steps, and cuDNN's first guess can be thrice too slow
+    cudnn.benchmark = True  # shapes stay for thousands of steps: it pays to look for the fastest way
     token = _activations.set(torch.bfloat16 if precision == "bf16" else torch.float32)
     try:
         yield

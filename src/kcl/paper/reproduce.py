@@ -34,7 +34,7 @@ SPEEDS = {
     "split-miniimagenet": Speed(7.463, 1.763, 4_700, 4.5),
 }
 SET_UP_SECONDS = 25.0
-"""Compiling kernels and capturing graphs, for every group of runs trained together."""
+"""Assumed, not measured: compiling kernels and capturing graphs, for every group of runs trained together."""
 TOGETHER = 5
 
 
