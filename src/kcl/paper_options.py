@@ -56,7 +56,7 @@ class Asked(NamedTuple):
         }
         if guess.minutes is not None and self.specs:
             lines["time"] = (
-                f"about {guess.minutes:.0f} minutes on one NVIDIA H200 (from the speeds in benches/results and a guess at the set-up)"
+                f"about {guess.minutes:.0f} minutes on one NVIDIA H200 (benches/results, and a guess at set-up)"
             )
             lines["memory"] = f"about {guess.gigabytes:.1f} GB of GPU memory"
         if self.scale.note:
