@@ -21,8 +21,8 @@ import kcl
 from kcl import results, resuming, samples
 from kcl.benchmarks.catalogue import find_benchmark
 from kcl.benchmarks.joint import join
-from kcl.benchmarks.split import Ways
 from kcl.benchmarks.task import Stream
+from kcl.benchmarks.ways import Ways
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
 from kcl.loggers import LoggedRun, Loggers

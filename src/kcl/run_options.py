@@ -8,7 +8,8 @@ import itertools
 from pathlib import Path
 
 from kcl.benchmarks.catalogue import BENCHMARKS, find_benchmark
-from kcl.benchmarks.split import CLASS_ORDERS, DEFAULT_WAYS, Ways, show_ways
+from kcl.benchmarks.split import CLASS_ORDERS
+from kcl.benchmarks.ways import DEFAULT_WAYS, parse_ways, show_ways
 from kcl.data.folders import DEFAULT_SIDE
 from kcl.errors import KclError
 from kcl.experiment import CHOICES, RunSpec
@@ -27,8 +28,8 @@ def add_options(run: argparse.ArgumentParser) -> None:
     run.add_argument("--memory-per-class", metavar="N",
                      help="samples kept per class and task, the same for every method that keeps samples")  # fmt: skip
     run.add_argument("--tasks", type=int, help="number of tasks (default: 20; as many as the classes make when split)")
-    run.add_argument("--ways", help="classes per task of a split benchmark: 5, or a range such as 3-15 to draw from "
-                     "for each task (default: 5)")  # fmt: skip
+    run.add_argument("--ways", help="classes per task of a split benchmark: 5, a range such as 3-15 to draw from for "
+                     "each task, or 3-15/20 to share out all classes among 20 tasks (default: 5)")  # fmt: skip
     run.add_argument("--class-order", choices=tuple(CLASS_ORDERS), help="of a split benchmark (default: fixed)")
     run.add_argument("--image-size", type=int, metavar="PIXELS",
                      help=f"side to which split-folder brings images (default: {DEFAULT_SIDE})")  # fmt: skip
@@ -65,16 +66,6 @@ def specs(options: argparse.Namespace) -> list[RunSpec]:
     ]
     benchmark.check_choices(options.benchmark, [name for name in CHOICES if getattr(made[0], name) is not None])
     return made
-
-
-def parse_ways(text: str) -> Ways:
-    """'5', or '3-15' for a range."""
-    low, dash, high = (part.strip() for part in text.partition("-"))
-    if not low.isdecimal() or (dash and not high.isdecimal()) or len(text) > 20:
-        raise KclError(f"--ways {text[:40]!r}: expected a number of classes such as 5, or a range such as 3-15")
-    if int(low) < 2:
-        raise KclError(f"--ways {text!r}: a task needs at least 2 classes to tell apart")
-    return (int(low), int(high)) if dash else int(low)
 
 
 def whole_numbers(text: str, option: str) -> list[int]:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import kcl
-from kcl.benchmarks.split import SplitClasses, Ways
+from kcl.benchmarks.split import SplitClasses
 from kcl.benchmarks.task import Task
+from kcl.benchmarks.ways import Ways
 from kcl.data.dataset import Dataset
 from kcl.data.prepared import IMAGENET_MEAN, IMAGENET_STD
 from kcl.errors import KclError
@@ -47,6 +48,7 @@ STREAMS: dict[str, dict[str, Any]] = {
     "shuffled": {"class_order": "shuffled"},
     "two ways": {"ways": 2},
     "varied": {"ways": (3, 6)},
+    "varied, so many tasks": {"ways": (2, 9, 6)},
     "varied and shuffled": {"ways": (2, 9), "class_order": "shuffled"},
     "few samples": {"train_per_task": 31},
     "some tasks": {"tasks": 3, "ways": 4},
@@ -135,6 +137,23 @@ class TestVariedWays:
         with pytest.raises(KclError, match=rf"make {count} tasks of 3-6 ways with seed 1, not {count + 1}"):
             SplitClasses(_dataset(), count + 1, seed=1, ways=(3, 6))
 
+    @given(st.integers(0, 2**40), st.integers(2, 6), st.integers(0, 9), st.integers(1, 12), st.data())
+    def test_so_many_tasks_share_out_all_classes(
+        self, seed: int, low: int, more: int, tasks: int, data: st.DataObject
+    ) -> None:
+        classes = data.draw(st.integers(max(low * tasks, low + more), max((low + more) * tasks, low + more)))
+        dataset = _dataset(classes, 1, 1, side=1)
+        stream = SplitClasses(dataset, seed=seed, ways=(low, low + more, tasks))
+        assert all(low <= ways <= low + more for ways in stream.task_ways)
+        assert (len(stream), sum(stream.task_ways)) == (tasks, classes)
+
+    def test_every_way_to_share_them_out_is_equally_likely(self) -> None:
+        dataset = _dataset(8, 1, 1, side=1)  # 2+2+4, 2+3+3, …: six ways
+        drawn = [SplitClasses(dataset, seed=seed, ways=(2, 4, 3)).task_ways for seed in range(1200)]
+        counts = [drawn.count(ways) for ways in sorted(set(drawn))]
+        assert len(counts) == 6
+        assert sum((count - 200) ** 2 / 200 for count in counts) < 30.0  # χ² with 5 degrees: exceeded once in 70,000
+
     def test_a_range_of_one_number_is_that_number(self) -> None:
         assert SplitClasses(_dataset(), ways=(5, 5)).ways == 5
 
@@ -168,9 +187,12 @@ class TestTrainPerTask:
         ({"ways": 1}, "ways must be at least 2"),
         ({"ways": (6, 3)}, "upwards"),
         ({"ways": (1, 3)}, "at least 2"),
-        ({"ways": "3-15"}, r"a pair such as \(3, 15\), not '3-15'"),
+        ({"ways": "3-15"}, r"a pair such as \(3, 15\), .* not '3-15'"),
         ({"ways": 2.5}, "whole number"),
-        ({"ways": (3, 4, 5)}, "a pair"),
+        ({"ways": (3, 4, 5, 6)}, "a pair"),
+        ({"ways": (3, 4, 8)}, "8 tasks of 3 to 4 classes cannot share out the 20 classes"),
+        ({"ways": (3, 4, 4)}, "4 tasks of 3 to 4 classes cannot share out the 20 classes"),
+        ({"ways": (3, 6, 5), "tasks": 6}, "make 5 tasks of 3-6/5 ways with seed 0, not 6"),
         ({"ways": 21}, "at most 20"),
         ({"ways": (3, 21)}, "at most 20"),
         ({"ways": 7}, "do not make whole tasks of 7 ways: choose other ways, or 2 tasks to leave the last 6 classes"),

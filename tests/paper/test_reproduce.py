@@ -31,6 +31,11 @@ def test_says_what_it_would_do_and_does_nothing(capsys: pytest.CaptureFixture[st
     assert not (tmp_path / "out").exists()
 
 
+def test_a_table_without_runs_needs_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("hyperparameters", "--dry-run") == 0
+    assert "benchmarks  none" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from kcl.benchmarks.task import Examples, Task, TaskSequence, View
+from kcl.benchmarks.ways import DEFAULT_WAYS, Ways, check_ways, draw_ways, show_ways
 from kcl.data import cifar100, folders, miniimagenet
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
 from kcl.randomness import check_seed, numpy_generator
 from kcl.shapes import Int
 
-Ways = int | tuple[int, int]
-DEFAULT_WAYS = 5
 CLASS_ORDERS = {
     "fixed": "as the dataset numbers its classes, the same for every seed",
     "shuffled": "in an order drawn from the seed",
@@ -27,8 +26,9 @@ class SplitClasses(TaskSequence):
     """A stream over one dataset in which every task tells its own classes apart.
 
     `ways` is the number of classes of a task. A pair (low, high) draws it for every task from the seed, uniformly from
-    low to high or to what is left, until fewer than low classes are left: those belong to no task. `tasks` is as many
-    as the classes make unless given. `train_per_task` samples are drawn from the seed, evenly over a task's classes.
+    low to high or to what is left, until fewer than low classes are left: those belong to no task. (low, high, n)
+    shares out all classes among n tasks. `tasks` is as many as the classes make unless given. `train_per_task` samples
+    are drawn from the seed, evenly over a task's classes.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class SplitClasses(TaskSequence):
             raise KclError(f"class_order must be one of {', '.join(CLASS_ORDERS)}, not {class_order!r}")
         count = len(dataset.class_names)
         self.dataset, self.seed, self.train_per_task, self.class_order = dataset, seed, train_per_task, class_order
-        self.ways = _check_ways(ways, count, dataset.name)
+        self.ways = check_ways(ways, count, dataset.name)
         self.input_shape = tuple(dataset.train_inputs.shape[1:])
         self.class_labels = tuple(range(count))
         self.task_ways = self._task_ways(count, tasks)
@@ -83,9 +83,7 @@ class SplitClasses(TaskSequence):
                 )
             drawn = [self.ways] * (count // self.ways)
         else:
-            drawn, (low, high), random = [], self.ways, numpy_generator(self.seed, "ways")
-            while (left := count - sum(drawn)) >= low:
-                drawn.append(int(random.integers(low, min(high, left), endpoint=True)))
+            drawn = draw_ways(self.ways, count, numpy_generator(self.seed, "ways"))
         if tasks is not None and tasks > len(drawn):
             seed = "" if isinstance(self.ways, int) else f" with seed {self.seed}"
             made = f"{len(drawn)} tasks of {show_ways(self.ways)} ways{seed}"
@@ -108,23 +106,6 @@ class SplitClasses(TaskSequence):
                 f"train_per_task must lie in {max(self.task_ways)} … {max(sizes)} for {self.dataset.name}, one sample "
                 f"for every class to all of a task, not {asked}"
             )
-
-
-def show_ways(ways: Ways) -> str:
-    """As the command line takes them."""
-    return str(ways) if isinstance(ways, int) else f"{ways[0]}-{ways[1]}"
-
-
-def _check_ways(ways: Ways, count: int, name: str) -> Ways:
-    pair = (ways, ways) if isinstance(ways, int) else ways
-    if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(way, int) for way in pair):
-        raise KclError(f"ways must be a whole number such as 5 or a pair such as (3, 15), not {ways!r}")
-    low, high = pair
-    if not 2 <= low <= high:
-        raise KclError(f"ways must be at least 2, and a range must go upwards, not {ways}")
-    if high > count:
-        raise KclError(f"ways must be at most {count}, the classes of {name}, not {high}")
-    return low if low == high else (low, high)
 
 
 def _rows_by_class(labels: Int[Tensor, " n"], count: int) -> list[np.ndarray]:

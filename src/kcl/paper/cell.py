@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kcl.benchmarks.split import Ways
+from kcl.benchmarks.ways import Ways
 from kcl.experiment import RunSpec
 from kcl.methods.recipes import published_settings
 
@@ -64,8 +64,8 @@ class Scale(NamedTuple):
 FULL = Scale("", {}, None, {})
 QUICK = Scale(
     "A miniature, which says nothing about the paper's numbers: scikit-learn's 8×8 digits in place of MNIST, CIFAR-100 "
-    "and miniImageNet, an MLP in place of the ResNets, 3 tasks, tasks of 2 classes (2 to 4 in place of 3 to 15) where "
-    "classes are split.",
+    "and miniImageNet, an MLP in place of the ResNets, 3 tasks, tasks of 2 classes (2 to 4 in place of 3 to 15, 4 "
+    "tasks in place of 20) where classes are split.",
     {
         PERMUTED: "permuted-digits",
         ROTATED: "rotated-digits",
@@ -73,5 +73,5 @@ QUICK = Scale(
         MINIIMAGENET: "split-digits",
     },
     3,
-    {None: 2, (3, 15): (2, 4)},
+    {None: 2, (3, 15): (2, 4), (3, 15, 20): (2, 4, 4)},
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kcl.benchmarks.catalogue import find_benchmark
-from kcl.benchmarks.split import DEFAULT_WAYS
+from kcl.benchmarks.ways import DEFAULT_WAYS
 from kcl.experiment import RunSpec, key_of
 from kcl.paper.cell import Cell, Scale
 from kcl.report import figures

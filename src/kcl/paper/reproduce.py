@@ -60,7 +60,9 @@ def estimate(specs: Sequence[RunSpec]) -> Estimate:
         speed = SPEEDS[benchmark]
         step = speed.kcl_ms if method == "kcl" else speed.sgd_ms
         seconds += SET_UP_SECONDS + speed.steps * step / 1e3 * -(-runs // TOGETHER)
-    return Estimate(len(groups), len(specs), seconds / 60.0, max(SPEEDS[spec.benchmark].gigabytes for spec in specs))
+    return Estimate(
+        len(groups), len(specs), seconds / 60.0, max((SPEEDS[spec.benchmark].gigabytes for spec in specs), default=0.0)
+    )
 
 
 def write(
