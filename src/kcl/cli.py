@@ -34,7 +34,7 @@ from kcl.methods.recipes import METHODS
 from kcl.progress import make_display
 from kcl.report import figures, page, tables
 from kcl.report.running import METRICS
-from kcl.results import read, write_json
+from kcl.results import write_json
 from kcl.samples import need_pillow
 from kcl.settings import BACKBONES, KERNELS
 from kcl.training.stopping import Stop, exit_code
@@ -172,7 +172,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     if options.dry_run:
         return _print_lines(asked.told())
     if options.report_only:
-        records = read(asked.results)
+        records = asked.finished()
     else:
         records = _execute(asked.specs, asked.out, options, options.resume, show=False) if asked.specs else []
     index = asked.write(records)

@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kcl import results
 from kcl.benchmarks.catalogue import find_benchmark
+from kcl.errors import KclError
 from kcl.experiment import RunSpec
 from kcl.paper.catalogue import ITEMS, find_items
 from kcl.paper.cell import FULL, QUICK, Scale
-from kcl.paper.item import Item
+from kcl.paper.item import Found, Item
 from kcl.paper.reproduce import estimate, needed, write
+from kcl.paper.reproducibility import renewed
 from kcl.run_options import whole_numbers
 
 
@@ -29,8 +32,11 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--resume", action="store_true", help="keep the folder's finished runs and do the rest")
     command.add_argument("--dry-run", action="store_true", help="say what would be run, and do nothing")
     command.add_argument("--report-only", action="store_true", help="run nothing; draw what is finished")
-    command.add_argument("--results", type=Path, metavar="FILE",
-                         help="with --report-only: the finished runs (default: OUT/results.jsonl)")  # fmt: skip
+    command.add_argument("--results", type=Path, action="append", metavar="FILE",
+                         help="with --report-only: finished runs, a file or a folder of them; may be given again "
+                         "(default: OUT/results.jsonl)")  # fmt: skip
+    command.add_argument("--into", type=Path, metavar="PAGE",
+                         help="with --report-only: also renew the tables in a page (REPRODUCIBILITY.md)")  # fmt: skip
 
 
 def listed() -> dict[str, str]:
@@ -43,7 +49,8 @@ class Asked(NamedTuple):
     seeds: list[int]
     specs: list[RunSpec]
     out: Path
-    results: Path
+    results: list[Path]
+    into: Path | None
 
     def told(self) -> dict[str, str]:
         """What would be run."""
@@ -63,8 +70,27 @@ class Asked(NamedTuple):
             lines["note"] = self.scale.note
         return lines
 
+    def finished(self) -> list[dict[str, Any]]:
+        """The runs in the results files that were named."""
+        return [record for path in self.results for file in _files(path) for record in results.read(file)]
+
     def write(self, records: Sequence[Mapping[str, Any]]) -> Path:
+        if self.into is not None:
+            page = renewed(_text(self.into), self.items, Found(records, self.scale, self.seeds))
+            results.write_whole(self.into, page.encode())
         return write(self.items, records, self.scale, self.seeds, self.out)
+
+
+def _files(path: Path) -> list[Path]:
+    """A results file, or those in a folder."""
+    return sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+
+
+def _text(page: Path) -> str:
+    try:
+        return page.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise KclError(f"cannot read {page}: {error}") from None
 
 
 def asked(options: argparse.Namespace) -> Asked:
@@ -75,4 +101,6 @@ def asked(options: argparse.Namespace) -> Asked:
         find_benchmark(name)
     specs = [spec for spec in needed(items, scale, seeds) if spec.benchmark not in options.without]
     out = options.out or Path("runs") / ("paper-quick" if options.quick else "paper")
-    return Asked(items, scale, seeds, specs, out, options.results or out / "results.jsonl")
+    if not options.report_only and (options.results or options.into):
+        raise KclError("--results and --into go with --report-only")
+    return Asked(items, scale, seeds, specs, out, options.results or [out / "results.jsonl"], options.into)
