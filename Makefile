@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test torture lint check format clean
+.PHONY: help setup demo test report torture lint check format clean
 
 help:
 	@echo "make demo    set up, run KCL beside naive SGD on real MNIST, print the table, write the page"
 	@echo "make test    set up, run the tests"
+	@echo "make report  every table and figure of the paper from the committed results, into report/"
 	@echo "make check   formatter, linter, types, import direction, tests"
 	@echo "make torture kill runs 100 times, change 18,000 files: minutes; see docs/reliability.md"
 	@echo "make setup   only set up: leaves $(BIN)/kcl"
@@ -29,6 +30,9 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest
+
+report: setup
+	$(BIN)/kcl reproduce all --report-only --results results/paper --results results/baselines --out report --into REPRODUCIBILITY.md
 
 torture: setup
 	$(BIN)/python tests/torture/torture.py

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from kcl.paper.catalogue import ITEMS
+from kcl.paper.cell import FULL
+from kcl.paper.item import Found
+from kcl.paper.reproducibility import command
 from kcl.report import tables
 from kcl.report.groups import group_runs
 from kcl.results import read
@@ -69,18 +73,13 @@ def test_the_table_is_what_the_results_give() -> None:
 
 
 def test_the_streams_are_what_the_results_give() -> None:
-    rows = tables.rows(group_runs(read(ROOT / "results" / "mnist-streams" / "results.jsonl")))
-    assert len(rows) == 2
-    for benchmark, _, seeds, accuracy, _, forgetting, *_ in rows:
-        title = benchmark.replace("-mnist", " MNIST").capitalize().replace("mnist", "MNIST")
-        assert seeds == "5"
-        assert f"| {title} | {accuracy} | {forgetting} |" in README
-
-
-def test_the_split_streams_are_what_the_results_give() -> None:
-    [row] = tables.rows(group_runs(read(ROOT / "results" / "split-cifar100" / "results.jsonl")))
-    assert row[2] == "5"
-    assert f"| Split CIFAR-100 | {row[3]} | {row[5]} |" in README
+    found = Found(read(ROOT / "results" / "paper" / "results.jsonl"), FULL, range(5))
+    for cell in ITEMS["comparison"].cells():
+        if cell.method == "kcl":
+            [row] = tables.rows(group_runs(found.runs(cell)))
+            assert row[2] == "5"
+            assert f"| {cell.column} | {row[3]} | {row[5]} |" in README
+            assert f"`{command(cell, found)}`" in README
 
 
 def test_the_speeds_are_what_was_measured() -> None:
@@ -99,10 +98,3 @@ def test_the_speeds_are_what_was_measured() -> None:
             ]
             assert found, line
             assert float(values[-1]) == round(found[0]["times_reference"], 1)
-
-
-def test_earlier_builds_are_told_as_they_were() -> None:
-    records = read(ROOT / "results" / "mnist-streams" / "earlier-builds.jsonl")
-    for five in (records[:5], records[5:10], records[10:]):
-        [row] = tables.rows(group_runs(five))
-        assert row[3] in README

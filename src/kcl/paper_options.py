@@ -62,9 +62,7 @@ class Asked(NamedTuple):
             "benchmarks": ", ".join(dict.fromkeys(spec.benchmark for spec in self.specs)) or "none",
         }
         if guess.minutes is not None and self.specs:
-            lines["time"] = (
-                f"about {guess.minutes:.0f} minutes on one NVIDIA H200 (benches/results, and a guess at set-up)"
-            )
+            lines["time"] = f"about {guess.minutes:.0f} minutes on one NVIDIA H200, by the speeds in benches/results"
             lines["memory"] = f"about {guess.gigabytes:.1f} GB of GPU memory"
         if self.scale.note:
             lines["note"] = self.scale.note

@@ -75,7 +75,7 @@ def test_naive_sgd_is_as_its_authors_ran_it(benchmark: str) -> None:
 
 
 STABLE = {
-    "permuted-mnist": (0.1, 0.8, 0.25, 10, 0.8),
+    "permuted-mnist": (0.1, 0.8, 0.25, 64, 0.8),
     "rotated-mnist": (0.1, 0.55, 0.25, 64, 0.8),
 }
 

@@ -1,0 +1,111 @@
+"""The committed results, and the page that stands on them."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from kcl import run_options
+from kcl.cli import _parser
+from kcl.errors import KclError
+from kcl.paper.catalogue import ITEMS
+from kcl.paper.cell import FULL, Cell, Published
+from kcl.paper.item import Found
+from kcl.paper.reproducibility import command, renewed, section
+from kcl.paper.verdict import judge
+from kcl.report.summary import Summary, summarise
+from kcl.results import read
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "results").rglob("*.jsonl"))
+PAGE = (ROOT / "REPRODUCIBILITY.md").read_text(encoding="utf-8")
+SEEDS = range(5)
+
+
+def _committed() -> Found:
+    records = [record for name in ("paper", "baselines") for record in read(ROOT / "results" / name / "results.jsonl")]
+    return Found(records, FULL, SEEDS)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_committed_results_parse(file: Path) -> None:
+    warnings: list[str] = []
+    records = read(file, warnings.append)
+    assert records
+    assert not warnings
+    assert all(record["command"].startswith("kcl ") and "--out /" not in record["command"] for record in records)
+    told = ("benchmark", "method", "seed", "settings", "tasks", "ways", "precision")
+    keys = [json.dumps([record.get(name) for name in told]) for record in records]
+    assert len(set(keys)) == len(keys) or file.stem == "mnist-streams-1"
+
+
+def test_the_page_shows_what_the_results_give() -> None:
+    shown = [item for item in ITEMS.values() if f"<!-- {item.name}: begin -->" in PAGE]
+    assert {"comparison", "kernels", "ways", "coreset-size", "bases"} <= {item.name for item in shown}
+    assert renewed(PAGE, shown, _committed()) == PAGE, "run make report"
+
+
+def test_every_published_accuracy_of_kcl_is_within_two_points() -> None:
+    found = _committed()
+    for cell in ITEMS["comparison"].cells():
+        if cell.method == "kcl" and cell.published:
+            group = found.group(cell)
+            ours = group.summary("average_accuracy") if group else None
+            assert ours is not None
+            assert ours.size == 5
+            assert abs(ours.mean - cell.published.accuracy) < 2.0
+
+
+@pytest.mark.parametrize("item", ITEMS.values(), ids=lambda item: item.name)
+def test_a_cell_s_command_asks_for_its_runs(item: object) -> None:
+    found = Found([], FULL, SEEDS)
+    for cell in item.cells():  # type: ignore[attr-defined]
+        options = _parser().parse_args(shlex.split(command(cell, found))[1:])
+        asked = run_options.specs(options)
+        assert [spec.key for spec in asked] == [spec.key for spec in FULL.specs(cell, SEEDS)]
+
+
+class TestVerdict:
+    def test_is_the_difference_in_its_own_standard_deviations(self) -> None:
+        found = judge(Summary(5, 64.0, 3.0, None), Published(54.0, 4.0))
+        assert found is not None
+        assert (found.difference, found.deviations, found.reproduced) == (10.0, 2.0, True)
+        assert str(judge(Summary(5, 64.1, 3.0, None), Published(54.0, 4.0))) == "ours is higher"
+        assert str(judge(Summary(5, 43.9, 3.0, None), Published(54.0, 4.0))) == "ours is lower"
+
+    def test_needs_both_numbers_and_a_spread(self) -> None:
+        ours = summarise([50.0, 52.0])
+        assert judge(None, Published(50.0, 1.0)) is None
+        assert judge(ours, None) is None
+        assert judge(summarise([50.0]), Published(50.0)) is None
+        assert judge(ours, Published(51.0)) is not None
+
+
+class TestPage:
+    page = "before\n<!-- kernels: begin -->\nold\n<!-- kernels: end -->\nafter\n"
+
+    def test_only_what_is_between_the_comments_is_made_anew(self) -> None:
+        found = _committed()
+        made = renewed(self.page, ITEMS.values(), found)
+        assert made.startswith("before\n<!-- kernels: begin -->\n\n| benchmark |")
+        assert made.endswith("\n\n<!-- kernels: end -->\nafter\n")
+        assert "old" not in made
+        assert renewed(made, ITEMS.values(), found) == made
+
+    def test_a_comment_without_its_end_is_refused(self) -> None:
+        with pytest.raises(KclError, match="kernels: end"):
+            renewed("<!-- kernels: begin -->", ITEMS.values(), _committed())
+
+    def test_what_was_not_run_is_said(self) -> None:
+        empty = Found([], FULL, SEEDS)
+        assert section(ITEMS["kernels"], empty).count("not run yet") == len(
+            [cell for cell in ITEMS["kernels"].cells() if cell.published]
+        )
+        assert section(ITEMS["bases"], empty).count("not run yet") == len(ITEMS["bases"].cells())
+
+
+def test_a_command_names_the_precision_of_its_runs() -> None:
+    cell = Cell("VRF", "split-cifar100")
+    assert command(cell, _committed()) == "kcl run split-cifar100 --seeds 0..4 --precision bf16"
+    assert command(cell, Found([], FULL, [0, 2])) == "kcl run split-cifar100 --seeds 0,2"
