@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from kcl.benchmarks.catalogue import find_benchmark
 from kcl.experiment import RunSpec
 from kcl.paper.catalogue import ITEMS, find_items
 from kcl.paper.cell import FULL, QUICK, Scale
-from kcl.paper.item import Item
+from kcl.paper.item import Item, Measuring
 from kcl.paper.reproduce import estimate, needed, write
 from kcl.run_options import whole_numbers
 
@@ -29,8 +29,9 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--resume", action="store_true", help="keep the folder's finished runs and do the rest")
     command.add_argument("--dry-run", action="store_true", help="say what would be run, and do nothing")
     command.add_argument("--report-only", action="store_true", help="run nothing; draw what is finished")
-    command.add_argument("--results", type=Path, metavar="FILE",
-                         help="with --report-only: the finished runs (default: OUT/results.jsonl)")  # fmt: skip
+    command.add_argument("--results", type=Path, metavar="PATH",
+                         help="with --report-only: the folder of the finished runs and of what was measured, or the "
+                         "file of the runs in it (default: OUT)")  # fmt: skip
 
 
 def listed() -> dict[str, str]:
@@ -64,7 +65,12 @@ class Asked(NamedTuple):
         return lines
 
     def write(self, records: Sequence[Mapping[str, Any]]) -> Path:
-        return write(self.items, records, self.scale, self.seeds, self.out)
+        return write(self.items, records, self.scale, self.seeds, self.out, self.results.parent)
+
+    def measure(self, device: str, precision: str, resume: bool, command: str, say: Callable[[str], None]) -> None:
+        """What no run tells."""
+        for item in self.items:
+            item.measure(Measuring(self.out, device, precision, self.scale, resume, command, say))
 
 
 def asked(options: argparse.Namespace) -> Asked:
@@ -75,4 +81,6 @@ def asked(options: argparse.Namespace) -> Asked:
         find_benchmark(name)
     specs = [spec for spec in needed(items, scale, seeds) if spec.benchmark not in options.without]
     out = options.out or Path("runs") / ("paper-quick" if options.quick else "paper")
-    return Asked(items, scale, seeds, specs, out, options.results or out / "results.jsonl")
+    finished = options.results or out
+    results = finished / "results.jsonl" if finished.is_dir() or not options.results else finished
+    return Asked(items, scale, seeds, specs, out, results)

@@ -64,10 +64,15 @@ def estimate(specs: Sequence[RunSpec]) -> Estimate:
 
 
 def write(
-    items: Sequence[Item], records: Sequence[Mapping[str, Any]], scale: Scale, seeds: Sequence[int], out: Path
+    items: Sequence[Item],
+    records: Sequence[Mapping[str, Any]],
+    scale: Scale,
+    seeds: Sequence[int],
+    out: Path,
+    measured: Path | None = None,
 ) -> Path:
-    """Every table and figure that the finished runs give, and a page that lists them."""
-    found = Found(records, scale, seeds)
+    """Every table and figure that the finished runs and what was measured give, and a page that lists them."""
+    found = Found(records, scale, seeds, out if measured is None else measured)
     lines = ["# The paper's tables and figures", ""]
     lines += [scale.note, ""] if scale.note else []
     for item in items:
