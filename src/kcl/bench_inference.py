@@ -15,10 +15,10 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -36,8 +36,9 @@ QUERIES = {"mnist": (1, 10_000), "cifar100": (1, 500)}
 """One, and all test samples of a task."""
 SETTINGS = {"coreset": ("coreset_size_per_class", CORESETS), "bases": ("bases", BASES)}
 """What each of the paper's tables varies."""
-ROUNDS, CALLS, SECONDS = 5, 60, 2.0
-"""The ways take turns; in each turn a way is called so often, or until its share of the seconds is spent."""
+ROUNDS, CALLS, SECONDS = 7, 40, 2.0
+"""In each of so many turns a call is made so often, or until its share of the seconds is spent."""
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -103,28 +104,34 @@ def measure(device: str, works: Sequence[str] = ()) -> Iterator[Row]:
 
 
 def paper_tables(name: str, work: Work, queries: Sequence[int], device: str, seconds: float = SECONDS) -> Iterator[Row]:
-    """Time against the coreset's size, and against the number of bases; `seconds` at most for each number, about."""
-    for table, (setting, values) in SETTINGS.items():
-        for value in values:
-            model = _Model(work, {setting: value}, 1, max(queries), device)
-            yield from _compare(name, table, value, model, queries, seconds)
+    """Time against the coreset's size, and against the number of bases; `seconds` at most for each number, about.
 
-
-def _compare(name: str, table: str, value: int, model: _Model, queries: Sequence[int], seconds: float) -> Iterator[Row]:
+    The numbers of one table take turns, ways and values alike, so that what slows the machine for a while slows all.
+    """
     reference = load_reference()
-    for count in queries:
-        x = model.queries[:count]
-        ways: dict[str, Callable[[], Any]] = {}
-        with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
-            if reference is not None:  # which draws from the global generator
-                ways["plain"] = reference.answers(model.settings, model.memory["inputs"], model.memory["targets"], x)
-            ways["uncollapsed"] = partial(model.uncollapsed, x)
-            ways["collapsed"] = partial(model.answerer.logits, x, 0)
-            ways["backbone"] = partial(model.backbone, x)
-            medians = _median_ms(ways, model.device, seconds)
-        plain = medians.get("plain")
-        for way, ms in medians.items():
-            yield Row(name, table, value, count, way, ms, None if plain is None else plain / ms)
+    for table, (setting, values) in SETTINGS.items():
+        models = {value: _Model(work, {setting: value}, 1, max(queries), device) for value in values}
+        for count in queries:
+            with torch.random.fork_rng(devices=[torch.device(device)] if device == "cuda" else []):
+                calls = {
+                    (value, way): call
+                    for value, model in models.items()
+                    for way, call in _ways(model, count, reference).items()
+                }
+                medians = _median_ms(calls, torch.device(device), seconds)
+            for (value, way), ms in medians.items():
+                plain = medians.get((value, "plain"))
+                yield Row(name, table, value, count, way, ms, None if plain is None else plain / ms)
+
+
+def _ways(model: _Model, queries: int, reference: Any) -> dict[str, Callable[[], Any]]:
+    x, ways = model.queries[:queries], dict[str, Callable[[], Any]]()
+    if reference is not None:  # it draws from PyTorch's global generator
+        ways["plain"] = reference.answers(model.settings, model.memory["inputs"], model.memory["targets"], x)
+    ways["uncollapsed"] = partial(model.uncollapsed, x)
+    ways["collapsed"] = partial(model.answerer.logits, x, 0)
+    ways["backbone"] = partial(model.backbone, x)
+    return ways
 
 
 def _many(name: str, tasks: int, model: _Model, queries: Sequence[int]) -> Iterator[Row]:
@@ -143,21 +150,22 @@ def _next(turns: Iterator[Callable[[], Any]]) -> Any:
     return next(turns)()
 
 
-def _median_ms(ways: dict[str, Callable[[], Any]], device: torch.device, seconds: float = SECONDS) -> dict[str, float]:
-    """Of every way, which take turns, so that a neighbour on the machine slows none of them alone.
+def _median_ms(calls: dict[Key, Callable[[], Any]], device: torch.device, seconds: float = SECONDS) -> dict[Key, float]:
+    """Of every call, in turns.
 
     Nothing is pending on the device when a clock is started, and a call has ended on it when the clock is stopped.
     """
-    times: dict[str, list[float]] = {way: [] for way in ways}
+    times: dict[Key, list[float]] = {key: [] for key in calls}
+    for call in calls.values():
+        _timed(call, device)  # warms up
     for _ in range(ROUNDS):
-        for way, call in ways.items():
+        for key, call in calls.items():
             until = time.perf_counter() + seconds / ROUNDS
-            _timed(call, device)  # warms up
             for number in range(CALLS):
                 if number and time.perf_counter() > until:
                     break
-                times[way].append(_timed(call, device))
-    return {way: 1e3 * statistics.median(own) for way, own in times.items()}
+                times[key].append(_timed(call, device))
+    return {key: 1e3 * statistics.median(own) for key, own in times.items()}
 
 
 def _timed(call: Callable[[], Any], device: torch.device) -> float:
