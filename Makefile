@@ -10,7 +10,7 @@ help:
 	@echo "make demo    set up, run KCL beside naive SGD on real MNIST, print the table, write the page"
 	@echo "make test    set up, run the tests"
 	@echo "make check   formatter, linter, types, import direction, tests"
-	@echo "make torture kill runs 100 times, change 18,000 files: minutes; see docs/reliability.md"
+	@echo "make torture kill runs 100 times, change 24,000 files: minutes; see docs/reliability.md"
 	@echo "make setup   only set up: leaves $(BIN)/kcl"
 	@echo "make format  format and mend what the linter can"
 	@echo "make clean   remove .venv and what tools left behind"
