@@ -4,12 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test torture lint check format clean
+.PHONY: help setup demo test torture lint audit check format clean
 
 help:
 	@echo "make demo    set up, run KCL beside naive SGD on real MNIST, print the table, write the page"
 	@echo "make test    set up, run the tests"
-	@echo "make check   formatter, linter, types, import direction, tests"
+	@echo "make check   formatter, linter, types, import direction, known flaws of dependencies, tests"
 	@echo "make torture kill runs 100 times, change 24,000 files: minutes; see docs/reliability.md"
 	@echo "make setup   only set up: leaves $(BIN)/kcl"
 	@echo "make format  format and mend what the linter can"
@@ -39,7 +39,10 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint test
+audit: setup
+	$(BIN)/python tools/audit.py
+
+check: lint audit test
 
 format: setup
 	$(BIN)/ruff format .
