@@ -111,7 +111,7 @@ class InferenceTime(Item):
                 growth = [
                     _shown(cells.get(value), lambda row: f"{row['relative to the first']:.2f}") for value in printed
                 ]
-                lines.append((_label(own, line), *times, *growth))
+                lines.append((_label(line), *times, *growth))
             parts.append("\n".join([f"## Against the {AXES[table]}, milliseconds\n", *map(_joined, lines), ""]))
         parts += [
             f"Measured on {about['device']}, {about['threads']} thread(s), {about['precision']}, PyTorch "
@@ -181,13 +181,11 @@ def _line(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["table"], row["device"], row["queries"], row["way"]
 
 
-def _label(rows: list[dict[str, Any]], line: tuple[Any, ...]) -> str:
+def _label(line: tuple[Any, ...]) -> str:
     _, device, queries, way = line
     if queries is None:
         return "the paper"
-    several = len({row["device"] for row in rows if row["queries"]}) > 1
-    asked = "one query" if queries == 1 else f"{queries} queries"
-    return f"{asked}, {way}" + (f", {device}" if several else "")
+    return f"{'one query' if queries == 1 else f'{queries} queries'}, {way}, {device}"
 
 
 def _shown(row: dict[str, Any] | None, text: Callable[[dict[str, Any]], str]) -> str:
