@@ -18,10 +18,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class Mlp(nn.Module):
-    def __init__(self, dropout):
+    def __init__(self, dropout, pixels=784):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Dropout(dropout),
+            nn.Flatten(), nn.Linear(pixels, 256), nn.ReLU(), nn.Dropout(dropout),
             nn.Linear(256, 256), nn.ReLU(), nn.Dropout(dropout),
         )  # fmt: skip
         self.features = 256
@@ -61,15 +61,17 @@ def amortiser(width):
     return nn.Sequential(nn.Linear(width, width), nn.ELU(), nn.Linear(width, width), nn.ELU(), nn.Linear(width, width))
 
 
+def backbone_for(shape, dropout):
+    if shape[0] == 1:
+        return Mlp(dropout, math.prod(shape))
+    if shape[-1] == 32:
+        return ResNet((20, 20, 40, 80, 160), (1, 1, 2, 2, 2), 3, dropout)
+    return ResNet((64, 64, 128, 128, 512), (2, 2, 2, 2, 2), 7, dropout)
+
+
 def milliseconds_per_step(task, settings, device, steps):
     torch.manual_seed(0)
-    side = task.train.inputs.shape[-1]
-    if side == 28:
-        backbone = Mlp(settings.dropout)
-    elif side == 32:
-        backbone = ResNet((20, 20, 40, 80, 160), (1, 1, 2, 2, 2), 3, settings.dropout)
-    else:
-        backbone = ResNet((64, 64, 128, 128, 512), (2, 2, 2, 2, 2), 7, settings.dropout)
+    backbone = backbone_for(task.train.inputs.shape[1:], settings.dropout)
     width = backbone.features
     nets = nn.ModuleList([backbone, *(amortiser(width) for _ in range(4))]).to(device)
     backbone, q_mean, q_logvar, p_mean, p_logvar = nets
@@ -119,7 +121,9 @@ def answers(settings, coreset, targets, x):
     """A call that answers queries the way such code does: the task's classifier is made anew from its coreset."""
     torch.manual_seed(0)
     device = x.device
-    nets = nn.ModuleList([Mlp(settings.dropout), amortiser(256), amortiser(256)]).to(device).eval()
+    backbone = backbone_for(x.shape[1:], settings.dropout)
+    width = backbone.features
+    nets = nn.ModuleList([backbone, amortiser(width), amortiser(width)]).to(device).eval()
     backbone, q_mean, q_logvar = nets
     phases = 2 * math.pi * torch.rand(settings.bases, device=device)
     ridge, scale, shift = (
@@ -133,7 +137,7 @@ def answers(settings, coreset, targets, x):
         kept = F.normalize(backbone(coreset.float().div(255)))
         features = F.normalize(backbone(x))
         mean, logvar = q_mean(kept.mean(0)), q_logvar(kept.mean(0))
-        omega = mean + torch.exp(0.5 * logvar) * torch.randn(settings.bases, 256, device=device)
+        omega = mean + torch.exp(0.5 * logvar) * torch.randn(settings.bases, width, device=device)
         psi_kept = math.sqrt(2 / settings.bases) * torch.cos(kept @ omega.T + phases)
         psi = math.sqrt(2 / settings.bases) * torch.cos(features @ omega.T + phases)
         gram = psi_kept @ psi_kept.T + (ridge.abs() + 0.01) * torch.eye(len(kept), device=device)

@@ -9,6 +9,7 @@ import torch
 from kcl import bench, bench_inference
 from kcl.cli import main
 from kcl.errors import KclError
+from kcl.nets.resnet import cifar_resnet
 from kcl.settings import Settings
 
 
@@ -40,24 +41,52 @@ def test_bad_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith("kcl: ")
 
 
-def test_inference(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, values in (("CORESETS", (2, 3)), ("BASES", (16,)), ("TASKS", (2,)), ("QUERIES", (1, 150))):
+SMALL = bench.Work((3, 8, 8), 2, 0, Settings(bases=32, coreset_size_per_class=2), lambda: cifar_resnet(0.02))
+
+
+@pytest.fixture
+def _few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"coreset": ("coreset_size_per_class", (2, 3)), "bases": ("bases", (16,))}
+    for name, values in (("SETTINGS", small), ("TASKS", (2,)), ("QUERIES", {"mnist": (1, 150), "cifar100": (1, 3)})):
         monkeypatch.setattr(bench_inference, name, values)
-    rows = list(bench_inference.measure("cpu", bench_inference.QUERIES, bench_inference.TASKS))
-    assert {(row.table, row.way) for row in rows} == {
-        *((table, way) for table in ("coreset", "bases") for way in ("uncollapsed", "collapsed", "backbone")),
-        ("tasks", "named task"),
-        ("tasks", "task inferred"),
-    }
-    assert all(row.ms > 0 and row.times_plain is None for row in rows)
-    monkeypatch.setattr(bench_inference, "measure", lambda device: iter(rows))
+    monkeypatch.setattr(bench_inference, "WORKS", bench.WORKS | {"cifar100": SMALL})
+    monkeypatch.setattr(bench_inference, "CALLS", 3)
+
+
+@pytest.mark.usefixtures("_few_numbers")
+def test_inference(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["bench", "inference", "--device", "cpu", "--json", "rows.json"]) == 0
-    assert json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))["rows"][0]["table"] == "coreset"
+    rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))["rows"]
+    ways = [(table, way) for table in ("coreset", "bases") for way in ("uncollapsed", "collapsed", "backbone")]
+    assert {(row["work"], row["table"], row["way"]) for row in rows} == {
+        *(("mnist", *pair) for pair in ways),
+        *(("cifar100", *pair) for pair in ways),
+        ("mnist", "tasks", "named task"),
+        ("mnist", "tasks", "task inferred"),
+    }
+    assert {row["queries"] for row in rows if row["work"] == "cifar100"} == {1, 3}
+    assert all(row["ms"] > 0 and row["times_plain"] is None for row in rows)
     assert "task inferred" in capsys.readouterr().out
 
 
-def test_collapsed_and_uncollapsed_give_the_same_scores() -> None:
-    model = bench_inference._Model(Settings(bases=32, coreset_size_per_class=2), 1, "cpu")
+@pytest.mark.usefixtures("_few_numbers")
+def test_inference_of_one_work_beside_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[1])
+    rows = list(bench_inference.measure("cpu", ["cifar100"]))
+    assert {row.work for row in rows} == {"cifar100"}
+    times = {row.way: row for row in rows if (row.table, row.value, row.queries) == ("coreset", 3, 1)}
+    assert list(times) == ["plain", "uncollapsed", "collapsed", "backbone"]
+    assert times["collapsed"].times_plain == pytest.approx(times["plain"].ms / times["collapsed"].ms)
+
+
+def test_inference_of_an_unknown_work(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "inference", "mnits"]) == 2
+    assert capsys.readouterr().err == "kcl: no cost of an answer is measured for 'mnits'; known: mnist, cifar100\n"
+
+
+@pytest.mark.parametrize("work", [bench.WORKS["mnist"], SMALL], ids=["mlp", "resnet"])
+def test_collapsed_and_uncollapsed_give_the_same_scores(work: bench.Work) -> None:
+    model = bench_inference._Model(work, {"bases": 32, "coreset_size_per_class": 2}, 1, 5, "cpu")
     torch.testing.assert_close(
-        model.answerer.logits(model.queries[:5], 0), model.uncollapsed(model.queries[:5]), rtol=1e-4, atol=1e-5
+        model.answerer.logits(model.queries, 0), model.uncollapsed(model.queries), rtol=1e-4, atol=1e-5
     )

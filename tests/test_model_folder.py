@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import kcl
 from kcl import model_folder
+from kcl.cli import main
 from kcl.settings import KERNELS
 
 SMALL: dict[str, Any] = {"bases": 64, "width": 16, "dropout": 0.1, "coreset_size_per_class": 5}
@@ -175,6 +178,26 @@ class TestRefused:
     def test_no_json(self, folder: Path, content: bytes) -> None:
         (folder / "model.json").write_bytes(content)
         with pytest.raises(kcl.KclError):
+            kcl.load_model(folder)
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"settings": None}, {"input_shape": 4}, {"history": [{}]}, {"tasks": {"a": {}}}, {"seed": 1.5}, {"kcl": None}],
+    )
+    def test_a_model_that_is_only_described(self, folder: Path, change: dict[str, Any], capsys: Any) -> None:
+        self._change(folder, **change)
+        assert main(["inspect", str(folder)]) == 2
+        told = capsys.readouterr().err
+        assert "holds no whole model" in told
+        assert told.count("\n") == 1
+
+    def test_a_head_of_another_shape(self, folder: Path) -> None:
+        """Whoever changes the tensors may name their digest too."""
+        tensors = load_file(folder / "tensors.safetensors")
+        name = next(name for name in tensors if name.endswith("head.weights"))
+        save_file(tensors | {name: tensors[name][:, 1:].contiguous()}, folder / "tensors.safetensors")
+        self._change(folder, sha256=hashlib.sha256((folder / "tensors.safetensors").read_bytes()).hexdigest())
+        with pytest.raises(kcl.KclError, match="a head has not the shape"):
             kcl.load_model(folder)
 
     def test_no_folder(self, tmp_path: Path) -> None:

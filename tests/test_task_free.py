@@ -14,6 +14,7 @@ from kcl import task_free
 from kcl.benchmarks.mnist import PermutedPixels
 from kcl.cli import main
 from kcl.data import digits
+from kcl.experiment import RunSpec
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.recipes import published_backbone, published_settings
 from kcl.training.learner import SeparateRuns
@@ -84,3 +85,18 @@ def test_stacked_runs_are_measured_as_separate_ones_are() -> None:
             one, two = (measured["scores"][score]["task_accuracy"] for measured in found)
             assert one == pytest.approx(two, abs=1.0)
     assert torch.isfinite(stacked.state.flat).all()
+
+
+def test_stacked_runs_are_measured_as_on_a_gpu() -> None:
+    """The way of a GPU, one group of stacked runs, where none is."""
+    dataset = digits.load()
+    streams = [PermutedPixels(dataset, tasks=2, seed=seed, train_per_task=400) for seed in (0, 1)]
+    settings = published_settings("permuted-digits", "kcl").replace(bases=64, width=32)
+    specs = [RunSpec("permuted-digits", "kcl", seed, settings, 2, 400) for seed in (0, 1)]
+    engine = task_free.Engine(precision="float32")
+    rows = list(task_free._group(specs, streams, "cpu", 50, 200, lambda _: None, engine))
+    assert [row["seed"] for row in rows] == [0, 1]
+    for row in rows:
+        assert row["test_samples"] == 400
+        assert row["known_task_accuracy"] > 40.0
+        assert 0.0 <= row["scores"]["typicality"]["task_accuracy"] <= 100.0

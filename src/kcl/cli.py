@@ -24,7 +24,7 @@ from kcl import (
     run_options,
 )
 from kcl.benchmarks.catalogue import BENCHMARKS
-from kcl.cuda.precision import PRECISIONS
+from kcl.cuda.precision import PRECISIONS, products
 from kcl.demo import demo_specs
 from kcl.errors import KclError
 from kcl.experiment import Experiment, Folder, RunSpec, choose_device, choose_threads, device_name
@@ -131,7 +131,8 @@ def _parser() -> argparse.ArgumentParser:
 
     speed = commands.add_parser("bench", help="time per step, beside a plain loop and a bare SGD step")
     speed.add_argument("works", nargs="*", metavar="WORK",
-                       help="mnist (default), cifar100, miniimagenet; or inference: what an answer costs")  # fmt: skip
+                       help="mnist (default), cifar100, miniimagenet; or inference: what an answer costs (of mnist and "
+                       "cifar100, or of those named after it)")  # fmt: skip
     speed.add_argument("--runs", default="1,5,20", help="numbers of runs trained together on a GPU (default: 1,5,20)")
     speed.add_argument("--steps", type=int, help="steps per task (default: as many as a task of the benchmark has)")
     speed.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
@@ -175,10 +176,24 @@ def _reproduce(options: argparse.Namespace) -> int:
         records = asked.finished()
     else:
         records = _execute(asked.specs, asked.out, options, options.resume, show=False) if asked.specs else []
+        _measure(asked, options)
     index = asked.write(records)
+    if not figures.available():
+        print("kcl: no figures were drawn: they need matplotlib; with it, --report-only draws them", file=sys.stderr)
     if not options.quiet:
         print(f"tables and figures: {index}")
     return 0
+
+
+def _measure(asked: paper_options.Asked, options: argparse.Namespace) -> None:
+    torch.set_num_threads(choose_threads(options.threads))
+    display = make_display(options.quiet)
+    try:
+        with locked(asked.out):
+            command = options.command_line
+            asked.measure(choose_device(options.device), options.precision, options.resume, command, display.say)
+    finally:
+        display.close()
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -250,7 +265,7 @@ def _bench(options: argparse.Namespace) -> int:
     runs = run_options.whole_numbers(options.runs, "--runs")
     if min(runs) < 1 or (options.steps is not None and options.steps < 20):
         raise KclError("--runs must be at least 1 and --steps at least 20")
-    if options.works == ["inference"]:
+    if options.works[:1] == ["inference"]:
         return _bench_inference(device, options)
     rows = []
     for row in bench.measure(options.works or ["mnist"], runs, device, compiled, options.steps, options.precision):
@@ -263,9 +278,11 @@ def _bench(options: argparse.Namespace) -> int:
 
 def _bench_inference(device: str, options: argparse.Namespace) -> int:
     rows = []
-    for row in bench_inference.measure(device):
-        rows.append(row)
-        print(f"{row.table} {row.value}, {row.queries} queries, {row.way}: {row.ms:.3f} ms", file=sys.stderr)
+    with products(options.precision):
+        for row in bench_inference.measure(device, options.works[1:]):
+            rows.append(row)
+            print(f"{row.work}, {row.table} {row.value}, {row.queries} queries, {row.way}: {row.ms:.3f} ms",
+                  file=sys.stderr)  # fmt: skip
     print(bench_inference.table(rows))
     _write_rows([row.to_dict() for row in rows], device, options)
     return 0

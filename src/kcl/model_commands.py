@@ -15,6 +15,7 @@ import torch
 
 from kcl import __version__, model_folder, run_options, task_free
 from kcl.continual import LEAST_HELD_OUT, ContinualModel, Prediction
+from kcl.cuda.precision import PRECISIONS
 from kcl.data import samples
 from kcl.data.samples import DEFAULT_LABEL, Samples
 from kcl.errors import KclError
@@ -24,6 +25,7 @@ from kcl.methods.recipes import BENCHMARK_RECIPES
 from kcl.onnx_export import export_onnx
 from kcl.results import write_json, write_whole
 from kcl.settings import Settings, parse_setting
+from kcl.task_free import Engine
 
 LARGEST_SMALL_IMAGE = 48
 # For rows of numbers, as KernelContinualClassifier: our own choice, nothing is published.
@@ -72,6 +74,9 @@ def add_commands(commands: Any) -> None:
     free.add_argument("--data-dir", type=Path, help="where the data lie (default: KCL_DATA, then the cache)")
     free.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     free.add_argument("--threads", type=int, help="CPU threads (default: 1)")
+    free.add_argument("--compile", choices=("auto", "on", "off"), default="auto",
+                      help="on a GPU, fuse the step with PyTorch's compiler (default: if long)")  # fmt: skip
+    free.add_argument("--precision", choices=tuple(PRECISIONS), default="tf32", help="what a GPU may train in")
     free.add_argument("--json", type=Path, help="also write what was measured to this file")
     free.set_defaults(function=_task_free, out=None)
 
@@ -203,10 +208,13 @@ def _task_free(options: argparse.Namespace) -> int:
     if options.show_settings:
         print("\n".join(f"{name}: {text}" for name, text in run_options.shown(specs).items()))
         return 0
-    rows = list(task_free.measure(specs, options.data_dir, device, options.held_out, options.test_per_task, _say))
+    engine = Engine({"auto": None, "on": True, "off": False}[options.compile], options.precision)
+    given = (options.data_dir, device, options.held_out, options.test_per_task)
+    rows = list(task_free.measure(specs, *given, _say, engine))
     print(task_free.table(rows))
     if options.json is not None:
         about = {"command": options.command_line, "device": device_name(torch.device(device))}
+        about["precision"] = options.precision if device == "cuda" else "float32"
         versions = {"kcl": __version__, "torch": torch.__version__}
         write_json(options.json, {**about, "versions": versions, "rows": rows})
     return 0

@@ -24,11 +24,13 @@ import torch
 from torch import Tensor, nn
 
 import kcl
+from kcl import results
 from kcl.benchmarks.task import View
 from kcl.continual import ContinualModel, LearnedTask
 from kcl.errors import KclError
 from kcl.lessons import LessonLearning
 from kcl.methods.collapsed import Head
+from kcl.methods.kcl import KernelModel
 from kcl.methods.recipes import published_backbone
 from kcl.settings import Settings
 from kcl.training.run import Kept, build_model
@@ -36,6 +38,8 @@ from kcl.training.run import Kept, build_model
 FORMAT = 1
 ABOUT, TENSORS = "model.json", "tensors.safetensors"
 LARGEST_ABOUT = 64 * 2**20
+_HELD_OUT = ("held_out", "held_out_accuracy")
+"""What the history tells of a lesson whose samples were partly held out."""
 _TYPES = {"uint8": torch.uint8, "float32": torch.float32}
 
 
@@ -97,7 +101,9 @@ def load_model(
         model.run.carried = {}
         model.run.renew()
         model.tasks, model.history, model.columns = tasks, list(about["history"]), tuple(about["columns"])
-        heads = {task.lesson: Head(**_part(tensors, f"task.{task.lesson}.head.")) for task in tasks.values()}
+        heads = {
+            task.lesson: _head(_part(tensors, f"task.{task.lesson}.head."), model, task) for task in tasks.values()
+        }
         model.answerer.install({lesson: Head(*map(_on(device), head)) for lesson, head in heads.items()})
     return model
 
@@ -108,7 +114,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > LARGEST_ABOUT:
             raise KclError(f"{path} is larger than {LARGEST_ABOUT} bytes; it is no model")
-        about = json.loads(path.read_bytes())
+        about = results.decode(path.read_bytes())
     except OSError:
         raise KclError(f"{folder} holds no model: there is no {ABOUT} in it that can be read") from None
     except (ValueError, RecursionError):
@@ -116,6 +122,8 @@ def read_about(folder: Path) -> dict[str, Any]:
     found = about.get("format") if isinstance(about, dict) else None
     if found != FORMAT:
         raise KclError(f"{folder} has model format {str(found)[:40]!r}; this version of kcl reads format {FORMAT}")
+    with _troubles(folder):
+        _check(about)
     return about
 
 
@@ -193,6 +201,27 @@ def _about(model: ContinualModel) -> dict[str, Any]:
     }
 
 
+def _check(about: dict[str, Any]) -> None:
+    """Refuse a `model.json` whose parts are not of the types that `_about` gives them."""
+    texts, numbers = ("kcl", "torch", "dtype", "backbone", "sha256"), (int, float)
+    tasks, history = about["tasks"], about["history"]
+    sound = [
+        *(isinstance(about[name], str) for name in texts),
+        *(isinstance(about[name], dict) for name in ("settings", "tasks")),
+        *(isinstance(about[name], list) for name in ("input_shape", "view", "columns", "history")),
+        type(about["seed"]) is int and type(about["standardise"]) is bool,
+        type(about["held_out_share"]) in numbers and all(type(size) is int for size in about["input_shape"]),
+        *(type(task["lesson"]) is int and isinstance(task["labels"], list) for task in tasks.values()),
+        *(all(type(count) is int for count in task["seen"]) for task in tasks.values()),
+        *(type(task["temperature"]) in numbers for task in tasks.values()),
+        *(isinstance(lesson["task"], str) and type(lesson["classes"]) is int for lesson in history),
+        *(type(lesson.get(name, 0)) in numbers for lesson in history for name in ("samples", *_HELD_OUT)),
+        *(len({name in lesson for name in _HELD_OUT}) == 1 for lesson in history),
+    ]
+    if not all(sound):
+        raise TypeError
+
+
 def _tensors(model: ContinualModel) -> dict[str, Tensor]:
     found = {f"model.{name}": tensor for name, tensor in model.run.model.state_dict().items()}
     for task in model.tasks.values():
@@ -249,6 +278,28 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
+def _head(tensors: dict[str, Tensor], model: ContinualModel, task: LearnedTask) -> Head:
+    """A task's head, held against the coreset and the weights it belongs to (shapes: `methods.collapsed.Head`)."""
+    network = model.run.model
+    assert isinstance(network, KernelModel)  # noqa: S101 - what the method builds
+    kept, width, classes = (
+        len(model.run.kept[task.lesson].memory["inputs"]),
+        network.backbone.features,
+        len(task.labels),
+    )
+    fourier, draws = hasattr(network, "phases"), model.settings.test_draws if network.gaussians is not None else 1
+    explicit = LessonLearning(model.settings, 0).kernel(network).explicit
+    size = (model.settings.bases if fourier else width) if explicit else kept
+    expected = {"scale": (), "shift": (), "usual": (draws, 2)}
+    expected |= {"weights": (draws, size, classes), "halves": (draws, kept, size)}
+    expected |= {"frequencies": (draws, size, width), "phases": (size,)} if fourier else {}
+    expected |= {} if explicit else {"anchors": (kept, width)}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if found != expected or any(tensor.dtype != torch.float32 for tensor in tensors.values()):
+        raise ValueError("a head has not the shape that its coreset and settings ask for")
+    return Head(**tensors)
+
+
 def _on(device: str | torch.device) -> Any:
     return lambda tensor: None if tensor is None else tensor.to(device)
 
@@ -270,7 +321,7 @@ def _flush(path: Path) -> None:
 def _troubles(folder: Path) -> Iterator[None]:
     try:
         yield
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RuntimeError) as error:
         told = str(error) if type(error) is ValueError else f"{ABOUT} or {TENSORS} is not as it should be"
         raise KclError(f"{folder} holds no whole model: {told}") from None
     except OSError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from kcl.errors import KclError
 from kcl.experiment import RunSpec
 from kcl.paper.catalogue import ITEMS, find_items
 from kcl.paper.cell import FULL, QUICK, Scale
-from kcl.paper.item import Found, Item
+from kcl.paper.item import Found, Item, Measuring
 from kcl.paper.reproduce import estimate, needed, write
 from kcl.paper.reproducibility import renewed
 from kcl.run_options import whole_numbers
@@ -32,9 +32,9 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--resume", action="store_true", help="keep the folder's finished runs and do the rest")
     command.add_argument("--dry-run", action="store_true", help="say what would be run, and do nothing")
     command.add_argument("--report-only", action="store_true", help="run nothing; draw what is finished")
-    command.add_argument("--results", type=Path, action="append", metavar="FILE",
-                         help="with --report-only: finished runs, a file or a folder of them; may be given again "
-                         "(default: OUT/results.jsonl)")  # fmt: skip
+    command.add_argument("--results", type=Path, action="append", metavar="PATH",
+                         help="with --report-only: finished runs and what was measured, a folder or a file; may be "
+                         "given again (default: OUT)")  # fmt: skip
     command.add_argument("--into", type=Path, metavar="PAGE",
                          help="with --report-only: also renew the tables in a page (REPRODUCIBILITY.md)")  # fmt: skip
 
@@ -69,19 +69,23 @@ class Asked(NamedTuple):
         return lines
 
     def finished(self) -> list[dict[str, Any]]:
-        """The runs in the results files that were named."""
-        return [record for path in self.results for file in _files(path) for record in results.read(file)]
+        """The runs in the results that were named."""
+        files = [file for path in self.results for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])]
+        if self.specs and not files:
+            raise KclError(f"there are no results (*.jsonl) in {', '.join(map(str, self.results))}")
+        return [record for file in files for record in results.read(file)]
 
     def write(self, records: Sequence[Mapping[str, Any]]) -> Path:
+        folders = [path if path.is_dir() else path.parent for path in self.results]
         if self.into is not None:
-            page = renewed(_text(self.into), self.items, Found(records, self.scale, self.seeds))
+            page = renewed(_text(self.into), self.items, Found(records, self.scale, self.seeds, folders))
             results.write_whole(self.into, page.encode())
-        return write(self.items, records, self.scale, self.seeds, self.out)
+        return write(self.items, records, self.scale, self.seeds, self.out, folders)
 
-
-def _files(path: Path) -> list[Path]:
-    """A results file, or those in a folder."""
-    return sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    def measure(self, device: str, precision: str, resume: bool, command: str, say: Callable[[str], None]) -> None:
+        """What no run tells."""
+        for item in self.items:
+            item.measure(Measuring(self.out, device, precision, self.scale, resume, command, say))
 
 
 def _text(page: Path) -> str:
@@ -101,4 +105,4 @@ def asked(options: argparse.Namespace) -> Asked:
     out = options.out or Path("runs") / ("paper-quick" if options.quick else "paper")
     if not options.report_only and (options.results or options.into):
         raise KclError("--results and --into go with --report-only")
-    return Asked(items, scale, seeds, specs, out, options.results or [out / "results.jsonl"], options.into)
+    return Asked(items, scale, seeds, specs, out, options.results or [out], options.into)

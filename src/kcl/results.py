@@ -44,7 +44,7 @@ def append(path: str | Path, record: dict[str, Any]) -> None:
         line = _encode(record)
         if len(line) >= MAX_LINE_BYTES:
             raise KclError(f"its record is longer than {MAX_LINE_BYTES} bytes")
-        check(_decode(line))
+        check(decode(line))
     except (KclError, TypeError, ValueError, RecursionError) as error:
         raise KclError(f"a run could not be saved to {path}: {error}") from None
     try:
@@ -74,7 +74,7 @@ def read(path: str | Path, warn: Callable[[str], None] | None = None) -> list[di
                 if len(line) > MAX_LINE_BYTES:
                     raise KclError(f"{where}: longer than {MAX_LINE_BYTES} bytes; this is not a results file")
                 try:
-                    record = _decode(line)
+                    record = decode(line)
                     check(record)
                 except (KclError, ValueError, RecursionError) as error:
                     if line.endswith(b"\n") or isinstance(error, KclError):
@@ -138,7 +138,7 @@ def read_json(path: str | Path) -> Any:
     try:
         if path.stat().st_size > MAX_LINE_BYTES:
             raise KclError(f"{path} is longer than {MAX_LINE_BYTES} bytes; this is not what kcl wrote")
-        return _decode(path.read_bytes())
+        return decode(path.read_bytes())
     except OSError as error:
         raise KclError(f"{path} could not be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
@@ -179,7 +179,7 @@ def _encode(record: dict[str, Any]) -> bytes:
     return json.dumps(record, allow_nan=False, ensure_ascii=False).encode()
 
 
-def _decode(line: bytes) -> Any:
+def decode(line: bytes) -> Any:
     """JSON with finite numbers only. Encoding it again finds text that no file could hold (lone surrogates)."""
     value = json.loads(line.decode(), parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
     _encode(value)
@@ -219,7 +219,7 @@ def _repair(file: BinaryIO, path: Path) -> int:
     if file.read(1) != b"{" or len(last_line) == MAX_LINE_BYTES:
         raise KclError(f"{path} is not a results file and was left as it is; give another file")
     try:
-        _decode(last_line)
+        decode(last_line)
     except (ValueError, RecursionError):
         return file.truncate(end - len(last_line))
     return end + file.write(b"\n")

@@ -20,7 +20,7 @@ from kcl.benchmarks.catalogue import find_benchmark
 from kcl.benchmarks.task import Examples, Stream, Task
 from kcl.calibration import expected_calibration_error, fit_temperature
 from kcl.errors import KclError
-from kcl.experiment import RunSpec
+from kcl.experiment import LONG, RunSpec
 from kcl.inference import BATCH, TASK_SCORES, Answerer, Known
 from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.methods.recipes import published_backbone
@@ -31,6 +31,17 @@ from kcl.training.stacked import StackedRuns
 from kcl.training.state import CannotStack
 
 COVERAGES = (0.5, 0.8, 0.9, 1.0)
+
+
+NUMBERS = 2**22
+"""Numbers of the inputs that are passed through the backbone at once, at most."""
+
+
+class Engine(NamedTuple):
+    """How runs are trained on a GPU; a CPU takes them one by one. `compiled`: None where long runs are to be."""
+
+    compiled: bool | None = None
+    precision: str = "tf32"
 
 
 class HeldOut(NamedTuple):
@@ -47,6 +58,7 @@ def measure(
     held_out: int,
     test_per_task: int | None = None,
     say: Callable[[str], None] = lambda _: None,
+    engine: Engine = Engine(),  # noqa: B008 - it cannot be changed
 ) -> Iterator[dict[str, Any]]:
     """What was measured, run by run; on a GPU runs with the same settings are trained together."""
     benchmark = find_benchmark(specs[0].benchmark)
@@ -65,11 +77,12 @@ def measure(
             known = {name: value for name, value in given.items() if value is not None}
             streams.append(benchmark.stream(loaded, seed=spec.seed, **known))
         try:
-            yield from _group(group, streams, device, held_out, test_per_task, say, stack=device == "cuda")
+            stacked = engine if device == "cuda" else None
+            yield from _group(group, streams, device, held_out, test_per_task, say, stacked)
         except CannotStack as reason:
             say(f"{reason}: the {len(group)} runs are done one after another")
             for spec, stream in zip(group, streams, strict=True):
-                yield from _group([spec], [stream], device, held_out, test_per_task, say, stack=False)
+                yield from _group([spec], [stream], device, held_out, test_per_task, say, None)
 
 
 def _group(
@@ -79,9 +92,9 @@ def _group(
     held_out: int,
     test_per_task: int | None,
     say: Callable[[str], None],
-    stack: bool,
+    stacked: Engine | None,
 ) -> Iterator[dict[str, Any]]:
-    learner, temperatures = _learner(group, streams, device, stack), [dict[int, float]() for _ in group]
+    learner, temperatures = _learner(group, streams, device, stacked), [dict[int, float]() for _ in group]
     for index in range(len(streams[0])):
         split = [hold_out(stream[index], spec.seed, held_out) for stream, spec in zip(streams, group, strict=True)]
         learner.learn([own.task for own in split], lambda _: None)
@@ -100,15 +113,18 @@ def _group(
         yield about | sizes | {"settings": spec.settings.to_dict()} | found
 
 
-def _learner(group: Sequence[RunSpec], streams: Sequence[Stream], device: str, stack: bool) -> Learner:
+def _learner(group: Sequence[RunSpec], streams: Sequence[Stream], device: str, stacked: Engine | None) -> Learner:
     methods = [
         KernelContinualLearning(spec.settings, len(stream.class_labels))
         for spec, stream in zip(group, streams, strict=True)
     ]
     backbones = [partial(published_backbone, streams[0].input_shape, spec.settings) for spec in group]
     seeds = [spec.seed for spec in group]
-    if stack:
-        return StackedRuns(methods, backbones, seeds, device)
+    if stacked is not None:
+        settings = group[0].settings
+        steps = settings.epochs * sum(len(task.train) for task in streams[0]) // settings.batch_size
+        compiled = steps >= LONG if stacked.compiled is None else stacked.compiled
+        return StackedRuns(methods, backbones, seeds, device, compiled, stacked.precision)
     return SeparateRuns([Run(*own, device) for own in zip(methods, backbones, seeds, strict=True)])
 
 
@@ -146,7 +162,8 @@ def _answerer(learner: Learner, run: int, temperatures: dict[int, float]) -> Ans
 @torch.no_grad()
 def _features(answerer: Answerer, task: Task, examples: Examples, device: str) -> Tensor:
     view = task.view.to(torch.device(device))
-    parts = [view(examples.inputs[rows].to(device)) for rows in examples.rows.split(BATCH)]
+    batch = max(1, min(BATCH, NUMBERS // examples.inputs[0].numel()))
+    parts = (view(examples.inputs[rows].to(device)) for rows in examples.rows.split(batch))
     return torch.cat([answerer.method.features(answerer.model, part) for part in parts])
 
 

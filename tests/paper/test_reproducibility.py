@@ -25,7 +25,7 @@ SEEDS = range(5)
 
 def _committed() -> Found:
     records = [record for name in ("paper", "baselines") for record in read(ROOT / "results" / name / "results.jsonl")]
-    return Found(records, FULL, SEEDS)
+    return Found(records, FULL, SEEDS, [ROOT / "results" / "inference-time"])
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))

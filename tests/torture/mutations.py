@@ -4,9 +4,11 @@ nothing is ever run.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import gzip
 import hashlib
+import io
 import json
 import os
 import pickle
@@ -24,7 +26,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from kcl import model_folder, results, resuming
+from kcl import model_commands, model_folder, results, resuming
 from kcl.benchmarks.mnist import PermutedPixels
 from kcl.continual import ContinualModel
 from kcl.data import idx, pickles, prepared
@@ -272,7 +274,7 @@ def _checkpoint() -> Format:
 
 
 def _model(name: str, signed: bool = False) -> Format:
-    """One of the two files of a model folder; to read it is to load the model and to ask it.
+    """One of the two files of a model folder; to read it is to have it described, to load it and to ask it.
 
     `signed`: as if `model.json` held the digest of whatever tensors there are.
     """
@@ -290,7 +292,11 @@ def _model(name: str, signed: bool = False) -> Format:
                 (path.parent / other).write_bytes(content)
         digest = json.loads(whole[model_folder.ABOUT])["sha256"]
         with mock.patch.object(model_folder, "_digest", return_value=digest) if signed else contextlib.nullcontext():
-            model_folder.load_model(path.parent).predict(inputs[:3], "a task")
+            with contextlib.redirect_stdout(io.StringIO()):
+                model_commands._inspect(argparse.Namespace(model=path.parent, json=False))
+            loaded = model_folder.load_model(path.parent)
+            loaded.predict(inputs[:3], "a task")
+            loaded.predict(inputs[:3])
 
     return Format(whole[name], f"model/{name}", read)
 

@@ -1,6 +1,7 @@
 """`make torture`: 100 kills and 2,000 changed files of every format. Takes some minutes; prints what it saw.
 
-python tests/torture/torture.py [KILLS [MUTATIONS]]
+python tests/torture/torture.py [KILLS [MUTATIONS [WORD]]]: with 0 kills only files are changed, with a WORD only those
+whose kind has it in its name.
 """
 
 from __future__ import annotations
@@ -19,11 +20,25 @@ import mutations
 import torch
 
 
-def main(kill_count: int = 100, mutation_count: int = 2000) -> None:
+def main(kill_count: int = 100, mutation_count: int = 2000, word: str = "") -> None:
     torch.set_num_threads(1)
+    if kill_count:
+        _kill(kill_count)
+    begun = time.monotonic()
+    for name, form in mutations.formats().items():
+        if word not in name:
+            continue
+        seen = mutations.torture(form, mutation_count)
+        print(f"{name}: {seen.mutations} changed files, {seen.refused} refused in one sentence, the others read; "
+              f"slowest {seen.slowest_seconds:.2f} s, within 1 GiB, nothing run",
+              flush=True)  # fmt: skip
+    print(f"mutations: {time.monotonic() - begun:.0f} s")
+
+
+def _kill(count: int) -> None:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        for method, seen in kills.torture(Path(folder), kill_count).items():
+        for method, seen in kills.torture(Path(folder), count).items():
             print(f"{method}: {seen.kills} SIGKILLs over {seen.finished} commands of two runs, at least {seen.resumed} "
                   "times gone on from a checkpoint; every accuracy and fingerprint equal", flush=True)  # fmt: skip
     print(f"kills: {time.monotonic() - begun:.0f} s")
@@ -32,14 +47,7 @@ def main(kill_count: int = 100, mutation_count: int = 2000) -> None:
     print("full disks: none, nothing may be mounted here" if filled is None else
           f"full disks: {filled.disks} sizes; {filled.stopped} commands stopped in one sentence and went on when there "
           f"was room, {filled.warned} went without some checkpoints; every result equal")  # fmt: skip
-    begun = time.monotonic()
-    for name, form in mutations.formats().items():
-        seen = mutations.torture(form, mutation_count)
-        print(f"{name}: {seen.mutations} changed files, {seen.refused} refused in one sentence, the others read; "
-              f"slowest {seen.slowest_seconds:.2f} s, within 1 GiB, nothing run",
-              flush=True)  # fmt: skip
-    print(f"mutations: {time.monotonic() - begun:.0f} s")
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*map(int, sys.argv[1:3]), *sys.argv[3:4])

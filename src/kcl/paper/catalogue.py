@@ -8,6 +8,7 @@ from kcl.paper.comparison import Comparison
 from kcl.paper.coreset_size import CoresetSize
 from kcl.paper.courses import AllMethods, FirstTasks, NumberOfTasks
 from kcl.paper.hyperparameters import Hyperparameters
+from kcl.paper.inference_time import InferenceTime
 from kcl.paper.item import Item
 from kcl.paper.kernels import Kernels
 from kcl.paper.memory_benefit import MemoryBenefit
@@ -24,6 +25,7 @@ ITEMS: dict[str, Item] = {
         MemoryBenefit(),
         CoresetSize(),
         Bases(),
+        InferenceTime(),
         AllMethods(),
         Comparison(),
         Hyperparameters(),

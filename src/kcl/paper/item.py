@@ -6,9 +6,9 @@ import csv
 import io
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from kcl.benchmarks.catalogue import find_benchmark
 from kcl.benchmarks.ways import DEFAULT_WAYS
@@ -23,10 +23,16 @@ if TYPE_CHECKING:
 
 
 class Found:
-    """The finished runs of the cells, as far as there are any."""
+    """The finished runs of the cells, as far as there are any, and the folders that hold what was measured."""
 
-    def __init__(self, records: Iterable[Mapping[str, Any]], scale: Scale, seeds: Sequence[int]) -> None:
-        self.scale, self.seeds = scale, seeds
+    def __init__(
+        self,
+        records: Iterable[Mapping[str, Any]],
+        scale: Scale,
+        seeds: Sequence[int],
+        folders: Sequence[Path] = (),
+    ) -> None:
+        self.scale, self.seeds, self.folders = scale, seeds, folders
         self._records = {_identity(json.loads(key_of(dict(record)))): dict(record) for record in records}
 
     def runs(self, cell: Cell) -> list[dict[str, Any]]:
@@ -49,6 +55,18 @@ def _identity(fields: dict[str, Any]) -> str:
     return json.dumps(fields, sort_keys=True)
 
 
+class Measuring(NamedTuple):
+    """How to measure what no run tells: on which device, and in which folder it is kept."""
+
+    folder: Path
+    device: str
+    precision: str
+    scale: Scale
+    resume: bool
+    command: str
+    say: Callable[[str], None]
+
+
 class Item(ABC):
     """One table or figure."""
 
@@ -66,6 +84,9 @@ class Item(ABC):
     def specs(self, scale: Scale, seeds: Sequence[int]) -> list[RunSpec]:
         return [spec for cell in self.cells() for spec in scale.specs(cell, seeds)]
 
+    def measure(self, asked: Measuring) -> None:  # noqa: B027 - most have nothing to measure
+        """Measure what no run tells."""
+
     @abstractmethod
     def markdown(self, found: Found) -> str:
         """The table in Markdown."""
@@ -79,7 +100,7 @@ class Item(ABC):
         return None
 
     def write(self, found: Found, out: Path) -> list[Path]:
-        """table.md, table.csv and, where there is one, the figure as SVG, PDF and PNG."""
+        """table.md, table.csv and, where there is one and matplotlib too, the figure as SVG, PDF and PNG."""
         folder = out / self.name
         folder.mkdir(parents=True, exist_ok=True)
         heading = f"# {self.title}\n\n{self.place} of the paper. `kcl reproduce {self.name}`\n"
@@ -88,7 +109,7 @@ class Item(ABC):
         write_whole(folder / "table.md", text.encode())
         write_whole(folder / "table.csv", _csv(self.rows(found)).encode())
         written = [folder / "table.md", folder / "table.csv"]
-        figure = self.figure(found)
+        figure = self.figure(found) if figures.available() else None
         if figure is not None:
             for kind in ("svg", "pdf", "png"):
                 write_whole(folder / f"figure.{kind}", figures.render(figure, kind))

@@ -67,10 +67,15 @@ def estimate(specs: Sequence[RunSpec]) -> Estimate:
 
 
 def write(
-    items: Sequence[Item], records: Sequence[Mapping[str, Any]], scale: Scale, seeds: Sequence[int], out: Path
+    items: Sequence[Item],
+    records: Sequence[Mapping[str, Any]],
+    scale: Scale,
+    seeds: Sequence[int],
+    out: Path,
+    measured: Sequence[Path] = (),
 ) -> Path:
-    """Every table and figure that the finished runs give, and a page that lists them."""
-    found = Found(records, scale, seeds)
+    """Every table and figure that the finished runs and what was measured give, and a page that lists them."""
+    found = Found(records, scale, seeds, measured or [out])
     lines = ["# The paper's tables and figures", ""]
     lines += [scale.note, ""] if scale.note else []
     for item in items:

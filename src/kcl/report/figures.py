@@ -5,6 +5,7 @@ matplotlib is imported where a figure is made, not before: tables and runs do wi
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import math
 import textwrap
@@ -174,6 +175,11 @@ def _grid(panels: int) -> tuple[int, int]:
 def _wrapped(label: str, width: int) -> str:
     """At most three lines; a dollar sign is a dollar sign, not the beginning of a formula."""
     return textwrap.fill(label, width, max_lines=3, placeholder=" …").replace("$", r"\$")
+
+
+def available() -> bool:
+    """Whether there is matplotlib to draw with."""
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 @contextmanager

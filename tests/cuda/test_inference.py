@@ -1,0 +1,110 @@
+"""What a GPU answers, and what is measured of it: heads, unknown tasks, times.
+
+With pytest these are skipped where there is no GPU. `python tests/cuda/test_inference.py` needs no pytest.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+
+try:
+    import pytest
+except ImportError:
+    pytest = None
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+
+from kcl import bench_inference, task_free
+from kcl.bench import Work
+from kcl.benchmarks.catalogue import BENCHMARKS, Benchmark
+from kcl.benchmarks.mnist import PermutedPixels
+from kcl.data.dataset import Dataset
+from kcl.experiment import RunSpec
+from kcl.nets.mlp import MLP
+from kcl.nets.resnet import cifar_resnet
+from kcl.settings import Settings
+
+DEVICE = "cuda"
+if pytest is not None:
+    pytestmark = [
+        pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA GPU here"),
+        pytest.mark.filterwarnings("default"),
+    ]
+
+SMALL = Settings(bases=128, coreset_size_per_class=5, width=64)
+WORKS = {
+    "mlp": Work((1, 8, 8), 4, 0, SMALL, lambda: MLP((1, 8, 8), 64, 2, 0.5)),
+    "resnet": Work((3, 32, 32), 5, 0, SMALL, lambda: cifar_resnet(0.02)),
+}
+
+
+def test_both_tables_are_measured_of_the_mlp() -> None:
+    _measured("mlp")
+
+
+def test_both_tables_are_measured_of_the_resnet() -> None:
+    _measured("resnet")
+
+
+def _measured(name: str) -> None:
+    rows = list(bench_inference.paper_tables(name, WORKS[name], (1, 50), DEVICE, 0.01))
+    ways = {"uncollapsed", "collapsed", "backbone"} | ({"plain"} if bench_inference.load_reference() else set())
+    assert {row.way for row in rows} == ways
+    assert len(rows) == 2 * 4 * 2 * len(ways)
+    assert all(row.ms > 0.0 for row in rows)
+    model = bench_inference._Model(WORKS[name], {}, 3, 7, DEVICE)
+    assert {tensor.device.type for tensor in (*model.memory.values(), model.queries)} == {torch.device(DEVICE).type}
+    folded, plain = model.answerer.logits(model.queries, 0), model.uncollapsed(model.queries)
+    torch.testing.assert_close(folded, plain, rtol=1e-3, atol=1e-3)
+    answer = model.answerer.answer(model.queries)
+    assert all(bool(column.isfinite().all()) for column in answer[2:])
+
+
+def test_tasks_are_found_by_stacked_runs() -> None:
+    """Three permutations of well-parted classes, three seeds together: what is measured is sound for every run."""
+    random = torch.Generator().manual_seed(0)
+    labels = torch.arange(1600) % 4
+    images = torch.randint(0, 100, (1600, 1, 8, 8), generator=random)
+    images[torch.arange(1600), 0, labels] += 120
+    images = images.to(torch.uint8)
+    data = Dataset("made up", images[:1200], labels[:1200], images[1200:], labels[1200:], tuple("abcd"))
+    settings = SMALL.replace(dropout=0.1, epochs=3)
+    specs = [RunSpec("made-up", "kcl", seed, settings, 3) for seed in range(3)]
+    BENCHMARKS["made-up"] = Benchmark("for tests", lambda *_: data, PermutedPixels)
+    try:
+        rows = list(task_free.measure(specs, None, DEVICE, 100, engine=task_free.Engine(False, "tf32")))
+    finally:
+        del BENCHMARKS["made-up"]
+    assert [row["seed"] for row in rows] == [0, 1, 2]
+    for row in rows:
+        assert row["test_samples"] == 3 * 400
+        assert row["known_task_accuracy"] > 80.0
+        assert row["scores"]["typicality"]["task_accuracy"] > 60.0
+        assert row["ece_calibrated"] < 0.3
+
+
+def main() -> int:
+    if not torch.cuda.is_available():
+        print("nothing was checked: PyTorch finds no CUDA GPU here")
+        return 1
+    failed = 0
+    checks = {name: check for name, check in globals().items() if name.startswith("test_")}
+    for name, check in checks.items():
+        try:
+            check()
+            print("passed", name, flush=True)
+        except Exception:
+            traceback.print_exc()
+            print("FAILED", name, flush=True)
+            failed += 1
+    print(f"{len(checks) - failed} passed, {failed} failed")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
