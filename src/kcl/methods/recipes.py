@@ -100,7 +100,7 @@ PAIR_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
         **dict.fromkeys(SPLIT, _STABLE_SPLIT),
     },
     "ewc": {
-        **dict.fromkeys(("permuted-mnist", "rotated-mnist"), {"batch_size": 32}),
+        **{name: {"batch_size": 32} for name in ("permuted-mnist", "rotated-mnist")},
         **{name: {"lr": 0.03, "ewc_window": 50} for name in SPLIT},
     },
     **{method: {name: {"lr": 0.03} for name in SPLIT} for method in ("a-gem", "er-reservoir", "multi-task")},
