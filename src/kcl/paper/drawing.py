@@ -46,9 +46,10 @@ def panels(given: Sequence[Panel], found: Found) -> Figure:
 
 def _legends(figure: Figure, grid: Sequence[Axes]) -> None:
     known = [axes.get_legend_handles_labels() for axes in grid]
-    if all(labels == known[0][1] for _, labels in known):
-        if len(known[0][1]) > 1:
-            figure.legend(*known[0], loc="outside lower center", ncols=min(4, len(known[0][1])), fontsize=8)
+    longest = max(known, key=lambda own: len(own[1]))
+    if all(set(labels) <= set(longest[1]) for _, labels in known):  # a panel may want for runs
+        if len(longest[1]) > 1:
+            figure.legend(*longest, loc="outside lower center", ncols=min(4, len(longest[1])), fontsize=8)
         return
     for axes, (handles, labels) in zip(grid, known, strict=True):
         axes.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, -0.18), fontsize=7.5)
@@ -64,9 +65,9 @@ def courses(cells: Sequence[Cell], found: Found) -> Callable[[Axes], None]:
     """Average accuracy over the tasks seen, one curve per cell (Eq. 12)."""
 
     def draw(axes: Axes) -> None:
-        groups = [group for cell in cells if (group := named(cell, found)) is not None]
-        figures.average_accuracy(axes, groups)
-        _say_if_empty(axes, groups)
+        known = {look: group for look, cell in enumerate(cells) if (group := named(cell, found)) is not None}
+        figures.average_accuracy(axes, list(known.values()), list(known))
+        _say_if_empty(axes, list(known))
 
     return draw
 

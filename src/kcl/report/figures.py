@@ -83,9 +83,9 @@ def overview(records: Sequence[Record]) -> Figure:
     return figure
 
 
-def average_accuracy(axes: Axes, groups: Sequence[Group]) -> None:
-    """Average accuracy over the tasks seen, after each task (Eq. 12), one curve per group."""
-    for index, group in enumerate(groups):
+def average_accuracy(axes: Axes, groups: Sequence[Group], looks: Sequence[int] | None = None) -> None:
+    """Average accuracy over the tasks seen, after each task (Eq. 12), one curve per group; `looks`: styles."""
+    for index, group in zip(looks or range(len(groups)), groups, strict=True):
         curve, seen = average_accuracy_curve(group), np.arange(1, group.tasks + 1)
         label = _wrapped(group.label, _LEGEND_WIDTH)
         if not has_history(group):  # multi-task training is measured once, at the end
