@@ -26,8 +26,10 @@ from kcl import (
 from kcl.benchmarks.catalogue import BENCHMARKS
 from kcl.cuda.precision import PRECISIONS
 from kcl.demo import demo_specs
+from kcl.devices import choose_device, choose_threads, device_name
 from kcl.errors import KclError
-from kcl.experiment import Experiment, Folder, RunSpec, choose_device, choose_threads, device_name
+from kcl.experiment import Experiment
+from kcl.folder import Folder
 from kcl.locking import locked
 from kcl.loggers import LOGGERS, Loggers
 from kcl.methods.recipes import METHODS
@@ -35,6 +37,7 @@ from kcl.progress import make_display
 from kcl.report import figures, page, tables
 from kcl.report.running import METRICS
 from kcl.results import read, write_json
+from kcl.run_spec import RunSpec
 from kcl.samples import need_pillow
 from kcl.settings import BACKBONES, KERNELS
 from kcl.training.stopping import Stop, exit_code

@@ -17,8 +17,8 @@ from kcl import __version__, model_folder, run_options, task_free
 from kcl.continual import LEAST_HELD_OUT, ContinualModel, Prediction
 from kcl.data import samples
 from kcl.data.samples import DEFAULT_LABEL, Samples
+from kcl.devices import choose_device, choose_threads, device_name
 from kcl.errors import KclError
-from kcl.experiment import choose_device, choose_threads, device_name
 from kcl.inference import DEFAULT_SCORE, TASK_SCORES
 from kcl.methods.recipes import BENCHMARK_RECIPES
 from kcl.onnx_export import export_onnx

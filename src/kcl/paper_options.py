@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kcl.benchmarks.catalogue import find_benchmark
-from kcl.experiment import RunSpec
 from kcl.paper.catalogue import ITEMS, find_items
 from kcl.paper.cell import FULL, QUICK, Scale
 from kcl.paper.item import Item
 from kcl.paper.reproduce import estimate, needed, write
 from kcl.run_options import whole_numbers
+from kcl.run_spec import RunSpec
 
 
 def add_options(command: argparse.ArgumentParser) -> None:

@@ -11,9 +11,9 @@ from kcl.benchmarks.catalogue import BENCHMARKS, find_benchmark
 from kcl.benchmarks.split import CLASS_ORDERS, DEFAULT_WAYS, Ways, show_ways
 from kcl.data.folders import DEFAULT_SIDE
 from kcl.errors import KclError
-from kcl.experiment import CHOICES, RunSpec
 from kcl.methods.recipes import find_method, published_settings
 from kcl.randomness import LARGEST_SEED
+from kcl.run_spec import CHOICES, RunSpec
 from kcl.settings import Settings, describe_range, parse_setting
 
 MANY = 10_000

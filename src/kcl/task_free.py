@@ -20,11 +20,11 @@ from kcl.benchmarks.catalogue import find_benchmark
 from kcl.benchmarks.task import Examples, Stream, Task
 from kcl.calibration import expected_calibration_error, fit_temperature
 from kcl.errors import KclError
-from kcl.experiment import RunSpec
 from kcl.inference import BATCH, TASK_SCORES, Answerer, Known
 from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.methods.recipes import published_backbone
 from kcl.randomness import numpy_generator
+from kcl.run_spec import RunSpec
 from kcl.training.learner import Learner, SeparateRuns
 from kcl.training.run import Run
 from kcl.training.stacked import StackedRuns

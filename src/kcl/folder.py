@@ -1,0 +1,96 @@
+"""The folder that runs are kept in: `settings.json`, then one line of `results.jsonl` per finished run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from kcl import results, resuming
+from kcl.errors import KclError
+from kcl.run_spec import RunSpec, key_of
+from kcl.training.keeper import clear
+
+
+def merged_settings(path: Path, runs: list[dict[str, Any]], command: str) -> dict[str, Any] | None:
+    """What settings.json holds when `command` adds its runs to those that are there; None where it has them all."""
+    before = results.read_json(path)
+    if not isinstance(before, dict) or before.get("format") != 1 or not isinstance(before.get("runs"), list):
+        raise KclError(f"{path} is not one that this version of kcl wrote; move it away")
+    known = {json.dumps(run, sort_keys=True) for run in before["runs"]}
+    new = [run for run in runs if json.dumps(run, sort_keys=True) not in known]
+    if not new:
+        return None
+    later = before.get("later_commands")
+    later = [*(later if isinstance(later, list) else []), command]
+    return before | {"runs": before["runs"] + new, "later_commands": later}
+
+
+class Keeping(Protocol):
+    """Where a group of runs is kept: results that are finished, checkpoints of what is not."""
+
+    path: Path
+    finished: dict[str, dict[str, Any]]
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Keep a finished run."""
+
+    def forget(self, checkpoints: Path) -> None:
+        """Remove the checkpoints of a group, whose results are kept."""
+
+
+class Folder:
+    """The output folder of an experiment. Made, and seen to be writable, before any work is done."""
+
+    def __init__(self, path: Path, resume: bool, say: Callable[[str], None] = lambda _: None) -> None:
+        self.path, self.say = path, say
+        self.results = path / "results.jsonl"
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path):
+                pass
+            for draft in path.glob(".settings.json.*.tmp"):  # of a process that was killed
+                draft.unlink()
+        except OSError as error:
+            raise KclError(f"cannot write to the output folder {path}: {error.strerror or error}") from None
+        self.finished: dict[str, dict[str, Any]] = {}
+        if not resume and (self.results.exists() or resuming.holds_any(path)):
+            what = "results" if self.results.exists() else "unfinished runs"
+            raise KclError(
+                f"{path} holds {what} already; add --resume to keep its finished runs and do the rest, "
+                "or choose another --out"
+            )
+        self.reload()
+
+    def reload(self) -> None:
+        """Look again at what is on the disk: an interrupt may have come just after a run was kept."""
+        if self.results.exists():
+            self.finished = {key_of(record): record for record in results.read(self.results, self.say)}
+
+    def begin(self, specs: Sequence[RunSpec], command: str) -> None:
+        """Save the resolved settings of everything asked for, beside those of earlier commands in the same folder."""
+        path, runs = self.path / "settings.json", [json.loads(spec.key) for spec in specs]
+        settings = {"format": 1, "command": command, "runs": runs}
+        merged = merged_settings(path, runs, command) if path.exists() else settings
+        if merged is not None:
+            results.write_json(path, merged)
+
+    def add(self, record: dict[str, Any]) -> None:
+        results.append(self.results, record)
+        self.finished[key_of(record)] = record
+
+    def add_new(self, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Keep several at once, those that are kept already left out; the ones that were new."""
+        new = {key: record for record in records if (key := key_of(record)) not in self.finished}
+        if new:
+            results.append(self.results, *new.values())
+            self.finished |= new
+        return list(new.values())
+
+    def forget(self, checkpoints: Path) -> None:
+        clear(checkpoints)
+        with contextlib.suppress(OSError):  # another group's may be there
+            checkpoints.parent.rmdir()
