@@ -18,6 +18,7 @@ from kcl import (
     bench_inference,
     checkpoint_options,
     data_commands,
+    engine_options,
     model_commands,
     paper_options,
     report_commands,
@@ -27,6 +28,8 @@ from kcl.benchmarks.catalogue import BENCHMARKS
 from kcl.cuda.precision import PRECISIONS
 from kcl.demo import demo_specs
 from kcl.devices import choose_device, choose_threads, device_name
+from kcl.engines.execute import execute
+from kcl.engines.failures import Failure, listed
 from kcl.errors import KclError
 from kcl.experiment import Experiment
 from kcl.folder import Folder
@@ -52,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(given)
     options.command_line = shlex.join(["kcl", *given])
     try:
-        return options.function(options)
+        return options.function(options) or (FAILED if getattr(options, "failed", False) else 0)
     except KclError as error:
         print(f"kcl: {error}", file=sys.stderr)
         return 2
@@ -124,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--precision", choices=tuple(PRECISIONS), default="tf32",
                              help="what a GPU may compute in (default: tf32); see docs/performance.md")  # fmt: skip
         checkpoint_options.add_options(command)
+        engine_options.add_options(command)
         command.add_argument("--log", action="append", choices=tuple(LOGGERS), default=[],
                              help=f"log there as well as in OUT/{METRICS}; may be given twice")  # fmt: skip
         command.add_argument("--quiet", action="store_true", help="no progress, no table; errors only")
@@ -148,6 +152,10 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("what", choices=sorted(LISTS))
     listing.set_defaults(function=_list)
     return parser
+
+
+FAILED = 1
+"""The exit code where some runs were given up and the others are kept."""
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -201,7 +209,8 @@ def _execute(
         raise KclError(f"--runs-at-once must be at least 1, not {options.runs_at_once}")
     torch.set_num_threads(choose_threads(options.threads))
     display = make_display(options.quiet)
-    device = choose_device(options.device)
+    engine = engine_options.chosen(options)
+    device = choose_device(options.device) if engine is None else engine.device
     save_samples = getattr(options, "save_samples", False)
     if save_samples:
         need_pillow()
@@ -226,8 +235,14 @@ def _execute(
                 display.say(f"{reused} of {len(specs)} runs are finished in {folder.results} and are not done again")
             display.expect(reused, len(specs))
             loggers = Loggers(out, options.log, display.say)
+            failures: list[Failure] = []
             try:
-                experiment.execute(folder, display.watch, display.say, saving, loggers)
+                if engine is None:
+                    experiment.execute(folder, display.watch, display.say, saving, loggers)
+                else:
+                    failures = execute(
+                        experiment, engine.make, folder, display, saving, loggers, engine.retries, engine.gpu_gigabytes
+                    )
             except KeyboardInterrupt as signal:
                 display.close()
                 folder.reload()
@@ -240,6 +255,11 @@ def _execute(
                 display.close()
                 loggers.close()
     records = experiment.records(folder)
+    if failures:
+        print(f"kcl: {listed(failures, options.command_line)}", file=sys.stderr)
+        if not records:
+            raise SystemExit(FAILED)
+        options.failed = True
     if show and not options.quiet:
         print(tables.text(records))
         print(f"results: {folder.results}")

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import kcl
-from kcl import results, resuming, samples
+from kcl import remote, results, resuming, samples
 from kcl.benchmarks.catalogue import find_benchmark
 from kcl.benchmarks.held_out import hold_out
 from kcl.benchmarks.joint import join
@@ -179,9 +179,9 @@ class Experiment:
     ) -> None:
         """Train a group and keep its results; then its checkpoints are no longer needed."""
         streams, keys = [self._stream(spec) for spec in group], [spec.key for spec in group]
-        about = {"runs": [json.loads(key) for key in keys], "made with": self._made_with(), "command": self.command}
+        about = {"runs": [json.loads(key) for key in keys], "made with": self.made_with(), "command": self.command}
         place = resuming.group_folder(folder.path, keys)
-        keeper = Keeper(place, about, saving.every, saving.stop, say)
+        keeper = remote.keeper(saving.checkpoints, Keeper(place, about, saving.every, saving.stop, say))
         learner = self._learner(group, streams, separate)
         outcomes = run_streams(learner, streams, on_progress, keeper)
         for spec, outcome in zip(group, outcomes, strict=True):
@@ -198,7 +198,7 @@ class Experiment:
                 folder.forget(group.folder)
             elif all(key in asked for key in group.keys):
                 if not elsewhere:
-                    resuming.check_made_with(group, self._made_with(), saving.force, say)
+                    resuming.check_made_with(group, self.made_with(), saving.force, say)
                 going_on.append(Group([asked[key] for key in group.keys], group.separate, begun=True))
             else:
                 others.append(group)
@@ -208,7 +208,7 @@ class Experiment:
             resuming.refuse_others(others, left)
         return going_on
 
-    def _made_with(self) -> dict[str, Any]:
+    def made_with(self) -> dict[str, Any]:
         return resuming.made_with(self.device, device_name(self.device), self.precision)
 
     def logged(self, group: Sequence[RunSpec], watch: OnProgress, loggers: Loggers | None) -> OnProgress:
