@@ -66,7 +66,8 @@ class Attempts:
 
 def listed(failures: Sequence[Failure], command: str, most: int = 20) -> str:
     """What failed, where its log is, and how to try again."""
-    lines = [f"{sum(failure.runs for failure in failures)} runs failed:"]
+    count = sum(failure.runs for failure in failures)
+    lines = [f"{count} run{'' if count == 1 else 's'} failed:"]
     lines += [f"  {own.label}: {own.error}; log: {own.log}" for own in failures[:most]]
     lines += [f"  and {len(failures) - most} more groups" for _ in failures[most : most + 1]]
     again = command if "--resume" in shlex.split(command) else command + " --resume"

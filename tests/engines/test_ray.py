@@ -1,0 +1,131 @@
+"""A real Ray cluster on one machine: a head and two more nodes, each with its own processes and its own cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from engine_commands import RUNS, environment, finish, lasting, records, start, until
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals as Unix has them")
+
+
+class Node:
+    """`ray start --block`, and everything it starts, in a session of their own."""
+
+    def __init__(self, arguments: list[str], folder: Path, cache: Path, token: dict[str, str]) -> None:
+        self.cache = cache
+        told = {"KCL_CACHE": str(cache), "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": str(folder)} | token
+        told |= {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "3"}
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1", *arguments]
+        self.process = subprocess.Popen(
+            [*command, "--object-store-memory=100000000", "--include-dashboard=false"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment(**told),
+            start_new_session=True,
+        )
+
+    def kill(self) -> None:
+        """As when the power fails."""
+        for pid in _session(self.process.pid):
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def _session(leader: int) -> list[int]:
+    """The processes of a session."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == leader:
+                found.append(int(entry.name))
+    return found
+
+
+class Cluster(NamedTuple):
+    address: str
+    nodes: list[Node]
+    token: dict[str, str]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Only who has its token, made for it here, can use it."""
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address, folder = f"127.0.0.1:{port}", Path("/tmp") / f"kcl-ray-{port}"  # Ray's sockets need a short path
+    nodes = [Node(["--head", f"--port={port}", "--node-ip-address=127.0.0.1"], folder, tmp_path / "cache-0", token)]
+    try:
+        _until_open(port)
+        nodes += [
+            Node([f"--address={address}", "--node-ip-address=127.0.0.1"], folder, tmp_path / f"cache-{number}", token)
+            for number in (1, 2)
+        ]
+        yield Cluster(address, nodes, token)
+    finally:
+        for node in nodes:
+            node.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _until_open(port: int, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise AssertionError("the head does not answer")
+
+
+def _workers(out: Path) -> list[str]:
+    try:
+        return [own["worker"] for own in json.loads((out / "standing.json").read_text())["workers"]]
+    except (OSError, ValueError):
+        return []
+
+
+def test_24_runs_on_three_nodes_of_which_one_worker_dies_and_one_node_leaves(
+    cluster: Cluster, reference: Path, tmp_path: Path
+) -> None:
+    nodes = cluster.nodes
+    out, again = tmp_path / "out", tmp_path / "again"
+    command = [*RUNS, "lr=0.1,0.05", "--seeds", "0..11", "--engine", "ray", "--address", cluster.address]
+    told = {"KCL_CACHE": str(tmp_path / "cache-driver")} | cluster.token
+    code, said = finish(start([*command, "--out", out], **told))
+    assert code == 0, said
+    assert lasting(out) == lasting(reference)
+    parcels = {path for node in nodes for path in node.cache.glob("images/parcel-*")}
+    assert len({path.name for path in parcels}) == 1, "the data have one content"
+    assert len(parcels) >= 2, "and reached every node that worked"
+
+    process = start([*command, "--out", again], **told)
+    until(lambda: len(records(again)) >= 4, process)
+    os.kill(int(_workers(again)[0].rpartition("-")[2]), signal.SIGKILL)
+    until(lambda: len(records(again)) >= 9, process)
+    nodes[2].kill()
+    code, said = finish(process)
+    assert code == 0, said
+    assert "it is tried again" in said
+    assert lasting(again) == lasting(reference)
