@@ -71,10 +71,11 @@ class Experiment:
         say: Callable[[str], None] = lambda _: None,
         save_samples: bool = False,
         datasets: Mapping[DatasetName, Dataset] | None = None,
+        notes: Mapping[str, Any] | None = None,
     ) -> None:
         self.command, self.runs_at_once, self.save_samples = command, runs_at_once, save_samples
         self.compiled, self.precision = compiled, precision
-        self.device = torch.device(device)
+        self.device, self.notes = torch.device(device), dict(notes or {})
         self.datasets: dict[DatasetName, Dataset] = dict(datasets or {})
         self._shapes: dict[str, Any] = {}
         self.specs = [self._admit(spec, data_dir, say) for spec in specs]
@@ -325,6 +326,7 @@ class Experiment:
             "resumed": outcome.resumed,
             "fingerprint": outcome.fingerprint,
             "command": self.command,
+            **self.notes,
         }
 
 

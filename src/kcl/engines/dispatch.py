@@ -95,8 +95,6 @@ class Dispatcher:
             except Interrupted:
                 self._wind_up()
                 raise
-            finally:
-                self._engine.close()
 
     def _wind_up(self) -> None:
         """Everybody saves; what is finished meanwhile is kept."""

@@ -59,13 +59,10 @@ def execute(
     desk = _Desk(experiment, folder, display, saving.checkpoints, loggers)
     try:
         if orders:
-            engine = make_engine(logs)
-            Dispatcher(engine, folder.add_new, desk, attempts, desk.label, saving.stop).run(orders)
+            Dispatcher(make_engine(logs), folder.add_new, desk, attempts, desk.label, saving.stop).run(orders)
     finally:
         with suppress(OSError):
             (folder.path / STANDING).unlink(missing_ok=True)
-        with suppress(OSError):
-            logs.rmdir()  # nothing was written
     return attempts.given_up
 
 

@@ -133,6 +133,8 @@ class Local(Engine):
         for child in list(self._children):
             self._drop(child)
         self._selector.close()
+        with suppress(OSError):
+            self._logs.rmdir()  # nothing was written
 
     def _add(self) -> Child:
         self._started += 1

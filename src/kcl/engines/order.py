@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from kcl.run_spec import RunSpec
@@ -63,6 +63,8 @@ class Order:
     length: float = 1.0
     """About how long it takes, in whatever unit is the same for all."""
     needs: Needs = Needs()
+    notes: dict[str, Any] = field(default_factory=dict)
+    """Kept with the results of every run."""
     attempt: int = 0
 
     @property

@@ -168,8 +168,9 @@ class Slurm(Engine):
         for own in self._jobs:
             own.job.cancel(check=False)
         (self._folder / "stop").unlink(missing_ok=True)
-        with suppress(OSError):
+        with suppress(OSError):  # where nothing is left to be read
             self._folder.rmdir()
+            self._folder.parent.rmdir()
 
     def _executor(self, needs: Needs, exclude: str = "") -> Any:
         try:

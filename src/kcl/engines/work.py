@@ -53,6 +53,7 @@ def orders(
             checkpoints=saving.checkpoints,
             code=resuming.code(),
             length=length(experiment, group),
+            notes=experiment.notes,
             needs=needs(experiment, group, gpu_gigabytes),
         )
         for group in groups

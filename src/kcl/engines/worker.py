@@ -72,6 +72,7 @@ def _do(order: Order, tell: Tell, stop: Stop, fetch: Fetch) -> list[str]:
         say=say,
         save_samples=order.save_samples,
         datasets=datasets,
+        notes=order.notes,
     )
     keeping = Relay(Path(order.out), tell)
     saving = Saving(order.saves(), stop, order.force, order.checkpoints)
