@@ -92,12 +92,13 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     ]
     try:
         nodes[0].wait()
-        nodes += [
-            Node([f"--address={address}", "--node-ip-address=127.0.0.1"], folder, tmp_path / f"cache-{number}", token)
-            for number in (1, 2)
-        ]
-        for node in nodes[1:]:
-            node.wait()
+        for number in (1, 2):  # one after another: nodes of one machine choose the names of their sockets
+            nodes.append(
+                Node(
+                    [f"--address={address}", "--node-ip-address=127.0.0.1"], folder, tmp_path / f"cache-{number}", token
+                )
+            )
+            nodes[-1].wait()
         yield Cluster(address, nodes, token)
     finally:
         for node in nodes:

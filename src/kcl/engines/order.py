@@ -90,5 +90,6 @@ class Order:
     @classmethod
     def from_json(cls, text: str) -> Order:
         fields = json.loads(text)
-        own = {"needs": Needs(**fields["needs"]), "parcels": [Parcel(**parcel) for parcel in fields["parcels"]]}
+        parcels = tuple(Parcel(**parcel) for parcel in fields["parcels"])
+        own = {"needs": Needs(**fields["needs"]), "parcels": parcels, "every": tuple(fields["every"])}
         return cls(**{**fields, **own})

@@ -115,6 +115,8 @@ class RayCluster(Engine):
             ready, _ = self._ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=0, fetch_local=False)
         for told in ready:
             events += self._listen(self._tasks[told])
+        if not all(task.node for task in self._tasks.values()):
+            self._let_go()  # a node has gone, and what is left is held by the idle
         return events
 
     def stop(self) -> None:
@@ -122,11 +124,16 @@ class RayCluster(Engine):
             task.actor.stop.remote()
 
     def close(self) -> None:
-        for actor in [task.actor for task in self._tasks.values()] + [own[-1] for own in self._idle]:
-            self._ray.kill(actor)
+        self._let_go()
+        for task in self._tasks.values():
+            self._ray.kill(task.actor)
         self._tasks.clear()
-        self._idle.clear()
         self._ray.shutdown()
+
+    def _let_go(self) -> None:
+        for *_, actor in self._idle:
+            self._ray.kill(actor)
+        self._idle.clear()
 
     def _hand(self, needs: Needs, avoid: str | None) -> Any:
         """An actor that is idle, or a new one; not the one to be avoided, nor on its node where there is another."""
@@ -135,9 +142,7 @@ class RayCluster(Engine):
             if own == needs and worker != avoid and node != shunned:
                 del self._idle[place]
                 return actor
-        for *_, actor in self._idle:  # they hold what the new one needs
-            self._ray.kill(actor)
-        self._idle.clear()
+        self._let_go()  # they hold what the new one needs
         options: dict[str, Any] = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "max_concurrency": 2}
         return self._actor.options(**options, scheduling_strategy=self._strategy(needs, shunned)).remote()
 

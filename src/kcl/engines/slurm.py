@@ -28,6 +28,8 @@ INSTALL = 'pip install "kernel-continual-learning[slurm]"'
 JOBS = 100
 MINUTES = 24 * 60
 """How long a job may take unless `time` says otherwise. One that is cut off is tried again, from its checkpoint."""
+LEAVING = 5.0
+"""Seconds that the last files of jobs are waited for."""
 LOOK = 0.5
 """Seconds between two looks at the files of the jobs."""
 
@@ -115,6 +117,8 @@ class Slurm(Engine):
         self._cluster = self._given.pop("cluster", "slurm")
         self._folder = logs.absolute() / "slurm"
         self._jobs: list[_Job] = []
+        self._leaving: list[_Job] = []
+        """Those that have said their last word; submitit writes a file after that."""
         self._made = 0
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -152,11 +156,17 @@ class Slurm(Engine):
                 kind = "lost"
             if kind in ENDS:
                 self._jobs.remove(own)
-                if kind != "lost":
-                    own.clear()
+                self._leaving += [own] if kind != "lost" else []
+        self._sweep()
         if not events:
             time.sleep(max(seconds, LOOK))
         return events
+
+    def _sweep(self) -> None:
+        """Remove the files of jobs that have gone."""
+        for own in [own for own in self._leaving if own.job.paths.result_pickle.exists()]:
+            own.clear()
+            self._leaving.remove(own)
 
     def stop(self) -> None:
         (self._folder / "stop").touch()
@@ -167,6 +177,10 @@ class Slurm(Engine):
     def close(self) -> None:
         for own in self._jobs:
             own.job.cancel(check=False)
+        until = time.monotonic() + LEAVING
+        while self._leaving and time.monotonic() < until:
+            self._sweep()
+            time.sleep(0.05)
         (self._folder / "stop").unlink(missing_ok=True)
         with suppress(OSError):  # where nothing is left to be read
             self._folder.rmdir()

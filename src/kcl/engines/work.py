@@ -39,7 +39,7 @@ def orders(
             runs=[spec.fields() for spec in group.specs],
             command=experiment.command,
             out=out,
-            parcels=[parcels[name] for name in dict.fromkeys(dataset_name(spec) for spec in group.specs)],
+            parcels=tuple(parcels[name] for name in dict.fromkeys(dataset_name(spec) for spec in group.specs)),
             separate=group.separate,
             begun=group.begun,
             device=experiment.device.type,
