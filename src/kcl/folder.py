@@ -14,19 +14,60 @@ from kcl.errors import KclError
 from kcl.run_spec import RunSpec, key_of
 from kcl.training.keeper import clear
 
+MANY = 1000
+"""Runs from which settings.json tells what all of them share only once."""
+
+
+def told_settings(runs: list[dict[str, Any]], command: str) -> dict[str, Any]:
+    """What settings.json holds."""
+    return {"format": 1, "command": command, **_listed(runs)}
+
+
+def _listed(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The runs as a file tells them: whole, or, where there are many, without what they share."""
+    if len(runs) < MANY:
+        return {"runs": runs}
+    first, alike = runs[0], {name for name in runs[0] if all(run[name] == runs[0][name] for run in runs)}
+    settings = {
+        name: value for name, value in first["settings"].items() if all(run["settings"][name] == value for run in runs)
+    }
+    own = [
+        {name: value for name, value in run.items() if name not in alike and name != "settings"}
+        | {"settings": {name: value for name, value in run["settings"].items() if name not in settings}}
+        for run in runs
+    ]
+    return {"shared": {name: first[name] for name in alike if name != "settings"} | {"settings": settings}, "runs": own}
+
+
+def _whole(told: dict[str, Any]) -> list[dict[str, Any]]:
+    """The inverse of `_listed`."""
+    shared = told.get("shared", {})
+    try:
+        return [
+            {**shared, **run, "settings": {**shared.get("settings", {}), **run.get("settings", {})}} if shared else run
+            for run in told["runs"]
+        ]
+    except (TypeError, AttributeError):
+        raise KclError("the runs in it are not told as this version of kcl tells them") from None
+
 
 def merged_settings(path: Path, runs: list[dict[str, Any]], command: str) -> dict[str, Any] | None:
     """What settings.json holds when `command` adds its runs to those that are there; None where it has them all."""
     before = results.read_json(path)
     if not isinstance(before, dict) or before.get("format") != 1 or not isinstance(before.get("runs"), list):
         raise KclError(f"{path} is not one that this version of kcl wrote; move it away")
-    known = {json.dumps(run, sort_keys=True) for run in before["runs"]}
+    try:
+        all_before = _whole(before)
+    except KclError as error:
+        raise KclError(f"{path}: {error}; move it away") from None
+    known = {json.dumps(run, sort_keys=True) for run in all_before}
     new = [run for run in runs if json.dumps(run, sort_keys=True) not in known]
     if not new:
         return None
     later = before.get("later_commands")
     later = [*(later if isinstance(later, list) else []), command]
-    return before | {"runs": before["runs"] + new, "later_commands": later}
+    kept = {name: value for name, value in before.items() if name not in ("runs", "shared")}
+    return kept | _listed(all_before + new) | {"later_commands": later}
 
 
 class Keeping(Protocol):
@@ -73,8 +114,7 @@ class Folder:
     def begin(self, specs: Sequence[RunSpec], command: str) -> None:
         """Save the resolved settings of everything asked for, beside those of earlier commands in the same folder."""
         path, runs = self.path / "settings.json", [json.loads(spec.key) for spec in specs]
-        settings = {"format": 1, "command": command, "runs": runs}
-        merged = merged_settings(path, runs, command) if path.exists() else settings
+        merged = merged_settings(path, runs, command) if path.exists() else told_settings(runs, command)
         if merged is not None:
             results.write_json(path, merged)
 

@@ -68,10 +68,13 @@ def given(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(spec, name)) is not None}
 
 
+_DEFAULTS = Settings().to_dict()
+
+
 def key_of(record: dict[str, Any]) -> str:
     """The key of the run that a line of results.jsonl records. Settings it lacks are younger than it: the defaults."""
     fields = {field.name: record.get(field.name) for field in dataclasses.fields(RunSpec)}
     if fields["held_out"] is None:
         del fields["held_out"]
-    fields["settings"] = Settings().to_dict() | record["settings"]
+    fields["settings"] = _DEFAULTS | record["settings"]
     return json.dumps(fields, sort_keys=True)

@@ -22,14 +22,14 @@ START = "import sys; sys.path.append(sys.argv[1]); from kcl.engines.child import
 class Child:
     """One worker process; what it prints lies in a log of its own."""
 
-    def __init__(self, name: str, logs: Path, threads: int) -> None:
+    def __init__(self, name: str, logs: Path, threads: int, program: str) -> None:
         self.name, self.log = name, logs / f"{name}.log"
         self.order: Order | None = None
         root = str(Path(kcl.__file__).parents[1])
         environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603 - our own code
-                [sys.executable, "-c", START, root],
+                [sys.executable, "-c", program, root],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -86,6 +86,8 @@ class Child:
 class Local(Engine):
     """As many worker processes as asked for."""
 
+    program = START
+
     def __init__(self, workers: int, logs: Path, threads: int = 1) -> None:
         self.workers, self._logs, self._threads = workers, logs, threads
         self._children: list[Child] = []
@@ -138,7 +140,7 @@ class Local(Engine):
 
     def _add(self) -> Child:
         self._started += 1
-        child = Child(f"worker-{self._started}", self._logs, self._threads)
+        child = Child(f"worker-{self._started}", self._logs, self._threads, self.program)
         self._children.append(child)
         self._selector.register(child.stdout, selectors.EVENT_READ, child)
         return child

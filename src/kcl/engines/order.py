@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from kcl.run_spec import RunSpec
@@ -67,7 +68,7 @@ class Order:
     """Kept with the results of every run."""
     attempt: int = 0
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The same for the same group of runs, as the folder of its checkpoints is."""
         keys = "\n".join(json.dumps(run, sort_keys=True) for run in self.runs)
