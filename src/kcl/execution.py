@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-from kcl import checkpoint_options, engine_options
+from kcl import checkpoint_options, engine_options, remote, resuming
 from kcl.data.dataset import Dataset
 from kcl.devices import choose_device, choose_threads
 from kcl.engines.engine import Engine
@@ -71,6 +71,8 @@ class Execution:
         """Do the runs that the folder does not hold; `notes` are kept with the results of each."""
         options, display = self._options, self._display
         saving = checkpoint_options.saving(options, resume, self._stop)
+        if saving.checkpoints is not None:
+            remote.open_url(saving.checkpoints)  # refused before anything is done
         experiment = Experiment(
             specs,
             options.command_line,
@@ -87,6 +89,8 @@ class Execution:
         self._datasets = experiment.datasets
         failures: list[Failure] = []
         with locked(out):
+            if resume:
+                remote.pull_all(saving.checkpoints, out / resuming.FOLDER)
             folder = Folder(out, resume, display.say)
             reused = len(specs) - len(experiment.pending(folder))
             if reused:

@@ -189,14 +189,14 @@ class Experiment:
             if spec.key not in folder.finished:
                 self._keep(folder, spec, outcome, len(group), say)
         self._keep_samples(folder, group, learner, streams)
-        folder.forget(place)
+        folder.forget(place, saving.checkpoints)
 
     def _begun(self, folder: Folder, saving: Saving, say: Callable[[str], None], elsewhere: bool) -> list[Group]:
         """The groups to go on with; refused where something has changed. `elsewhere`: another process looks at that."""
         asked, going_on, others = {spec.key: spec for spec in self.specs}, [], []
         for group in resuming.begun(folder.path):
             if all(key in folder.finished for key in group.keys):
-                folder.forget(group.folder)
+                folder.forget(group.folder, saving.checkpoints)
             elif all(key in asked for key in group.keys):
                 if not elsewhere:
                     resuming.check_made_with(group, self.made_with(), saving.force, say)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from kcl import results, resuming
+from kcl import remote, results, resuming
 from kcl.errors import KclError
 from kcl.run_spec import RunSpec, key_of
 from kcl.training.keeper import clear
@@ -79,8 +79,8 @@ class Keeping(Protocol):
     def add(self, record: dict[str, Any]) -> None:
         """Keep a finished run."""
 
-    def forget(self, checkpoints: Path) -> None:
-        """Remove the checkpoints of a group, whose results are kept."""
+    def forget(self, checkpoints: Path, url: str | None = None) -> None:
+        """Remove the checkpoints of a group, whose results are kept, and their copies at a URL."""
 
 
 class Folder:
@@ -130,7 +130,9 @@ class Folder:
             self.finished |= new
         return list(new.values())
 
-    def forget(self, checkpoints: Path) -> None:
+    def forget(self, checkpoints: Path, url: str | None = None) -> None:
         clear(checkpoints)
+        with contextlib.suppress(OSError, KclError):  # what is left over does no harm
+            remote.clear(url, checkpoints)
         with contextlib.suppress(OSError):  # another group's may be there
             checkpoints.parent.rmdir()

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from engine_commands import LONG, finish, lasting, records, start, until
+from engine_commands import LONG, lasting, records
 
-from kcl import remote
+from kcl import cli, remote, run_options
+from kcl.engines import work, worker
+from kcl.engines.order import Order
 from kcl.errors import KclError
+from kcl.experiment import Experiment, Group
+from kcl.resuming import Saving
 from kcl.training import checkpoint
 from kcl.training.checkpoint import Saved
 from kcl.training.keeper import Every, Keeper, newest
+from kcl.training.stopping import Stop
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -83,16 +91,71 @@ def test_an_unknown_kind_of_url_is_one_sentence() -> None:
         remote.open_url("nowhere://x")
 
 
-def test_workers_go_on_from_the_copies_alone(long_reference: Path, tmp_path: Path) -> None:
-    out, url = tmp_path / "out", f"file://{tmp_path}/store"
-    command = [*LONG, "--seeds", "0..2", "--workers", "2", "--checkpoints", url, "--out", out]
-    process = start(command)
-    until(lambda: list((tmp_path / "store").glob("*/*.safetensors")), process)
-    process.send_signal(signal.SIGTERM)
-    assert finish(process)[0] == 143
+class _Stopping:
+    """A display that sends this process a signal at the hundredth report of progress."""
+
+    reports = 0
+
+    def expect(self, done: int, total: int) -> None: ...
+
+    def watch(self, label: str) -> Callable[[Any], None]:
+        return self._report
+
+    def _report(self, _: Any) -> None:
+        self.reports += 1
+        if self.reports == 100:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def say(self, message: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_runs_go_on_from_the_copies_alone(
+    long_reference: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    command = [*LONG, "--seeds", "0..2", "--checkpoints", url, "--out", str(out), "--quiet"]
+    with monkeypatch.context() as patched:
+        patched.setattr(cli, "make_display", lambda _: _Stopping())
+        with pytest.raises(SystemExit) as ended:
+            cli.main(command)
+    assert ended.value.code == 143
     shutil.rmtree(out / "checkpoints")
-    code, said = finish(start([*command, "--resume"]))
-    assert code == 0, said
+    assert cli.main([*command, "--resume"]) == 0
     assert lasting(out) == lasting(long_reference)
     assert max(record["resumed"] for record in records(out)) == 1
-    assert list((tmp_path / "store").rglob("*.safetensors")) == []
+    assert fsspec.filesystem("memory").find("/bucket") == []
+
+
+def test_worker_processes_copy_and_go_on_too(long_reference: Path, url: str, tmp_path: Path) -> None:
+    """The part of a worker, in this process, on a machine that sees no other folder."""
+    specs, said = _orders(tmp_path / "one", url), list[dict[str, Any]]()
+    stop = Stop()
+
+    def tell(message: dict[str, Any]) -> None:
+        said.append(message)
+        if message["kind"] == "progress" and message["task"] == 1:
+            stop.asked = signal.SIGTERM
+
+    worker.do(specs, tell, stop)
+    assert said[-1]["kind"] == "stopped"
+    assert fsspec.filesystem("memory").find("/bucket")
+    again = list[dict[str, Any]]()
+    worker.do(_orders(tmp_path / "two", url), again.append, Stop())
+    assert again[-1]["kind"] == "done"
+    [record] = (message["record"] for message in again if message["kind"] == "record")
+    assert record["resumed"] == 1
+    assert record["fingerprint"] == next(own["fingerprint"] for own in records(long_reference) if own["seed"] == 0)
+    assert fsspec.filesystem("memory").find("/bucket"), "until the result has arrived, the copies stay"
+    assert not list((tmp_path / "two").rglob("*.safetensors"))
+
+
+def _orders(out: Path, url: str) -> Order:
+    """The order for the first of the long runs."""
+    options = cli._parser().parse_args([*LONG, "--out", str(out)])
+    [spec] = run_options.specs(options)
+    experiment = Experiment([spec], "kcl run")
+    saving = Saving(Every(steps=20, seconds=None, thrifty=False), checkpoints=url)
+    [order] = work.orders(experiment, [Group(experiment.specs)], str(out), saving)
+    return order

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
-from engine_commands import LONG, RUNS, finish, lasting, records, start, until
+from engine_commands import RUNS, finish, lasting, records, start, until
+
+from kcl.engines.order import Needs
+from kcl.engines.slurm import Slurm, parse
 
 pytest.importorskip("submitit")
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals as Unix has them")
@@ -43,36 +47,44 @@ def pretended(tmp_path: Path) -> dict[str, str]:
     return {"PATH": f"{folder}:{os.environ['PATH']}", "PRETENDED": str(jobs)}
 
 
-def test_jobs_give_the_numbers_of_one_process_and_ask_for_what_they_need(
+def test_jobs_that_were_stopped_give_the_numbers_of_one_process_and_ask_for_what_they_need(
     reference: Path, pretended: dict[str, str], tmp_path: Path
 ) -> None:
+    """Begun by submitit's own executor for one machine, gone on with by sbatch."""
     out = tmp_path / "out"
-    options = ["--engine", "slurm", "--workers", "2", "--runs-at-once", "6",
-               "--slurm", "partition=short", "time=90", "account=lab", "reservation=mine"]  # fmt: skip
-    code, said = finish(start([*RUNS, "lr=0.1,0.05", "--seeds", "0..11", "--out", out, *options], **pretended))
+    command = [*RUNS, "lr=0.1,0.05", "--seeds", "0..11", "--runs-at-once", "6", "--out", out, "--engine", "slurm",
+               "--workers", "2"]  # fmt: skip
+    process = start([*command, "--slurm", "cluster=local"])
+    until(lambda: len(records(out)) >= 6, process)
+    process.terminate()
+    code, said = finish(process, 60)
+    assert code == 143, said
+    left = 24 - len(records(out))
+    assert left > 0
+    options = ["partition=short", "time=90", "account=lab", "reservation=mine"]
+    code, said = finish(start([*command, "--resume", "--slurm", *options], **pretended))
     assert code == 0, said
-    alike = [{k: v for k, v in own.items() if k != "runs_at_once"} for own in lasting(reference)]
-    assert [{k: v for k, v in own.items() if k != "runs_at_once"} for own in lasting(out)] == alike
+    assert _alone(lasting(out)) == _alone(lasting(reference))
     files = [path.read_text() for path in Path(pretended["PRETENDED"]).glob("sbatch-*")]
-    assert len(files) == 4, "24 runs, six a job"
+    assert len(files) == left // 6, "six runs a job"
     for line in ("--partition=short", "--time=90", "--account=lab", "--reservation=mine", "--cpus-per-task=1",
                  "--job-name=kcl", "--nodes=1"):  # fmt: skip
         assert all(f"#SBATCH {line}\n" in text for text in files), line
     assert not any("--gpus" in text for text in files)
-    assert not (out / "logs").exists()
+    assert not list(out.glob("logs/slurm/*.jsonl")), "what jobs said is kept in the results"
+    assert not (out / "logs" / "slurm" / "stop").exists()
 
 
-def test_stopped_jobs_save_and_the_same_command_goes_on(long_reference: Path, tmp_path: Path) -> None:
-    """submitit's own executor for one machine. Whatever engine goes on, the result is the same."""
-    out = tmp_path / "out"
-    command = [*LONG, "--seeds", "0..2", "--out", out]
-    process = start([*command, "--engine", "slurm", "--workers", "2", "--slurm", "cluster=local"])
-    until(lambda: list(out.glob("checkpoints/*/*.safetensors")), process)
-    process.terminate()
-    code, said = finish(process, 60)
-    assert code == 143, said
-    assert list(out.glob("checkpoints/*/*.safetensors"))
-    code, said = finish(start([*command, "--resume"]))
-    assert code == 0, said
-    assert lasting(out) == lasting(long_reference)
-    assert max(record["resumed"] for record in records(out)) == 1
+def _alone(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without the company."""
+    return [{name: value for name, value in record.items() if name != "runs_at_once"} for record in found]
+
+
+def test_a_group_for_a_gpu_asks_for_one_and_not_for_the_node_that_failed(
+    pretended: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", pretended["PATH"])
+    engine = Slurm(tmp_path, given=parse(["time=30", "gres=gpu:a100:1"]))
+    asked = engine.parameters(Needs(cpus=4, gpus=0.5), exclude="node7")
+    assert (asked["cpus_per_task"], asked["gpus_per_node"]) == (4, 1)
+    assert (asked["slurm_time"], asked["slurm_gres"], asked["slurm_exclude"]) == (30, "gpu:a100:1", "node7")

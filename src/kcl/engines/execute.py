@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from kcl import remote, resuming
+from kcl import resuming
 from kcl.engines import work
 from kcl.engines.board import Board
 from kcl.engines.dispatch import Dispatcher
@@ -50,7 +50,6 @@ def execute(
     gpu_gigabytes: float | None = None,
 ) -> list[Failure]:
     """Do the runs that are not finished yet; those that were given up. `make_engine` takes the folder for logs."""
-    remote.pull_all(saving.checkpoints, folder.path / resuming.FOLDER)
     at_once = experiment.runs_at_once or (1 if experiment.device.type == "cpu" else work.TOGETHER)
     groups = experiment.plan(folder, saving, display.say, at_once)
     orders = work.orders(experiment, groups, str(folder.path.resolve()), saving, gpu_gigabytes)
@@ -114,9 +113,7 @@ class _Desk:
 
     def _forget(self, name: str) -> None:
         place = self._folder.path / resuming.FOLDER / Path(name).name
-        self._folder.forget(place)
-        with suppress(OSError, KclError):
-            remote.clear(self._url, place)
+        self._folder.forget(place, self._url)
 
     def tick(self) -> None:
         now = time.monotonic()

@@ -94,7 +94,7 @@ class Relay:
     def add(self, record: dict[str, Any]) -> None:
         self._tell({"kind": "record", "record": record})
 
-    def forget(self, checkpoints: Path) -> None:
+    def forget(self, checkpoints: Path, url: str | None = None) -> None:  # noqa: ARG002 - copies stay too
         self.done.append(checkpoints)
 
     def clear(self) -> None:
