@@ -27,6 +27,7 @@ from kcl.methods.method import Method
 from kcl.methods.recipes import check_backbone, find_method, published_backbone
 from kcl.resuming import Saving
 from kcl.run_spec import CHOICES, RunSpec, given
+from kcl.settings import Settings
 from kcl.training.keeper import Keeper
 from kcl.training.learner import Learner, SeparateRuns
 from kcl.training.run import Run
@@ -38,6 +39,7 @@ LONG = 40_000
 """Steps from which compiling, which takes a quarter of a minute, pays on a GPU."""
 
 
+_ANY = Settings()
 DatasetName = tuple[str, int | None, float | None]
 """Benchmark, image size and share held out: what decides the arrays that runs share."""
 
@@ -78,6 +80,7 @@ class Experiment:
         self.device, self.notes = torch.device(device), dict(notes or {})
         self.datasets: dict[DatasetName, Dataset] = dict(datasets or {})
         self._shapes: dict[str, Any] = {}
+        self._admitted: dict[Any, tuple[dict[str, Any], Any]] = {}
         self.specs = [self._admit(spec, data_dir, say) for spec in specs]
         self._varied = _varied(self.specs)
 
@@ -92,16 +95,20 @@ class Experiment:
         if dataset_name(spec) not in self.datasets:
             loaded = benchmark.load(data_dir, say, **given(spec, benchmark.load_choices))
             self.datasets[dataset_name(spec)] = loaded if spec.held_out is None else hold_out(loaded, spec.held_out)
-        stream, dataset = self._stream(spec), self.datasets[dataset_name(spec)]
-        check_backbone(stream.input_shape, spec.settings)
-        method = self._method(spec, stream)
-        shape = []
-        for task in stream:
-            method.check(task)
-            shape.append((len(task.train), len(task.test), task.ways))
-        choices = {name: getattr(stream, name) for name in benchmark.stream_choices}
-        spec = replace(spec, tasks=len(stream), data=dataset.identity, **choices)
-        self._shapes[spec.key] = tuple(shape)
+        alike = (replace(spec, settings=_ANY), spec.settings.stacking_key())
+        if alike not in self._admitted:  # a grid over numbers asks for the same tasks again and again
+            stream, dataset = self._stream(spec), self.datasets[dataset_name(spec)]
+            check_backbone(stream.input_shape, spec.settings)
+            method = self._method(spec, stream)
+            shape = []
+            for task in stream:
+                method.check(task)
+                shape.append((len(task.train), len(task.test), task.ways))
+            choices = {name: getattr(stream, name) for name in benchmark.stream_choices}
+            self._admitted[alike] = ({"tasks": len(stream), "data": dataset.identity, **choices}, tuple(shape))
+        made, own_shape = self._admitted[alike]
+        spec = replace(spec, **made)
+        self._shapes[spec.key] = own_shape
         return spec
 
     def _stream(self, spec: RunSpec) -> Stream:

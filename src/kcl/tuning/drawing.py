@@ -18,6 +18,7 @@ def draw(space: Space, trials: Sequence[Trial]) -> Figure:
     """One panel for the course of the search, one for each setting; the best trial is marked."""
     with figures.style():
         from matplotlib.figure import Figure
+        from matplotlib.ticker import NullFormatter
 
         columns = min(3, 1 + len(space))
         rows = -(-(1 + len(space)) // columns)
@@ -35,8 +36,10 @@ def draw(space: Space, trials: Sequence[Trial]) -> Figure:
             panel.scatter(shown, values, c=numbers, s=18)
             panel.plot([shown[best]], [values[best]], "*", color="#d55e00", markersize=12)
             panel.set_xlabel(dimension.name)
-            if isinstance(dimension, Range) and dimension.log:
-                panel.set_xscale("log")
+            if isinstance(dimension, Range):
+                panel.set_xlim(dimension.low, dimension.high)
+                panel.set_xscale("log" if dimension.log else "linear")
+                panel.xaxis.set_minor_formatter(NullFormatter())
         for empty in each[len(space) :]:
             empty.remove()
     return figure
