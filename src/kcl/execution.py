@@ -22,6 +22,7 @@ from kcl.folder import Folder
 from kcl.locking import locked
 from kcl.loggers import Loggers
 from kcl.progress import Bar, Lines, Silent
+from kcl.report.standing import STANDING
 from kcl.run_spec import RunSpec
 from kcl.samples import need_pillow
 from kcl.training.stopping import Stop
@@ -89,6 +90,7 @@ class Execution:
         self._datasets = experiment.datasets
         failures: list[Failure] = []
         with locked(out):
+            (out / STANDING).unlink(missing_ok=True)  # of a command that was killed
             if resume:
                 remote.pull_all(saving.checkpoints, out / resuming.FOLDER)
             folder = Folder(out, resume, display.say)

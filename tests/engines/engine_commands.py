@@ -36,7 +36,7 @@ def start(arguments: Sequence[str], **more: str) -> subprocess.Popen[str]:
     )
 
 
-def finish(process: subprocess.Popen[str], seconds: float = 120) -> tuple[int, str]:
+def finish(process: subprocess.Popen[str], seconds: float = 300) -> tuple[int, str]:
     """Its exit code and what it said."""
     try:
         out, err = process.communicate(timeout=seconds)
@@ -47,7 +47,7 @@ def finish(process: subprocess.Popen[str], seconds: float = 120) -> tuple[int, s
     return process.returncode, out + err
 
 
-def until(true: Callable[[], Any], process: subprocess.Popen[str], seconds: float = 90) -> None:
+def until(true: Callable[[], Any], process: subprocess.Popen[str], seconds: float = 180) -> None:
     """Wait while the process goes on; whether it has done what was waited for."""
     end = time.monotonic() + seconds
     while not true():

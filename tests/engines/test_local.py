@@ -51,7 +51,7 @@ def test_stopped_it_leaves_what_the_same_command_goes_on_with(long_reference: Pa
         assert (seen["total"], seen["queued"] + seen["running"] + seen["done"]) == (3, 3)
         workers = _children(process.pid)
         process.send_signal(number)
-        code, said = finish(process, 30)
+        code, said = finish(process, 90)
         if number == signal.SIGINT:
             assert code == 130, said
             assert "to go on: " in said
@@ -70,7 +70,7 @@ def _newest(out: Path) -> int:
     return max((int(path.stem) for path in out.glob("checkpoints/*/*.safetensors")), default=0)
 
 
-def _wait_for(pid: int, seconds: float = 20.0) -> None:
+def _wait_for(pid: int, seconds: float = 90.0) -> None:
     """A process whose parent died is nobody's child here."""
     end = time.monotonic() + seconds
     while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]:

@@ -57,7 +57,7 @@ def test_jobs_that_were_stopped_give_the_numbers_of_one_process_and_ask_for_what
     process = start([*command, "--slurm", "cluster=local"])
     until(lambda: len(records(out)) >= 6, process)
     process.terminate()
-    code, said = finish(process, 60)
+    code, said = finish(process, 120)
     assert code == 143, said
     left = 24 - len(records(out))
     assert left > 0
