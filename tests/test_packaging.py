@@ -20,6 +20,10 @@ HEAVY = (
     "onnxruntime",
     "pandas",
     "pyarrow",
+    "ray",
+    "submitit",
+    "optuna",
+    "fsspec",
 )
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from kcl import cli
-from kcl.experiment import RunSpec, key_of
 from kcl.methods.recipes import published_settings
+from kcl.run_spec import RunSpec, key_of
 
 CHEAP = ["--set", "bases=16", "coreset_size_per_class=2", "backbone=cifar-resnet", "lr=0.05", "--device", "cpu"]
 

@@ -14,9 +14,9 @@ from kcl import task_free
 from kcl.benchmarks.mnist import PermutedPixels
 from kcl.cli import main
 from kcl.data import digits
-from kcl.experiment import RunSpec
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.recipes import published_backbone, published_settings
+from kcl.run_spec import RunSpec
 from kcl.training.learner import SeparateRuns
 from kcl.training.run import Run
 from kcl.training.stacked import StackedRuns

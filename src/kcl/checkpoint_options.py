@@ -25,7 +25,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def saving(options: argparse.Namespace, resume: bool, stop: Stop) -> Saving:
     if options.force and not resume:
         raise KclError("--force goes with --resume: there is nothing else to be forced")
-    return Saving(parse_every(options.checkpoint_every), stop, options.force)
+    return Saving(parse_every(options.checkpoint_every), stop, options.force, getattr(options, "checkpoints", None))
 
 
 def parse_every(text: str) -> Every:

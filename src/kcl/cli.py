@@ -18,26 +18,31 @@ from kcl import (
     bench_inference,
     checkpoint_options,
     data_commands,
+    engine_options,
     model_commands,
     paper_options,
     report_commands,
     run_options,
+    tune_options,
 )
 from kcl.benchmarks.catalogue import BENCHMARKS
 from kcl.cuda.precision import PRECISIONS, products
 from kcl.demo import demo_specs
+from kcl.devices import choose_device, choose_threads, device_name
+from kcl.engines.failures import listed
 from kcl.errors import KclError
-from kcl.experiment import Experiment, Folder, RunSpec, choose_device, choose_threads, device_name
+from kcl.execution import Done, Execution, Stopped
 from kcl.locking import locked
-from kcl.loggers import LOGGERS, Loggers
+from kcl.loggers import LOGGERS
 from kcl.methods.recipes import METHODS
 from kcl.progress import make_display
 from kcl.report import figures, page, tables
 from kcl.report.running import METRICS
 from kcl.results import write_json
-from kcl.samples import need_pillow
+from kcl.run_spec import RunSpec
 from kcl.settings import BACKBONES, KERNELS
-from kcl.training.stopping import Stop, exit_code
+from kcl.training.stopping import exit_code
+from kcl.tuning import drawing, tune
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(given)
     options.command_line = shlex.join(["kcl", *given])
     try:
-        return options.function(options)
+        return options.function(options) or (FAILED if getattr(options, "failed", False) else 0)
     except KclError as error:
         print(f"kcl: {error}", file=sys.stderr)
         return 2
@@ -109,7 +114,11 @@ def _parser() -> argparse.ArgumentParser:
     paper_options.add_options(paper)
     paper.set_defaults(function=_reproduce)
 
-    for command in (demo, run, paper):
+    tuning = commands.add_parser("tune", help="search settings on the first tasks, then learn the whole stream once")
+    tune_options.add_options(tuning)
+    tuning.set_defaults(function=_tune)
+
+    for command in (demo, run, paper, tuning):
         command.add_argument("--data-dir", type=Path, help="where the data lie (default: KCL_DATA, then the cache)")
         command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
         command.add_argument(
@@ -121,6 +130,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--precision", choices=tuple(PRECISIONS), default="tf32",
                              help="what a GPU may compute in (default: tf32); see docs/performance.md")  # fmt: skip
         checkpoint_options.add_options(command)
+        engine_options.add_options(command)
         command.add_argument("--log", action="append", choices=tuple(LOGGERS), default=[],
                              help=f"log there as well as in OUT/{METRICS}; may be given twice")  # fmt: skip
         command.add_argument("--quiet", action="store_true", help="no progress, no table; errors only")
@@ -146,6 +156,10 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("what", choices=sorted(LISTS))
     listing.set_defaults(function=_list)
     return parser
+
+
+FAILED = 1
+"""The exit code where some runs were given up and the others are kept."""
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -196,6 +210,35 @@ def _measure(asked: paper_options.Asked, options: argparse.Namespace) -> None:
         display.close()
 
 
+def _tune(options: argparse.Namespace) -> int:
+    """Every signal leaves a search that goes on with --resume; runs given up end it."""
+    search, seeds = tune_options.asked(options)
+    out, display = search.out, make_display(options.quiet)
+    if options.force:
+        raise KclError("--force does not go with kcl tune: a search goes on as it was, or begins in another --out")
+
+    def finished(done: Done) -> Done:
+        if done.failures:
+            _list_failures(done, options)
+            raise SystemExit(FAILED)
+        return done
+
+    try:
+        with Execution(options, display) as execution:
+            best = tune.search(search, lambda *given: finished(execution.run(*given)), display.say)
+            records = tune.final(search, best, seeds, lambda *given: finished(execution.run(*given))).records
+    except Stopped as signal:
+        _say_stopped(signal, out, options, options.resume)
+    told = tune.write(search, records)
+    page.write_page(records, out / "report.html", report_commands.default_title(records))
+    drawn = figures.save(drawing.draw(search.space, search.study().finished), out / "search")
+    if not options.quiet:
+        print(f"best of {search.trials} trials: {tune.show(best.settings)}, {best.value:.2f} % on the samples held out")
+        print(tables.text(records))
+        print(f"results: {out / report_commands.RESULTS}\nsearch:  {told}, {drawn[-1]}\npage:    {out / 'report.html'}")
+    return 0
+
+
 def _demo(options: argparse.Namespace) -> int:
     records = _execute(demo_specs(), options.out, options, resume=True)
     figures.save(figures.overview(records), options.out / "overview")
@@ -209,53 +252,33 @@ def _execute(
     specs: list[RunSpec], out: Path, options: argparse.Namespace, resume: bool, show: bool = True
 ) -> list[dict[str, object]]:
     """Do the runs, show the table if asked to. After a signal: what is finished stays, and how to go on is said."""
-    if options.runs_at_once is not None and options.runs_at_once < 1:
-        raise KclError(f"--runs-at-once must be at least 1, not {options.runs_at_once}")
-    torch.set_num_threads(choose_threads(options.threads))
     display = make_display(options.quiet)
-    device = choose_device(options.device)
-    save_samples = getattr(options, "save_samples", False)
-    if save_samples:
-        need_pillow()
-    stop = Stop()
-    saving = checkpoint_options.saving(options, resume, stop)
-    with stop.listening():
-        experiment = Experiment(
-            specs,
-            options.command_line,
-            options.data_dir,
-            device,
-            options.runs_at_once,
-            {"auto": None, "on": True, "off": False}[options.compile],
-            options.precision,
-            display.say,
-            save_samples,
-        )
-        with locked(out):
-            folder = Folder(out, resume, display.say)
-            reused = len(specs) - len(experiment.pending(folder))
-            if reused:
-                display.say(f"{reused} of {len(specs)} runs are finished in {folder.results} and are not done again")
-            display.expect(reused, len(specs))
-            loggers = Loggers(out, options.log, display.say)
-            try:
-                experiment.execute(folder, display.watch, display.say, saving, loggers)
-            except KeyboardInterrupt as signal:
-                display.close()
-                folder.reload()
-                done = len(experiment.records(folder))
-                again = options.command_line + ("" if resume else " --resume")
-                print(f"kcl: stopped; {done} of {len(specs)} runs are finished and kept in {out}; to go on: {again}",
-                      file=sys.stderr)  # fmt: skip
-                raise SystemExit(exit_code(signal)) from None
-            finally:
-                display.close()
-                loggers.close()
-    records = experiment.records(folder)
+    try:
+        with Execution(options, display) as execution:
+            done = execution.run(specs, out, resume)
+    except Stopped as signal:
+        _say_stopped(signal, out, options, resume)
+    _list_failures(done, options)
     if show and not options.quiet:
-        print(tables.text(records))
-        print(f"results: {folder.results}")
-    return records
+        print(tables.text(done.records))
+        print(f"results: {done.results}")
+    return done.records
+
+
+def _say_stopped(signal: Stopped, out: Path, options: argparse.Namespace, resume: bool) -> NoReturn:
+    again = options.command_line + ("" if resume else " --resume")
+    kept = f"{signal.done} of {signal.total} runs are finished and kept in {out}"
+    print(f"kcl: stopped; {kept}; to go on: {again}", file=sys.stderr)
+    raise SystemExit(exit_code(signal.cause))
+
+
+def _list_failures(done: Done, options: argparse.Namespace) -> None:
+    """Runs that were given up: named, and the exit code tells of them; where nothing else is there, that is all."""
+    if done.failures:
+        print(f"kcl: {listed(done.failures, options.command_line)}", file=sys.stderr)
+        options.failed = True
+        if not done.records:
+            raise SystemExit(FAILED)
 
 
 def _bench(options: argparse.Namespace) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kcl.experiment import RunSpec
 from kcl.methods.recipes import published_settings
+from kcl.run_spec import RunSpec
 
 BENCHMARK, TASKS, TRAIN_PER_TASK, SEEDS = "permuted-mnist", 5, 5000, (0, 1, 2)
 

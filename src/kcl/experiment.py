@@ -1,151 +1,57 @@
-"""A set of runs and the folder they are kept in: `settings.json`, then one line of `results.jsonl` per finished run."""
+"""A set of runs: which of them are trained together, how, and what is kept of each (`folder`)."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import json
-import os
 import platform
-import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 import kcl
-from kcl import results, resuming, samples
+from kcl import remote, results, resuming, samples
 from kcl.benchmarks.catalogue import find_benchmark
+from kcl.benchmarks.held_out import hold_out
 from kcl.benchmarks.joint import join
 from kcl.benchmarks.task import Stream
-from kcl.benchmarks.ways import Ways
 from kcl.data.dataset import Dataset
-from kcl.errors import KclError
+from kcl.devices import device_name
+from kcl.folder import Folder, Keeping
 from kcl.loggers import LoggedRun, Loggers
 from kcl.methods.method import Method
 from kcl.methods.recipes import check_backbone, find_method, published_backbone
 from kcl.resuming import Saving
+from kcl.run_spec import CHOICES, RunSpec, given
 from kcl.settings import Settings
-from kcl.training.keeper import Keeper, clear
+from kcl.training.keeper import Keeper
 from kcl.training.learner import Learner, SeparateRuns
 from kcl.training.run import Run
 from kcl.training.runner import OnProgress, Outcome, run_streams
-from kcl.training.stacked import StackedRuns
+from kcl.training.stacked import LONG, StackedRuns
 from kcl.training.state import CannotStack
 
-LONG = 40_000
-"""Steps from which compiling, which takes a quarter of a minute, pays on a GPU."""
+_ANY = Settings()
+DatasetName = tuple[str, int | None, float | None]
+"""Benchmark, image size and share held out: what decides the arrays that runs share."""
 
 
-@dataclass(frozen=True)
-class RunSpec:
-    """Everything that decides what a run computes.
-
-    What is None is left to the benchmark, or has no meaning for it; `Experiment` puts what the benchmark chose there.
-    """
-
-    benchmark: str
-    method: str
-    seed: int
-    settings: Settings
-    tasks: int | None = None
-    train_per_task: int | None = None
-    ways: Ways | None = None
-    class_order: str | None = None
-    image_size: int | None = None
-    data: str | None = None
-    """The identity of the data, where different data go by the same name."""
-
-    @property
-    def label(self) -> str:
-        kernel = f" {self.settings.kernel}" if self.method == "kcl" else ""
-        return f"{self.method}{kernel} seed {self.seed}"
-
-    @property
-    def key(self) -> str:
-        """The same for two runs that compute the same thing."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+def dataset_name(spec: RunSpec) -> DatasetName:
+    return spec.benchmark, spec.image_size, spec.held_out
 
 
-CHOICES = ("ways", "class_order", "image_size")
-"""What a user may choose of some benchmarks."""
+class Group(NamedTuple):
+    """Runs that are trained together."""
 
-
-def _given(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
-    """The fields of a run that are not left to the benchmark."""
-    return {name: value for name in names if (value := getattr(spec, name)) is not None}
-
-
-def key_of(record: dict[str, Any]) -> str:
-    """The key of the run that a line of results.jsonl records. Settings it lacks are younger than it: the defaults."""
-    fields = {field.name: record.get(field.name) for field in dataclasses.fields(RunSpec)}
-    fields["settings"] = Settings().to_dict() | record["settings"]
-    return json.dumps(fields, sort_keys=True)
-
-
-def merged_settings(path: Path, runs: list[dict[str, Any]], command: str) -> dict[str, Any] | None:
-    """What settings.json holds when `command` adds its runs to those that are there; None where it has them all."""
-    before = results.read_json(path)
-    if not isinstance(before, dict) or before.get("format") != 1 or not isinstance(before.get("runs"), list):
-        raise KclError(f"{path} is not one that this version of kcl wrote; move it away")
-    known = {json.dumps(run, sort_keys=True) for run in before["runs"]}
-    new = [run for run in runs if json.dumps(run, sort_keys=True) not in known]
-    if not new:
-        return None
-    later = before.get("later_commands")
-    later = [*(later if isinstance(later, list) else []), command]
-    return before | {"runs": before["runs"] + new, "later_commands": later}
-
-
-class Folder:
-    """The output folder of an experiment. Made, and seen to be writable, before any work is done."""
-
-    def __init__(self, path: Path, resume: bool, say: Callable[[str], None] = lambda _: None) -> None:
-        self.path, self.say = path, say
-        self.results = path / "results.jsonl"
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=path):
-                pass
-            for draft in path.glob(".settings.json.*.tmp"):  # of a process that was killed
-                draft.unlink()
-        except OSError as error:
-            raise KclError(f"cannot write to the output folder {path}: {error.strerror or error}") from None
-        self.finished: dict[str, dict[str, Any]] = {}
-        if not resume and (self.results.exists() or resuming.holds_any(path)):
-            what = "results" if self.results.exists() else "unfinished runs"
-            raise KclError(
-                f"{path} holds {what} already; add --resume to keep its finished runs and do the rest, "
-                "or choose another --out"
-            )
-        self.reload()
-
-    def reload(self) -> None:
-        """Look again at what is on the disk: an interrupt may have come just after a run was kept."""
-        if self.results.exists():
-            self.finished = {key_of(record): record for record in results.read(self.results, self.say)}
-
-    def begin(self, specs: Sequence[RunSpec], command: str) -> None:
-        """Save the resolved settings of everything asked for, beside those of earlier commands in the same folder."""
-        path, runs = self.path / "settings.json", [json.loads(spec.key) for spec in specs]
-        settings = {"format": 1, "command": command, "runs": runs}
-        merged = merged_settings(path, runs, command) if path.exists() else settings
-        if merged is not None:
-            results.write_json(path, merged)
-
-    def add(self, record: dict[str, Any]) -> None:
-        results.append(self.results, record)
-        self.finished[key_of(record)] = record
-
-    def forget(self, checkpoints: Path) -> None:
-        """Remove the checkpoints of a group, whose results are kept."""
-        clear(checkpoints)
-        with contextlib.suppress(OSError):  # another group's may be there
-            checkpoints.parent.rmdir()
+    specs: list[RunSpec]
+    separate: bool = False
+    """Whether they are trained one after another although they are together."""
+    begun: bool = False
+    """Whether a checkpoint of them was found."""
 
 
 class Experiment:
@@ -162,40 +68,48 @@ class Experiment:
         precision: str = "tf32",
         say: Callable[[str], None] = lambda _: None,
         save_samples: bool = False,
+        datasets: Mapping[DatasetName, Dataset] | None = None,
+        notes: Mapping[str, Any] | None = None,
     ) -> None:
         self.command, self.runs_at_once, self.save_samples = command, runs_at_once, save_samples
         self.compiled, self.precision = compiled, precision
-        self.device = torch.device(device)
-        self._datasets: dict[tuple[str, int | None], Dataset] = {}
+        self.device, self.notes = torch.device(device), dict(notes or {})
+        self.datasets: dict[DatasetName, Dataset] = dict(datasets or {})
         self._shapes: dict[str, Any] = {}
+        self._admitted: dict[Any, tuple[dict[str, Any], Any]] = {}
         self.specs = [self._admit(spec, data_dir, say) for spec in specs]
+        self._varied = _varied(self.specs)
 
     def _admit(self, spec: RunSpec, data_dir: Path | None, say: Callable[[str], None]) -> RunSpec:
         """The run with its benchmark's choices made. What can be refused is refused here, before anything is written.
 
         `_shapes` tells of every run what must be the same for runs that are trained together.
         """
-        benchmark, given = find_benchmark(spec.benchmark), _given(spec, CHOICES)
-        benchmark.check_choices(spec.benchmark, given)
-        spec = dataclasses.replace(spec, **{**benchmark.load_choices, **given})
-        if (spec.benchmark, spec.image_size) not in self._datasets:
-            loaded = benchmark.load(data_dir, say, **_given(spec, benchmark.load_choices))
-            self._datasets[spec.benchmark, spec.image_size] = loaded
-        stream, dataset = self._stream(spec), self._datasets[spec.benchmark, spec.image_size]
-        check_backbone(stream.input_shape, spec.settings)
-        method = self._method(spec, stream)
-        shape = []
-        for task in stream:
-            method.check(task)
-            shape.append((len(task.train), len(task.test), task.ways))
-        choices = {name: getattr(stream, name) for name in benchmark.stream_choices}
-        spec = dataclasses.replace(spec, tasks=len(stream), data=dataset.identity, **choices)
-        self._shapes[spec.key] = tuple(shape)
+        benchmark, chosen = find_benchmark(spec.benchmark), given(spec, CHOICES)
+        benchmark.check_choices(spec.benchmark, chosen)
+        spec = replace(spec, **{**benchmark.load_choices, **chosen})
+        if dataset_name(spec) not in self.datasets:
+            loaded = benchmark.load(data_dir, say, **given(spec, benchmark.load_choices))
+            self.datasets[dataset_name(spec)] = loaded if spec.held_out is None else hold_out(loaded, spec.held_out)
+        alike = (replace(spec, settings=_ANY), spec.settings.stacking_key())
+        if alike not in self._admitted:  # a grid over numbers asks for the same tasks again and again
+            stream, dataset = self._stream(spec), self.datasets[dataset_name(spec)]
+            check_backbone(stream.input_shape, spec.settings)
+            method = self._method(spec, stream)
+            shape = []
+            for task in stream:
+                method.check(task)
+                shape.append((len(task.train), len(task.test), task.ways))
+            choices = {name: getattr(stream, name) for name in benchmark.stream_choices}
+            self._admitted[alike] = ({"tasks": len(stream), "data": dataset.identity, **choices}, tuple(shape))
+        made, own_shape = self._admitted[alike]
+        spec = replace(spec, **made)
+        self._shapes[spec.key] = own_shape
         return spec
 
     def _stream(self, spec: RunSpec) -> Stream:
-        benchmark, dataset = find_benchmark(spec.benchmark), self._datasets[spec.benchmark, spec.image_size]
-        chosen = _given(spec, ("tasks", "train_per_task", *benchmark.stream_choices))
+        benchmark, dataset = find_benchmark(spec.benchmark), self.datasets[dataset_name(spec)]
+        chosen = given(spec, ("tasks", "train_per_task", *benchmark.stream_choices))
         return benchmark.stream(dataset, seed=spec.seed, **chosen)
 
     def _method(self, spec: RunSpec, stream: Stream) -> Method:
@@ -219,24 +133,48 @@ class Experiment:
         loggers: Loggers | None = None,
     ) -> None:
         """Do the runs that are not finished yet, each kept the moment it is; those begun go on."""
-        begun = self._begun(folder, saving, say)
+        for group in self.plan(folder, saving, say):
+            place = f"{len(self.records(folder)) + 1}/{len(self.specs)} " if len(self.specs) > len(group.specs) else ""
+            self.train(group, folder, watch, say, saving, loggers, place)
+
+    def plan(
+        self, folder: Folder, saving: Saving, say: Callable[[str], None], at_once: int | None = None
+    ) -> list[Group]:
+        """What is left to do, cut into groups: those begun first. `at_once`: as many together, on whatever device."""
+        begun = self._begun(folder, saving, say, elsewhere=at_once is not None)
         folder.begin(self.specs, self.command)
-        taken = {spec.key for group, _ in begun for spec in group}
-        fresh = self._groups([spec for spec in self.pending(folder) if spec.key not in taken])
-        for group, separate in [*begun, *((group, False) for group in fresh)]:
-            place = f"{len(self.records(folder)) + 1}/{len(self.specs)} " if len(self.specs) > len(group) else ""
-            label = place + (self._label(group[0]) if len(group) == 1 else f"{group[0].method}, {len(group)} runs")
-            try:
-                self._train(folder, group, separate, self._logged(group, watch(label), loggers), say, saving)
-            except CannotStack as reason:
-                say(f"{reason}: the {len(group)} runs are done one after another")
-                for spec in group:
-                    alone = self._logged([spec], watch(self._label(spec)), loggers)
-                    self._train(folder, [spec], True, alone, say, saving)
+        taken = {spec.key for group in begun for spec in group.specs}
+        fresh = self.groups([spec for spec in self.pending(folder) if spec.key not in taken], at_once)
+        return [*begun, *(Group(specs) for specs in fresh)]
+
+    def train(
+        self,
+        group: Group,
+        folder: Keeping,
+        watch: Callable[[str], OnProgress],
+        say: Callable[[str], None],
+        saving: Saving,
+        loggers: Loggers | None = None,
+        place: str = "",
+    ) -> None:
+        """Train a group and keep its results; one run after another where they cannot be stacked."""
+        specs, separate = group.specs, group.separate
+        label = place + self.group_label(group)
+        try:
+            self._train(folder, specs, separate, self.logged(specs, watch(label), loggers), say, saving)
+        except CannotStack as reason:
+            say(f"{reason}: the {len(specs)} runs are done one after another")
+            for spec in specs:
+                alone = self.logged([spec], watch(self.label(spec)), loggers)
+                self._train(folder, [spec], True, alone, say, saving)
+
+    def group_label(self, group: Group) -> str:
+        specs = group.specs
+        return self.label(specs[0]) if len(specs) == 1 else f"{specs[0].method}, {len(specs)} runs"
 
     def _train(
         self,
-        folder: Folder,
+        folder: Keeping,
         group: Sequence[RunSpec],
         separate: bool,
         on_progress: OnProgress,
@@ -245,38 +183,39 @@ class Experiment:
     ) -> None:
         """Train a group and keep its results; then its checkpoints are no longer needed."""
         streams, keys = [self._stream(spec) for spec in group], [spec.key for spec in group]
-        about = {"runs": [json.loads(key) for key in keys], "made with": self._made_with(), "command": self.command}
+        about = {"runs": [json.loads(key) for key in keys], "made with": self.made_with(), "command": self.command}
         place = resuming.group_folder(folder.path, keys)
-        keeper = Keeper(place, about, saving.every, saving.stop, say)
+        keeper = remote.keeper(saving.checkpoints, Keeper(place, about, saving.every, saving.stop, say))
         learner = self._learner(group, streams, separate)
         outcomes = run_streams(learner, streams, on_progress, keeper)
         for spec, outcome in zip(group, outcomes, strict=True):
             if spec.key not in folder.finished:
                 self._keep(folder, spec, outcome, len(group), say)
         self._keep_samples(folder, group, learner, streams)
-        folder.forget(place)
+        folder.forget(place, saving.checkpoints)
 
-    def _begun(self, folder: Folder, saving: Saving, say: Callable[[str], None]) -> list[tuple[list[RunSpec], bool]]:
-        """The groups to go on with, and whether each was trained one by one; refused where something has changed."""
+    def _begun(self, folder: Folder, saving: Saving, say: Callable[[str], None], elsewhere: bool) -> list[Group]:
+        """The groups to go on with; refused where something has changed. `elsewhere`: another process looks at that."""
         asked, going_on, others = {spec.key: spec for spec in self.specs}, [], []
         for group in resuming.begun(folder.path):
             if all(key in folder.finished for key in group.keys):
-                folder.forget(group.folder)
+                folder.forget(group.folder, saving.checkpoints)
             elif all(key in asked for key in group.keys):
-                resuming.check_made_with(group, self._made_with(), saving.force, say)
-                going_on.append(([asked[key] for key in group.keys], group.separate))
+                if not elsewhere:
+                    resuming.check_made_with(group, self.made_with(), saving.force, say)
+                going_on.append(Group([asked[key] for key in group.keys], group.separate, begun=True))
             else:
                 others.append(group)
-        taken = {spec.key for specs, _ in going_on for spec in specs}
+        taken = {spec.key for own in going_on for spec in own.specs}
         left = [json.loads(spec.key) for spec in self.pending(folder) if spec.key not in taken]
         if others and left and not saving.force:
             resuming.refuse_others(others, left)
         return going_on
 
-    def _made_with(self) -> dict[str, Any]:
+    def made_with(self) -> dict[str, Any]:
         return resuming.made_with(self.device, device_name(self.device), self.precision)
 
-    def _logged(self, group: Sequence[RunSpec], watch: OnProgress, loggers: Loggers | None) -> OnProgress:
+    def logged(self, group: Sequence[RunSpec], watch: OnProgress, loggers: Loggers | None) -> OnProgress:
         if loggers is None:
             return watch
         return loggers.follow([self._logged_run(spec) for spec in group], watch)
@@ -284,43 +223,36 @@ class Experiment:
     def _logged_run(self, spec: RunSpec) -> LoggedRun:
         settings = spec.settings.to_dict()
         return LoggedRun(
-            self._label(spec), spec.benchmark, spec.method, _kernel(spec), spec.seed, spec.tasks or 0, settings
+            self.label(spec), spec.benchmark, spec.method, _kernel(spec), spec.seed, spec.tasks or 0, settings
         )
 
-    def _label(self, spec: RunSpec) -> str:
+    def label(self, spec: RunSpec) -> str:
         """The run in a few words: what tells it from the others."""
-        own = spec.settings.to_dict()
-        varied = [
-            name
-            for name in own
-            if name != "kernel" and any(o.settings.to_dict()[name] != own[name] for o in self.specs)
-        ]
-        alike = len({other.method for other in self.specs}) == 1
-        return " ".join([spec.label, *(f"{name}={own[name]}" for name in varied if alike)])
+        return " ".join([spec.label, *(f"{name}={getattr(spec.settings, name)}" for name in self._varied)])
 
-    def _keep(self, folder: Folder, spec: RunSpec, outcome: Outcome, at_once: int, say: Callable[[str], None]) -> None:
+    def _keep(self, folder: Keeping, spec: RunSpec, outcome: Outcome, at_once: int, say: Callable[[str], None]) -> None:
         folder.add(self._record(spec, outcome, at_once))
         if outcome.diverged:
             learned = np.isfinite(np.diagonal(outcome.matrix.values))
             task = int(learned.argmin()) + 1  # beside it, other runs may have gone on to the end
-            say(f"{self._label(spec)}: diverged in task {task}, its loss is no longer finite; a lower lr may help")
+            say(f"{self.label(spec)}: diverged in task {task}, its loss is no longer finite; a lower lr may help")
 
     def _keep_samples(
-        self, folder: Folder, group: Sequence[RunSpec], learner: Learner, streams: Sequence[Stream]
+        self, folder: Keeping, group: Sequence[RunSpec], learner: Learner, streams: Sequence[Stream]
     ) -> None:
         if not self.save_samples:
             return
-        names = [self._datasets[spec.benchmark, spec.image_size].class_names for spec in group]
+        names = [self.datasets[dataset_name(spec)].class_names for spec in group]
         for spec, tasks in zip(group, samples.collect(learner, streams, names), strict=True):
             if tasks is not None:
-                samples.save(folder.path, {**dataclasses.asdict(spec), "kernel": _kernel(spec)}, tasks)
+                samples.save(folder.path, {**spec.fields(), "kernel": _kernel(spec)}, tasks)
 
-    def _groups(self, specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
+    def groups(self, specs: Sequence[RunSpec], at_once: int | None = None) -> list[list[RunSpec]]:
         """Runs to be trained together: on a GPU those that stack, on a CPU each alone, where stacking gains nothing."""
-        at_once = self.runs_at_once or (1 if self.device.type == "cpu" else None)
+        at_once = at_once or self.runs_at_once or (1 if self.device.type == "cpu" else None)
         groups: dict[Any, list[RunSpec]] = {}
         for spec in specs:
-            data = (spec.benchmark, spec.image_size, self._shapes[spec.key], spec.train_per_task)
+            data = (*dataset_name(spec), self._shapes[spec.key], spec.train_per_task)
             shared = (*data, spec.method, spec.settings.stacking_key())
             groups.setdefault(shared, []).append(spec)
         parts = []
@@ -355,12 +287,17 @@ class Experiment:
         methods = [self._method(spec, stream) for spec, stream in pairs]
         backbones = [partial(published_backbone, stream.input_shape, spec.settings) for spec, stream in pairs]
         if compiled is None:
-            compiled = self._steps(group[0], streams[0]) >= LONG if self.compiled is None else self.compiled
+            compiled = self.steps(group[0], streams[0]) >= LONG if self.compiled is None else self.compiled
         return StackedRuns(methods, backbones, [spec.seed for spec in group], self.device, compiled, self.precision)
 
-    def _steps(self, spec: RunSpec, stream: Stream) -> int:
+    def steps(self, spec: RunSpec, stream: Stream) -> int:
         """About how many steps a run takes."""
         return spec.settings.epochs * sum(len(task.train) for task in stream) // spec.settings.batch_size
+
+    def planned_steps(self, spec: RunSpec) -> int:
+        """The same, for one of the runs asked for, without a look at its stream."""
+        samples = sum(train for train, _, _ in self._shapes[spec.key])
+        return spec.settings.epochs * samples // spec.settings.batch_size
 
     def _run(self, spec: RunSpec, stream: Stream) -> Run:
         make_backbone = partial(published_backbone, stream.input_shape, spec.settings)
@@ -370,7 +307,7 @@ class Experiment:
         matrix = outcome.matrix
         return {
             "format": results.FORMAT,
-            **dataclasses.asdict(spec),
+            **spec.fields(),
             "kernel": _kernel(spec),
             "versions": {
                 "kcl": kcl.__version__,
@@ -392,31 +329,17 @@ class Experiment:
             "resumed": outcome.resumed,
             "fingerprint": outcome.fingerprint,
             "command": self.command,
+            **self.notes,
         }
+
+
+def _varied(specs: Sequence[RunSpec]) -> list[str]:
+    """The settings, beside the kernel, in which runs of one method differ."""
+    if len({spec.method for spec in specs}) != 1:
+        return []
+    names = [name for name in specs[0].settings.to_dict() if name != "kernel"]
+    return [name for name in names if len({getattr(spec.settings, name) for spec in specs}) > 1]
 
 
 def _kernel(spec: RunSpec) -> str | None:
     return spec.settings.kernel if spec.method == "kcl" else None
-
-
-def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def choose_device(name: str) -> str:
-    """auto takes a GPU where there is one."""
-    available = torch.cuda.is_available()
-    if name == "cuda" and not available:
-        raise KclError("--device cuda: PyTorch finds no CUDA GPU here; use --device cpu")
-    return "cuda" if available and name != "cpu" else "cpu"
-
-
-def choose_threads(asked: int | None) -> int:
-    """One thread unless more are asked for: the order of a sum, and so the last digits of a result, depend on it.
-
-    Threads that meet others on a core also wait for each other far longer than they save.
-    """
-    cores = os.cpu_count() or 1
-    if asked is not None and not 1 <= asked <= cores:
-        raise KclError(f"--threads must be a whole number from 1 to {cores}, the cores of this machine, not {asked}")
-    return asked or 1

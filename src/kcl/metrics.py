@@ -57,10 +57,10 @@ class AccuracyMatrix:
             if not isinstance(row, list) or len(row) != len(rows):
                 raise KclError(f"accuracy matrix, row {learned}: expected a list of {len(rows)} accuracies")
         matrix = cls(len(rows))  # after the check: a million empty rows must not ask for a terabyte
-        for learned, row in enumerate(rows):
-            for task, percent in enumerate(row):
-                if percent is not None:
-                    matrix.record(learned, task, percent)
+        matrix._values[:] = [
+            [math.nan if percent is None else _listed(percent, learned, task) for task, percent in enumerate(row)]
+            for learned, row in enumerate(rows)
+        ]
         return matrix
 
     def average_accuracy_after(self, learned: int) -> float | None:
@@ -138,6 +138,13 @@ def _percent(value: Any, what: str) -> float:
     if not number or not 0 <= value <= 100:
         raise KclError(f"{what} is {str(value)[:40]!r}; expected a percentage from 0 to 100")
     return float(value)
+
+
+def _listed(value: Any, learned: int, task: int) -> float:
+    """What `record` takes, without its price for the usual case: results hold many thousand of them."""
+    if type(value) is float and 0.0 <= value <= 100.0:
+        return value
+    return _percent(value, f"accuracy on task {task} after task {learned}")
 
 
 def _mean(percents: npt.NDArray[np.float64]) -> float | None:

@@ -18,8 +18,8 @@ from kcl.continual import LEAST_HELD_OUT, ContinualModel, Prediction
 from kcl.cuda.precision import PRECISIONS
 from kcl.data import samples
 from kcl.data.samples import DEFAULT_LABEL, Samples
+from kcl.devices import choose_device, choose_threads, device_name
 from kcl.errors import KclError
-from kcl.experiment import choose_device, choose_threads, device_name
 from kcl.inference import DEFAULT_SCORE, TASK_SCORES
 from kcl.methods.recipes import BENCHMARK_RECIPES
 from kcl.onnx_export import export_onnx

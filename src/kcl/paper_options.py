@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from kcl import results
 from kcl.benchmarks.catalogue import find_benchmark
 from kcl.errors import KclError
-from kcl.experiment import RunSpec
 from kcl.paper.catalogue import ITEMS, find_items
 from kcl.paper.cell import FULL, QUICK, Scale
 from kcl.paper.item import Found, Item, Measuring
 from kcl.paper.reproduce import estimate, needed, write
 from kcl.paper.reproducibility import renewed
 from kcl.run_options import whole_numbers
+from kcl.run_spec import RunSpec
 
 
 def add_options(command: argparse.ArgumentParser) -> None:

@@ -26,6 +26,8 @@ def make_display(quiet: bool) -> Lines | Bar | Silent:
 SHAPE = "{desc} {percentage:3.0f}% {elapsed}<{remaining}{postfix}"
 EVERY = 0.1
 """Seconds between two looks at a step: a display must not slow what it shows."""
+SELDOM = 10.0
+"""Seconds between two lines about many workers, where lines are not drawn over."""
 
 
 class Plan:
@@ -62,6 +64,9 @@ class Silent:
     def watch(self, label: str) -> Callable[[Progress], None]:  # noqa: ARG002
         return lambda _: None
 
+    def stand(self, lines: Sequence[str]) -> None:
+        pass
+
     def say(self, message: str) -> None:
         pass
 
@@ -70,10 +75,10 @@ class Silent:
 
 
 class Lines:
-    """A line on standard error after every task."""
+    """A line on standard error after every task; of many workers, where all stand, now and then."""
 
     def __init__(self) -> None:
-        self._plan = Plan()
+        self._plan, self._stood = Plan(), 0.0
         self.expect = self._plan.expect
 
     def watch(self, label: str) -> Callable[[Progress], None]:
@@ -88,11 +93,17 @@ class Lines:
             self._plan.ended(progress)
             self.say(
                 f"{label}: task {progress.task + 1} of {progress.tasks} learned, {_accuracy(progress)}"
-                f"{_forgetting(progress)}, {_duration(elapsed)}, about {_duration(left)} left"
-                + ("" if all_left is None else f", {_duration(all_left)} for all {self._plan.total} runs")
+                f"{_forgetting(progress)}, {duration(elapsed)}, about {duration(left)} left"
+                + ("" if all_left is None else f", {duration(all_left)} for all {self._plan.total} runs")
             )
 
         return show
+
+    def stand(self, lines: Sequence[str]) -> None:
+        """Where many workers stand: the first line tells of all."""
+        if time.monotonic() - self._stood >= SELDOM:
+            self._stood = time.monotonic()
+            self.say(lines[0])
 
     def say(self, message: str) -> None:
         sys.stderr.write(message + "\n")
@@ -140,11 +151,20 @@ class Bar:
                 bar.set_description_str(_each(progress.runs))
             if overall is not None:
                 left = self._plan.seconds_left(progress)
-                about = "" if left is None else f", about {_duration(left)} left"
+                about = "" if left is None else f", about {duration(left)} left"
                 overall.set_description_str(f"{self._plan.part(progress):.1f} of {self._plan.total} runs done{about}")
             self._plan.ended(progress)
 
         return show
+
+    def stand(self, lines: Sequence[str]) -> None:
+        """Where many workers stand, a line each."""
+        if len(lines) > len(self._bars):
+            self.close()
+            for _ in lines:
+                self._add(total=1, bar_format="{desc}")
+        for bar, line in zip(self._bars, lines, strict=False):
+            bar.set_description_str(line)
 
     def _add(self, **options: Any) -> Any:
         first = not self._bars
@@ -183,7 +203,7 @@ def _each(runs: Sequence[Standing]) -> str:
     return "  " + ", ".join(told)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

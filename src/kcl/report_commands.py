@@ -18,6 +18,7 @@ from kcl.report.markdown import markdown
 from kcl.report.page import page, write_page
 from kcl.report.running import METRICS, running
 from kcl.report.samples import SAMPLES, Samples, read_samples
+from kcl.report.standing import STANDING, standings
 
 FORMATS = ("html", "md", "png", "pdf")
 RESULTS = "results.jsonl"
@@ -79,13 +80,14 @@ def live(
 
     def found() -> list[Path]:
         own = [[folder] if folder.is_file() else sorted(folder.rglob(RESULTS)) for folder in folders]
-        measured = [sorted(folder.rglob(METRICS)) for folder in folders]
+        measured = [sorted(path for name in (METRICS, STANDING) for path in folder.rglob(name)) for folder in folders]
         return list(dict.fromkeys(path for paths in (*own, *measured) for path in paths))
 
     def made(files: Sequence[Path], version: str) -> str:
-        kept = [path for path in files if path.name != METRICS]
+        kept = [path for path in files if path.name not in (METRICS, STANDING)]
         going_on = running(path for path in files if path.name == METRICS)
-        return page(read_all(kept, lambda _: None), title, version, going_on, samples_beside(kept))
+        standing = standings(path for path in files if path.name == STANDING)
+        return page(read_all(kept, lambda _: None), title, version, going_on, samples_beside(kept), standing)
 
     server = LiveServer(LivePage(found, made), LOCAL if host == "localhost" else host, port)
     if host not in (LOCAL, "localhost"):

@@ -37,14 +37,16 @@ _FIELDS: dict[str, tuple[type, ...]] = {
 _PERCENT_TOLERANCE, _FRACTION_TOLERANCE = 0.1, 0.001
 
 
-def append(path: str | Path, record: dict[str, Any]) -> None:
-    """Adds one run as one whole line: checked, written at once, on the disk when this returns."""
-    path = Path(path)
+def append(path: str | Path, *records: dict[str, Any]) -> None:
+    """Adds runs, each as one whole line: checked, written at once, on the disk when this returns."""
+    path, content = Path(path), b""
     try:
-        line = _encode(record)
-        if len(line) >= MAX_LINE_BYTES:
-            raise KclError(f"its record is longer than {MAX_LINE_BYTES} bytes")
-        check(decode(line))
+        lines = [_encode(record) for record in records]
+        for line in lines:
+            if len(line) >= MAX_LINE_BYTES:
+                raise KclError(f"its record is longer than {MAX_LINE_BYTES} bytes")
+            check(decode(line))
+        content = b"".join(line + b"\n" for line in lines)
     except (KclError, TypeError, ValueError, RecursionError) as error:
         raise KclError(f"a run could not be saved to {path}: {error}") from None
     try:
@@ -53,7 +55,7 @@ def append(path: str | Path, record: dict[str, Any]) -> None:
             _lock(file)
             end = _repair(file, path)
             try:
-                if file.write(line + b"\n") != len(line) + 1:
+                if file.write(content) != len(content):
                     raise OSError("no space left for the whole line")
                 os.fsync(file.fileno())
             except OSError:

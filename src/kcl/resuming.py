@@ -30,6 +30,8 @@ class Saving(NamedTuple):
     stop: Stop | None = None
     force: bool = False
     """Go on although something has changed, where that can be done."""
+    checkpoints: str | None = None
+    """An fsspec URL to which checkpoints are copied, for machines that do not see the output folder (`remote`)."""
 
 
 class Begun(NamedTuple):
@@ -81,19 +83,20 @@ def holds_any(out: Path) -> bool:
 
 def begun(out: Path) -> list[Begun]:
     """Every group that has a checkpoint in a folder."""
-    found = []
-    for folder in sorted((out / FOLDER).glob("*")):
-        saved = keeper.newest(folder)[0] if folder.is_dir() else None
-        if saved is None:
-            continue
-        runs, made, command = (saved.about.get(name) for name in ("runs", "made with", "command"))
-        named = isinstance(runs, list) and runs and all(isinstance(run, dict) for run in runs)
-        if not named or not isinstance(runs, list) or not isinstance(made, dict):
-            raise KclError(
-                f"{folder} holds a checkpoint that does not say of which runs it is; delete it to begin anew"
-            )
-        found.append(Begun(folder, runs, made, str(command), "separate runs" in saved.about))
-    return found
+    found = (begun_at(folder) for folder in sorted((out / FOLDER).glob("*")))
+    return [group for group in found if group is not None]
+
+
+def begun_at(folder: Path) -> Begun | None:
+    """The group whose checkpoints a folder holds."""
+    saved = keeper.newest(folder)[0] if folder.is_dir() else None
+    if saved is None:
+        return None
+    runs, made, command = (saved.about.get(name) for name in ("runs", "made with", "command"))
+    named = isinstance(runs, list) and runs and all(isinstance(run, dict) for run in runs)
+    if not named or not isinstance(runs, list) or not isinstance(made, dict):
+        raise KclError(f"{folder} holds a checkpoint that does not say of which runs it is; delete it to begin anew")
+    return Begun(folder, runs, made, str(command), "separate runs" in saved.about)
 
 
 def check_made_with(group: Begun, now: Mapping[str, Any], force: bool, say: Callable[[str], None]) -> None:

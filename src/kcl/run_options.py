@@ -12,9 +12,9 @@ from kcl.benchmarks.split import CLASS_ORDERS
 from kcl.benchmarks.ways import DEFAULT_WAYS, parse_ways, show_ways
 from kcl.data.folders import DEFAULT_SIDE
 from kcl.errors import KclError
-from kcl.experiment import CHOICES, RunSpec
 from kcl.methods.recipes import find_method, published_settings
 from kcl.randomness import LARGEST_SEED
+from kcl.run_spec import CHOICES, RunSpec
 from kcl.settings import Settings, describe_range, parse_setting
 
 MANY = 10_000

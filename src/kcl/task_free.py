@@ -20,14 +20,14 @@ from kcl.benchmarks.catalogue import find_benchmark
 from kcl.benchmarks.task import Examples, Stream, Task
 from kcl.calibration import expected_calibration_error, fit_temperature
 from kcl.errors import KclError
-from kcl.experiment import LONG, RunSpec
 from kcl.inference import BATCH, TASK_SCORES, Answerer, Known
 from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.methods.recipes import published_backbone
 from kcl.randomness import numpy_generator
+from kcl.run_spec import RunSpec
 from kcl.training.learner import Learner, SeparateRuns
 from kcl.training.run import Run
-from kcl.training.stacked import StackedRuns
+from kcl.training.stacked import LONG, StackedRuns
 from kcl.training.state import CannotStack
 
 COVERAGES = (0.5, 0.8, 0.9, 1.0)

@@ -37,7 +37,8 @@ from kcl.cuda import cholesky, philox, triton_available
 from kcl.cuda.norm import norm
 from kcl.cuda.precision import gram, products
 from kcl.data.dataset import Dataset
-from kcl.experiment import Experiment, Folder, RunSpec
+from kcl.experiment import Experiment
+from kcl.folder import Folder
 from kcl.functional import ridge
 from kcl.methods.recipes import METHODS
 from kcl.nets.backbone import Backbone
@@ -45,6 +46,7 @@ from kcl.nets.head import HeadState
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import ResNet18, cifar_resnet
 from kcl.randomness import numpy_generator
+from kcl.run_spec import RunSpec
 from kcl.settings import KERNELS, Settings
 from kcl.training import graph
 from kcl.training.keeper import Every, Keeper

@@ -24,9 +24,9 @@ from kcl.bench import Work
 from kcl.benchmarks.catalogue import BENCHMARKS, Benchmark
 from kcl.benchmarks.mnist import PermutedPixels
 from kcl.data.dataset import Dataset
-from kcl.experiment import RunSpec
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import cifar_resnet
+from kcl.run_spec import RunSpec
 from kcl.settings import Settings
 
 DEVICE = "cuda"

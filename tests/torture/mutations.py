@@ -32,7 +32,7 @@ from kcl.continual import ContinualModel
 from kcl.data import idx, pickles, prepared
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
-from kcl.experiment import Folder
+from kcl.folder import Folder
 from kcl.methods.recipes import METHODS, published_backbone
 from kcl.settings import Settings
 from kcl.training import checkpoint
@@ -331,7 +331,7 @@ def _settings() -> Format:
     whole = json.dumps({"format": 1, "command": "kcl run", "runs": runs}, indent=2).encode()
 
     def read(path: Path) -> None:
-        from kcl.experiment import merged_settings
+        from kcl.folder import merged_settings
 
         merged_settings(path, runs, "another")
 

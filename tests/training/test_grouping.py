@@ -15,8 +15,10 @@ import torch
 from kcl import experiment as experiment_module
 from kcl.benchmarks.catalogue import BENCHMARKS, Benchmark
 from kcl.benchmarks.mnist import PermutedPixels
-from kcl.experiment import Experiment, Folder, RunSpec
+from kcl.experiment import Experiment
+from kcl.folder import Folder
 from kcl.report import tables
+from kcl.run_spec import RunSpec
 from kcl.settings import Settings
 from kcl.training.learner import Learner, SeparateRuns
 from kcl.training.runner import Progress
@@ -68,7 +70,7 @@ def _lasting(record: dict[str, Any]) -> dict[str, Any]:
 
 
 class TestGroups:
-    """`_groups`: pure bookkeeping, so also as for a GPU that is not here."""
+    """`groups`: pure bookkeeping, so also as for a GPU that is not here."""
 
     def _groups(self, specs: list[RunSpec], fitting: int = 1000, **options: Any) -> list[list[RunSpec]]:
         class OnAGpu(Experiment):
@@ -77,7 +79,7 @@ class TestGroups:
 
         made = OnAGpu(specs, "a command", **options)
         made.device = torch.device("cuda")
-        groups = made._groups(specs)
+        groups = made.groups(specs)
         assert sorted(spec.key for group in groups for spec in group) == sorted(spec.key for spec in specs)
         for group in groups:  # in the order asked for
             assert [specs.index(spec) for spec in group] == sorted(specs.index(spec) for spec in group)
@@ -136,8 +138,8 @@ class TestGroups:
 
     def test_on_a_cpu_each_is_alone_unless_asked(self) -> None:
         specs = _specs(range(4))
-        assert Experiment(specs, "")._groups(specs) == [[spec] for spec in specs]
-        assert Experiment(specs, "", runs_at_once=3)._groups(specs) == [specs[:3], specs[3:]]
+        assert Experiment(specs, "").groups(specs) == [[spec] for spec in specs]
+        assert Experiment(specs, "", runs_at_once=3).groups(specs) == [specs[:3], specs[3:]]
 
     def test_no_runs_make_no_groups(self) -> None:
         assert self._groups([]) == []

@@ -13,13 +13,15 @@ import torch
 from kcl.benchmarks.catalogue import BENCHMARKS, Benchmark
 from kcl.benchmarks.split import SplitClasses
 from kcl.data.dataset import Dataset
-from kcl.experiment import Experiment, Folder, RunSpec
+from kcl.experiment import Experiment
+from kcl.folder import Folder
 from kcl.methods.recipes import METHODS
 from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import ResNet18
 from kcl.report import page, tables
 from kcl.report.groups import group_runs
+from kcl.run_spec import RunSpec
 from kcl.settings import Settings
 from kcl.training.learner import Learner, SeparateRuns
 from kcl.training.run import Run

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kcl.benchmarks.ways import Ways
-from kcl.experiment import RunSpec
 from kcl.methods.recipes import published_settings
+from kcl.run_spec import RunSpec
 
 PERMUTED, ROTATED = "permuted-mnist", "rotated-mnist"
 CIFAR100, MINIIMAGENET = "split-cifar100", "split-miniimagenet"

@@ -18,8 +18,8 @@ import kcl
 from kcl.bench import WORKS, Work
 from kcl.bench_inference import QUERIES, SECONDS, SETTINGS, paper_tables
 from kcl.cuda.precision import products
+from kcl.devices import device_name
 from kcl.errors import KclError
-from kcl.experiment import device_name
 from kcl.methods.recipes import published_backbone, published_settings
 from kcl.paper.cell import Cell, Scale
 from kcl.paper.drawing import Panel, panels

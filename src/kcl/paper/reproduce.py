@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kcl.experiment import RunSpec
 from kcl.paper.cell import Scale
 from kcl.paper.item import Found, Item
 from kcl.results import write_whole
+from kcl.run_spec import RunSpec
 
 
 def needed(items: Sequence[Item], scale: Scale, seeds: Sequence[int]) -> list[RunSpec]:

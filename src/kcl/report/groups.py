@@ -15,7 +15,7 @@ from kcl.metrics import AccuracyMatrix
 from kcl.report.summary import Summary, summarise
 
 Record = dict[str, Any]
-CHOICES = ("train_per_task", "ways", "class_order", "image_size", "data")
+CHOICES = ("train_per_task", "ways", "class_order", "image_size", "data", "held_out")
 
 # How the literature writes the methods; a name that is not here is shown as it stands.
 _TITLES = {

@@ -14,6 +14,7 @@ from kcl.report.headline import Cell, headline
 from kcl.report.published import SOURCE
 from kcl.report.running import Running
 from kcl.report.samples import Samples, samples_html
+from kcl.report.standing import standing_html
 from kcl.report.stylesheet import STYLESHEET
 from kcl.results import write_whole
 
@@ -33,6 +34,7 @@ def page(
     version: str | None = None,
     unfinished: Sequence[Running] = (),
     samples: Sequence[Samples] = (),
+    standing: Sequence[dict[str, Any]] = (),
 ) -> str:
     """The page as text. With a version it is served live: it asks whether there is a newer one."""
     groups = group_runs(records) if records or version is None else []
@@ -40,7 +42,7 @@ def page(
     seen = samples_html(finished, samples)
     sections = [
         _section("facts", "What was run", _facts(groups)),
-        "" if version is None else _section("running", "Begun and not finished", _running(unfinished)),
+        "" if version is None else _section("running", "Begun and not finished", _running(unfinished, standing)),
         _section("headline", "Average accuracy", _headline(finished)),
         charts(groups) if finished or version is not None else "",
         _section("seen", "What the model sees", seen) if seen else "",
@@ -103,9 +105,14 @@ def _facts(groups: Sequence[Group]) -> str:
     return f"<dl>{''.join(f'<dt>{name}</dt><dd>{escape(fact)}</dd>' for name, fact in facts.items())}</dl>"
 
 
-def _running(runs: Sequence[Running]) -> str:
+def _running(runs: Sequence[Running], standing: Sequence[dict[str, Any]]) -> str:
+    workers = "".join(_scroll("workers", standing_html(own), len(own["workers"])) for own in standing)
+    return workers + _begun(runs, bool(standing))
+
+
+def _begun(runs: Sequence[Running], going_on: bool) -> str:
     if not runs:
-        return '<p class="muted">No run is known to go on.</p>'
+        return "" if going_on else '<p class="muted">No run is known to go on.</p>'
     head = "".join(f'<th scope="col">{name.replace("_", " ")}</th>' for name in Running._fields)
     body = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in run)}</tr>" for run in runs)
     table = f'<table class="grid"><caption>After the newest task of each</caption><thead><tr>{head}</tr></thead>'

@@ -28,6 +28,9 @@ from kcl.training.saving import Lessons, fit_carried, fit_memory, learned, templ
 from kcl.training.state import CannotStack, StackedState, over_runs, stack_memories
 from kcl.training.trainer import EpochExamples, Trainer
 
+LONG = 40_000
+"""Steps from which compiling, which takes a quarter of a minute, pays on a GPU."""
+
 
 class StackedRuns(Learner):
     """s runs of one method whose settings differ in numbers only."""

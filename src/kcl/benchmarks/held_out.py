@@ -1,0 +1,41 @@
+"""Training samples held out to choose settings by: they stand where the test data stood, of which nothing is left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from kcl.data.dataset import Dataset
+from kcl.errors import KclError
+from kcl.randomness import numpy_generator
+
+SEED = 0
+"""The same samples are held out whatever the runs' own seeds, so that all of them are chosen between on the same."""
+
+
+def hold_out(dataset: Dataset, share: float) -> Dataset:
+    """The dataset with `share` of every class's training samples as its test data, and the rest to learn from.
+
+    Held out of the data, not of a task: where tasks show the same samples in other ways, no task learns from them.
+    """
+    if not 0.0 < share < 1.0:
+        raise KclError(f"the share of training samples held out must lie between 0 and 1, not {share:g}")
+    held = torch.zeros(len(dataset.train_labels), dtype=torch.bool)
+    for label, name in enumerate(dataset.class_names):
+        rows = (dataset.train_labels == label).nonzero().flatten()
+        count = round(share * len(rows))
+        if not 0 < count < len(rows):
+            raise KclError(
+                f"{share:g} of the {len(rows)} training samples of class {name!r} are {count}: "
+                "hold out a share that leaves some to learn from and some to choose by"
+            )
+        chosen = numpy_generator(SEED, "held out", label).choice(len(rows), count, replace=False)
+        held[rows[torch.from_numpy(chosen)]] = True
+    return replace(
+        dataset,
+        train_inputs=dataset.train_inputs[~held],
+        train_labels=dataset.train_labels[~held],
+        test_inputs=dataset.train_inputs[held],
+        test_labels=dataset.train_labels[held],
+    )

@@ -1,0 +1,82 @@
+"""Work cut into orders: groups of runs that train together, with what each needs and about how long it takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from kcl import resuming
+from kcl.engines import parcel
+from kcl.engines.order import Needs, Order, Parcel
+from kcl.experiment import Experiment, Group, dataset_name
+from kcl.resuming import Saving
+
+TOGETHER = 20
+"""Runs of a group for a GPU that nobody has looked at; the worker cuts it further if they do not fit."""
+STEP = {
+    "mlp": (0.479, 0.253),
+    "cifar-resnet": (4.224, 1.288),
+    "miniimagenet-resnet": (7.463, 1.763),
+}
+"""Milliseconds of a step of five runs on one H200 (benches/results), of KCL and of the others: what is longer than
+what, no more. A backbone that is not here counts as the MLP.
+"""
+GIGABYTES = {"mlp": 2.0, "cifar-resnet": 1.7, "miniimagenet-resnet": 4.5}
+"""Of GPU memory, for the same five runs."""
+MEASURED = 5
+
+
+def orders(
+    experiment: Experiment, groups: Sequence[Group], out: str, saving: Saving, gpu_gigabytes: float | None = None
+) -> list[Order]:
+    """The groups as orders, the longest first: what is begun last should end soon. `gpu_gigabytes`: of one GPU."""
+    packed = {name: parcel.pack(dataset) for name, dataset in experiment.datasets.items()}
+    parcels = {name: Parcel(*name, digest, str(path.resolve())) for name, (digest, path) in packed.items()}
+    made = [
+        Order(
+            runs=[spec.fields() for spec in group.specs],
+            command=experiment.command,
+            out=out,
+            parcels=tuple(parcels[name] for name in dict.fromkeys(dataset_name(spec) for spec in group.specs)),
+            separate=group.separate,
+            begun=group.begun,
+            device=experiment.device.type,
+            threads=torch.get_num_threads(),
+            runs_at_once=experiment.runs_at_once,
+            compiled=experiment.compiled,
+            precision=experiment.precision,
+            save_samples=experiment.save_samples,
+            every=tuple(saving.every),
+            force=saving.force,
+            checkpoints=saving.checkpoints,
+            code=resuming.code(),
+            length=length(experiment, group),
+            notes=experiment.notes,
+            needs=needs(experiment, group, gpu_gigabytes),
+        )
+        for group in groups
+    ]
+    return sorted(made, key=lambda order: -order.length)
+
+
+def length(experiment: Experiment, group: Group) -> float:
+    """Seconds, were the machine the one that was measured; on a CPU runs are done one after another."""
+    spec = group.specs[0]
+    ours, others = STEP.get(spec.settings.backbone, STEP["mlp"])
+    steps = experiment.planned_steps(spec)
+    at_a_time = MEASURED if experiment.device.type == "cuda" and not group.separate else 1
+    return steps * (ours if spec.method == "kcl" else others) / 1e3 * math.ceil(len(group.specs) / at_a_time)
+
+
+def needs(experiment: Experiment, group: Group, gpu_gigabytes: float | None) -> Needs:
+    """As many CPUs as threads; of a GPU the share that its memory takes, all of it where that is not known."""
+    threads = torch.get_num_threads()
+    if experiment.device.type == "cpu":
+        return Needs(threads)
+    if gpu_gigabytes is None:
+        return Needs(threads, 1.0)
+    each = GIGABYTES.get(group.specs[0].settings.backbone, max(GIGABYTES.values())) / MEASURED
+    runs = 1 if group.separate else len(group.specs)
+    return Needs(threads, min(1.0, math.ceil(100 * each * runs / gpu_gigabytes) / 100))

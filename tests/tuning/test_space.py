@@ -1,0 +1,58 @@
+"""What `--search` accepts, and what it says of the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcl.errors import KclError
+from kcl.settings import Settings
+from kcl.tuning.space import Choice, Range, check_names, parse, published
+
+
+def test_ranges_and_choices() -> None:
+    space = parse(["lr=0.001..0.5:log", "dropout=0..0.5", "bases=64..512", "kernel=vrf,rbf", "width=16,32"])
+    assert space == [
+        Range("lr", 0.001, 0.5, log=True),
+        Range("dropout", 0.0, 0.5, log=False),
+        Range("bases", 64, 512, log=False),
+        Choice("kernel", ("vrf", "rbf")),
+        Choice("width", (16, 32)),
+    ]
+    assert parse([str(dimension) for dimension in space]) == space
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("lr", "expected NAME=LOW..HIGH"),
+        ("lr=0.1", "at least two values"),
+        ("lr=0.1,0.1", "each once"),
+        ("lr=0.5..0.1", "upwards"),
+        ("lr=0.1..0.5:linear", "only :log"),
+        ("dropout=0..0.5:log", "begins above 0"),
+        ("dropout=0..1.5", "out of range"),
+        ("kernel=vrf..rbf", "a word has no range"),
+        ("bases=1.5..3", "not a whole number"),
+        ("learning_rate=0.1..1", "unknown setting"),
+        ("kernel=vrf,gauss", "unknown kernel"),
+    ],
+)
+def test_mistakes_are_named(text: str, told: str) -> None:
+    with pytest.raises(KclError, match=told):
+        parse([text])
+
+
+def test_nothing_to_search_or_the_same_twice_is_refused() -> None:
+    with pytest.raises(KclError, match="name what is to be searched"):
+        parse([])
+    with pytest.raises(KclError, match="given twice"):
+        parse(["lr=0.1..1", "lr=0.1,0.2"])
+    with pytest.raises(KclError, match="has no kernel"):
+        check_names(parse(["kernel=vrf,rbf"]), "ewc")
+
+
+def test_the_published_settings_are_a_point_where_they_lie_inside() -> None:
+    settings = Settings(lr=0.1, kernel="vrf")
+    assert published(parse(["lr=0.01..1", "kernel=vrf,rbf"]), settings) == {"lr": 0.1, "kernel": "vrf"}
+    assert published(parse(["lr=0.2..1"]), settings) is None
+    assert published(parse(["kernel=rbf,linear"]), settings) is None

@@ -1,0 +1,71 @@
+"""The search in its journal: the same points whatever happened in between."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("optuna")
+
+from kcl.errors import KclError
+from kcl.tuning.space import parse
+from kcl.tuning.study import Study, Trial
+
+SPACE = parse(["lr=0.001..1:log", "dropout=0..0.9", "kernel=vrf,rbf"])
+
+
+def _value(trial: Trial) -> float:
+    """Highest at lr = 0.1 and no dropout."""
+    return 90.0 - 10.0 * math.log10(trial.settings["lr"] / 0.1) ** 2 - 20.0 * trial.settings["dropout"]
+
+
+def _searched(path: Path, trials: int, interrupted: bool = False) -> list[Trial]:
+    study = Study(path, SPACE, seed=3, about={})
+    while len(study.finished) < trials:
+        batch = study.ask(4)
+        if interrupted:
+            study = Study(path, SPACE, seed=3, about={})
+            assert study.ask(4) == batch, "what was asked and not told is asked again"
+        for place, trial in enumerate(batch):
+            study.tell(trial, _value(trial))
+            if interrupted and place == 1:
+                study = Study(path, SPACE, seed=3, about={})
+                assert study.ask(2) == batch[2:]
+    return study.finished
+
+
+def test_a_search_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+    whole = _searched(tmp_path / "whole", 20)
+    assert _searched(tmp_path / "stopped", 20, interrupted=True) == whole
+    assert len({trial.settings["lr"] for trial in whole}) == 20
+    random, learned = whole[:10], whole[10:]
+    assert sum(map(_value, learned)) > sum(map(_value, random)), "it learns where the good ones are"
+
+
+def test_the_published_point_is_tried_first(tmp_path: Path) -> None:
+    first = {"lr": 0.1, "dropout": 0.5, "kernel": "vrf"}
+    study = Study(tmp_path / "study", SPACE, seed=0, about={}, first=first)
+    assert study.ask(2)[0] == Trial(0, first)
+
+
+def test_the_best_of_equals_is_the_first(tmp_path: Path) -> None:
+    study = Study(tmp_path / "study", SPACE, seed=0, about={})
+    for trial, value in zip(study.ask(4), (1.0, 5.0, 5.0, 2.0), strict=True):
+        study.tell(trial, value)
+    assert study.best.number == 1
+
+
+def test_another_search_in_the_same_journal_is_refused(tmp_path: Path) -> None:
+    Study(tmp_path / "study", SPACE, seed=0, about={"protocol": {"tasks": 3}})
+    with pytest.raises(KclError, match="seed was 0 and is 1"):
+        Study(tmp_path / "study", SPACE, seed=1, about={"protocol": {"tasks": 3}})
+    with pytest.raises(KclError, match="protocol was"):
+        Study(tmp_path / "study", SPACE, seed=0, about={"protocol": {"tasks": 2}})
+
+
+def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "study").write_text("this is no journal\n")
+    with pytest.raises(KclError, match="journal of a search"):
+        Study(tmp_path / "study", SPACE, seed=0, about={})

@@ -1,0 +1,117 @@
+"""`kcl tune` as a user calls it: what it chose by, what it left, and that the test data decide nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kcl import cli, execution
+from kcl.data import digits
+from kcl.training.stopping import Interrupted
+
+pytest.importorskip("optuna")
+pytest.importorskip("sklearn")
+
+TUNE = ["tune", "permuted-digits", "--tasks", "4", "--train-per-task", "100", "--device", "cpu", "--quiet",
+        "--set", "bases=16", "width=16", "coreset_size_per_class=2", "--search", "lr=0.01..1:log", "kernel=vrf,rbf",
+        "--trials", "5", "--trials-at-once", "3"]  # fmt: skip
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("tuned") / "out"
+    torch.set_num_threads(1)
+    assert cli.main([*TUNE, "--out", str(out)]) == 0
+    return out
+
+
+def test_settings_are_chosen_on_three_tasks_and_samples_held_out(tuned: Path) -> None:
+    trials, final, told = _lines(tuned / "trials" / "results.jsonl"), _lines(tuned / "results.jsonl"), None
+    assert {(own["tasks"], own["held_out"]) for own in trials} == {(3, 0.1)}
+    assert all(own["protocol"]["test_data_seen"] is False for own in trials)
+    [whole] = final
+    assert (whole["tasks"], whole.get("held_out")) == (4, None)
+    told = json.loads((tuned / "tuning.json").read_text())
+    values = {trial["number"]: trial["value"] for trial in told["trials"]}
+    assert len(values) == 5
+    assert told["best"]["value"] == max(values.values())
+    assert max(own["average_accuracy"] for own in trials) == max(values.values())
+    assert {name: whole["settings"][name] for name in ("lr", "kernel")} == told["best"]["settings"]
+    assert whole["protocol"]["chosen"]["trial"] == told["best"]["number"]
+    assert whole["protocol"]["search"] == ["lr=0.01..1.0:log", "kernel=vrf,rbf"]
+    assert told["trials"][0]["settings"]["kernel"] == "vrf", "the published settings are among those tried"
+    assert {path.name for path in tuned.iterdir()} == {
+        "metrics.csv", "report.html", "results.jsonl", "search.png", "search.svg", "settings.json", "study.journal",
+        "trials", "tuning.json",
+    }  # fmt: skip
+
+
+def test_other_test_data_change_no_choice(tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = digits.load()
+    spoiled = dataclasses.replace(real, test_inputs=255 - real.test_inputs, test_labels=(real.test_labels + 3) % 10)
+    monkeypatch.setattr(digits, "load", lambda: spoiled)
+    assert cli.main([*TUNE, "--out", str(tmp_path / "out")]) == 0
+    one, two = (json.loads((out / "tuning.json").read_text()) for out in (tuned, tmp_path / "out"))
+    assert one["trials"] == two["trials"]
+    assert one["best"] == two["best"]
+    assert one["whole stream"] != two["whole stream"], "only the last test sees them"
+
+
+def test_a_search_that_is_stopped_goes_on(
+    tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, calls = execution.Execution.run, 0
+
+    def stopped(self: Any, *given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise execution.Stopped(Interrupted(2), 0, 3)
+        return run(self, *given)
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patched:
+        patched.setattr(execution.Execution, "run", stopped)
+        with pytest.raises(SystemExit) as ended:
+            cli.main([*TUNE, "--out", str(out)])
+    assert ended.value.code == 130
+    assert "--resume" in capsys.readouterr().err
+    assert cli.main([*TUNE, "--out", str(out)]) == 2
+    assert "holds a search already" in capsys.readouterr().err
+    assert cli.main([*TUNE, "--out", str(out), "--resume"]) == 0
+    one, two = (json.loads((folder / "tuning.json").read_text()) for folder in (tuned, out))
+    assert (one["trials"], one["best"]) == (two["trials"], two["best"])
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--trials", "0"], "--trials must be"),
+        (["--trials-at-once", "0"], "--trials-at-once must be"),
+        (["--first", "some"], "--first must be"),
+        (["--first", "0"], "--first must be"),
+        (["--held-out", "1.5"], "--held-out must lie"),
+        (["--set", "lr=0.1,0.2"], "give them to --search"),
+        (["--search", "lr=1..2"], "given twice"),
+        (["--method", "ewc"], "has no kernel"),
+        (["--final-seeds", "x"], "--final-seeds"),
+        (["--force"], "--force"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    tmp_path: Path, options: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*TUNE, "--out", str(tmp_path / "out"), *options]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert told in said
+    assert not (tmp_path / "out").exists()
