@@ -97,7 +97,11 @@ def _parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", help="learn a benchmark's tasks and keep the results")
     run_options.add_options(run)
-    run.add_argument("--out", type=Path, help="output folder (default: runs/BENCHMARK-METHOD)")
+    run.add_argument(
+        "--out",
+        type=Path,
+        help="output folder (default: runs/BENCHMARK-METHOD[-RECIPE])",
+    )
     run.add_argument("--save-samples", action="store_true",
                      help="keep images of tasks, coresets and mistakes for the page (needs Pillow)")  # fmt: skip
     run.add_argument("--live", action="store_true", help="serve the page to this machine while the runs go on")

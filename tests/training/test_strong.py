@@ -214,3 +214,38 @@ def test_a_warm_start_takes_over_strength_and_scale_alone(make_runs: Any, engine
         assert [value.item() for value in model.head()] == [strength, scale, 0.0]
         assert scale != 1.0
         assert shift != 0.0
+
+
+class TestLogVarianceBound:
+    """Log-variances that have run away: exp(±) of them overflows, and the divergence is infinite or not a number."""
+
+    @staticmethod
+    def _run(make_runs: Any, kernel: str, bound: float) -> Any:
+        runs = make_runs(kernel=kernel, log_variance_bound=bound, tau=0.01, dropout=0.0, lr=1e-4)
+        run = runs.separate().runs[0]
+        with torch.no_grad():  # the biases of the last layer: mean and log-variance of the posterior, then of the prior
+            biases = run.model.gaussians.biases[2]
+            biases[1].fill_(120.0)
+            if kernel == "vrf":
+                biases[3].fill_(-120.0)
+        return runs, run
+
+    @pytest.mark.parametrize("kernel", ["vrf", "vrf-uninformative"])
+    def test_without_it_the_run_diverges_and_with_it_learns(self, make_runs: Any, kernel: str) -> None:
+        runs, free = self._run(make_runs, kernel, 0.0)
+        free.learn(runs.tasks(0)[0])
+        assert free.diverged
+        runs, bound = self._run(make_runs, kernel, 5.0)
+        bound.learn(runs.tasks(0)[0])
+        assert not bound.diverged
+        assert all(torch.isfinite(parameter).all() for parameter in bound.model.parameters())
+        assert torch.isfinite(bound.logits(runs.tasks(0)[0].test.inputs, 0)).all()
+
+    def test_the_bound_hardly_changes_a_run_whose_log_variances_are_small(self, make_runs: Any) -> None:
+        found = []
+        for bound in (0.0, 50.0):
+            runs = make_runs(log_variance_bound=bound)
+            learner = runs.separate()
+            learner.learn(runs.tasks(0), lambda _: None)
+            found.append(learner.scores(runs.tasks(0))[0])
+        assert 0.0 < (found[0] - found[1]).abs().max() < 1e-2

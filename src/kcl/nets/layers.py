@@ -94,8 +94,9 @@ class GatheringLayers(PlainLayers):
 
     def _norm(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
         variance, mean = torch.var_mean(x, dim=(0, 2, 3), correction=0)
-        self._kept += [mean, variance]
-        return F.batch_norm(x, mean, variance, norm.weight, norm.bias, False, 0.0, norm.eps)
+        self._kept += [mean.detach(), variance.detach()]
+        scale = norm.weight * torch.rsqrt(variance + norm.eps)
+        return x * scale[:, None, None] + (norm.bias - mean * scale)[:, None, None]
 
 
 class ChannelsLast:
