@@ -92,7 +92,7 @@ def test_without_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_with_every_ingredient_of_the_strong_recipe(tmp_path: Path, seeded: Any) -> None:
-    """Turned and mirrored copies vote within the file, BatchNorm uses the task's own statistics, weights are averaged."""
+    """Copies vote within the file, BatchNorm uses the task's own statistics, weights are averaged."""
     strong = {"rotation_labels": True, "test_views": "flip", "batch_norm": "coreset", "weight_average": 0.8}
     with seeded(0):
         net = ResNet18((4, 8), (1, 2), stem=3, dropout=0.0)

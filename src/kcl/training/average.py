@@ -82,7 +82,7 @@ def update(
     """Move the averages of the runs that are alive (s × 1), in place. `owners`: whose an entry of `running` is."""
     decay, updates, flat_average, *running_averages = average
     done = updates.to(flat.dtype)
-    weight = torch.where(alive, 1.0 - torch.minimum(decay, (1.0 + done) / (10.0 + done)), 0.0)
+    weight = alive * (1.0 - torch.minimum(decay, (1.0 + done) / (10.0 + done)))
     flat_average.lerp_(flat, weight)
     for own, present, owner in zip(running_averages, running, owners, strict=True):
         if own.is_floating_point():
