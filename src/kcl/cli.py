@@ -31,6 +31,7 @@ from kcl.experiment import Experiment, Folder, RunSpec, choose_device, choose_th
 from kcl.locking import locked
 from kcl.loggers import LOGGERS, Loggers
 from kcl.methods.recipes import METHODS
+from kcl.methods.strong import RECIPES
 from kcl.progress import make_display
 from kcl.report import figures, page, tables
 from kcl.report.running import METRICS
@@ -289,6 +290,7 @@ LISTS = {
     "methods": lambda: {name: f"{method.summary} (keeps: {method.keeps})" for name, method in METHODS.items()},
     "kernels": lambda: dict(KERNELS),
     "backbones": lambda: dict(BACKBONES),
+    "recipes": lambda: dict(RECIPES),
     "settings": run_options.setting_lines,
 }
 

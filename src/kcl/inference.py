@@ -98,6 +98,8 @@ class Answerer:
     ) -> None:
         self.method, self.model, self.seed, self.tasks, self.version = method, model, seed, tasks, version
         self._turns, self._mirrors = views.rotations(method.settings), views.mirrors(method.settings)
+        self._copies = self._turns * self._mirrors
+        self._batch = BATCH // self._copies
         self.by_task = method.settings.batch_norm == "coreset"
         """Whether a query has other features for every task."""
         self._heads: dict[int, tuple[int, Head]] = {}
@@ -127,22 +129,18 @@ class Answerer:
     @torch.inference_mode()
     def features(self, inputs: Float[Tensor, "n ..."], index: int) -> Float[Tensor, "v d"]:
         """What the kernel acts on, for every copy in which queries are shown; for any task, unless `by_task`."""
-        parts = [self._features(part, index).unflatten(0, (self._copies, -1)) for part in inputs.split(BATCH)]
+        parts = [self._features(part, index).unflatten(0, (self._copies, -1)) for part in inputs.split(self._batch)]
         return torch.cat(parts, dim=1).flatten(0, 1)
 
     def _features(self, inputs: Tensor, index: int) -> Tensor:
         moments = self.head(index).moments if self.by_task else None
         return self.method.features(self.model, views.copies(inputs, self._turns, self._mirrors), moments)
 
-    @property
-    def _copies(self) -> int:
-        return self._turns * self._mirrors
-
     @torch.inference_mode()
     def logits(self, inputs: Float[Tensor, "n ..."], index: int) -> Float[Tensor, "n c"]:
         """Scores of a task's classes for inputs as the network sees them: the fast way."""
         head, temperature = self.head(index), self.tasks()[index].temperature
-        parts = [inputs] if len(inputs) <= BATCH else inputs.split(BATCH)
+        parts = [inputs] if len(inputs) <= self._batch else inputs.split(self._batch)
         found = [self._vote(collapsed.scores(head, self._compare(), self._features(part, index))) for part in parts]
         scores = found[0] if len(found) == 1 else torch.cat(found)
         return scores if temperature == 1.0 else scores / temperature
@@ -179,7 +177,7 @@ class Answerer:
         candidates = sorted(self.tasks()) if index is None else [index]
         if not candidates:
             raise KclError("no task was learned yet, so there is nothing to answer from: learn a task first")
-        parts = [self._answer(part, candidates, score, index is None) for part in inputs.split(BATCH)]
+        parts = [self._answer(part, candidates, score, index is None) for part in inputs.split(self._batch)]
         joined = Answers(*(torch.cat(column) for column in zip(*parts, strict=True)))
         return joined._replace(label=joined.label.masked_fill(joined.confidence < abstain_below, -1))
 

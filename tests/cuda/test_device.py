@@ -219,7 +219,7 @@ def test_the_cholesky_kernel_gives_the_same_bits_every_time(size: int) -> None:
         assert torch.equal(cholesky.solve(factor, targets), solved)
 
 
-@cases("size", [(257,), (300,), (500,), (600,)])
+@cases("size", [(257,), (300,), (400,), (500,), (600,), (800,), (1200,)])
 def test_matrices_too_large_for_the_kernel_are_solved_too(size: int) -> None:
     kernel, targets, strength = systems(size, 10)
     found, factor = cholesky.factorise_and_solve(kernel, targets, strength)

@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from kcl import cli
+from kcl.benchmarks.arrays import ArrayStream
 from kcl.benchmarks.catalogue import BENCHMARKS
+from kcl.benchmarks.mnist import PermutedDigits
 from kcl.errors import KclError
+from kcl.learner import KernelContinualLearner
 from kcl.methods.recipes import METHODS, SPLIT, check_backbone, published_settings
 from kcl.methods.strong import recipe_settings, strong_settings
 
@@ -82,3 +86,20 @@ class TestCommandLine:
         given = ["run", "permuted-digits", "--recipe", "strong", "--tasks", "2", "--train-per-task", "300"]
         assert cli.main([*given, "--device", "cpu", "--out", str(out)]) == 0
         assert "permuted-digits" in capsys.readouterr().out
+
+    def test_lists_the_recipes(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.main(["list", "recipes"]) == 0
+        assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["paper", "strong"]
+
+
+class TestLearner:
+    def test_takes_the_recipe_of_its_stream(self) -> None:
+        stream = PermutedDigits(tasks=2)
+        learner = KernelContinualLearner(stream, recipe="strong", weight_average=0.5)
+        assert learner.settings == strong_settings("permuted-digits", "kcl").replace(weight_average=0.5)
+        assert KernelContinualLearner(stream).settings == published_settings("permuted-digits", "kcl")
+
+    def test_refuses_one_for_a_stream_of_the_users_own(self) -> None:
+        stream = ArrayStream([(torch.zeros(40, 3), torch.arange(40) % 2)])
+        with pytest.raises(KclError, match="no recipe 'strong' for a stream of your own"):
+            KernelContinualLearner(stream, recipe="strong")

@@ -249,3 +249,15 @@ class TestLogVarianceBound:
             learner.learn(runs.tasks(0), lambda _: None)
             found.append(learner.scores(runs.tasks(0))[0])
         assert 0.0 < (found[0] - found[1]).abs().max() < 1e-2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_learns_pairs_and_answers_with_classes(make_runs: Any, method: str) -> None:
+    """Easy images: a vote that read another rotation's scores, or another class's, would be no better than chance."""
+    images = {"rotation_labels": True, "test_views": "flip"}
+    runs = make_runs(method, "resnet", samples=40, split=True, epochs=20, dropout=0.0, lr=0.05, momentum=0.8, **images)
+    learner = runs[[0]].separate()
+    for index in range(runs.lessons):
+        learner.learn(runs[[0]].lesson(index), lambda _: None)
+    assert learner.scores(runs[[0]].tasks(1))[0].shape[1] == 2
+    assert learner.accuracy(runs[[0]].tasks(1))[0] > 75.0

@@ -16,6 +16,7 @@ from kcl.benchmarks.task import Examples, Task, View
 from kcl.errors import KclError
 from kcl.methods.episodic import recall
 from kcl.methods.method import Memory, Method, Plan, Recalled
+from kcl.methods.views import copies_at_test
 from kcl.nets.backbone import Backbone
 from kcl.nets.flat import Layout
 from kcl.randomness import check_seed, derive, numpy_generator
@@ -198,7 +199,7 @@ class Run:
     def logits(self, stored: Shaped[Tensor, "n ..."], task: Task | int) -> Float[Tensor, "n c"]:
         """Scores of a learned task's classes for inputs as the stream stores them."""
         classifier, view = self._classifier(task), self._kept(task).view
-        parts = stored.to(self.device).split(EVALUATION_BATCH)
+        parts = stored.to(self.device).split(self._evaluation_batch)
         return torch.cat([self.method.answer(self.answering, classifier, view(part)) for part in parts])
 
     @property
@@ -226,10 +227,16 @@ class Run:
             raise KclError(f"task {task.index} has no test samples")
         classifier, test, view = self._classifier(task), self._here(task.test), task.view.to(self.device)
         correct = torch.zeros((), dtype=torch.int64, device=self.device)
-        for rows, labels in zip(test.rows.split(EVALUATION_BATCH), test.labels.split(EVALUATION_BATCH), strict=True):
+        size = self._evaluation_batch
+        for rows, labels in zip(test.rows.split(size), test.labels.split(size), strict=True):
             scores = self.method.answer(self.answering, classifier, view(test.inputs[rows]))
             correct += (answers(scores) == labels).sum()
         return 100.0 * correct.item() / len(test)
+
+    @property
+    def _evaluation_batch(self) -> int:
+        """How many queries at once: fewer where each is shown several times."""
+        return EVALUATION_BATCH // copies_at_test(self.method.settings)
 
     @torch.no_grad()
     def _classifier(self, task: Task | int) -> Any:
