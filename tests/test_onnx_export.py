@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import kcl
+from kcl.nets.resnet import ResNet18
 from kcl.settings import KERNELS
 
 onnx = pytest.importorskip("onnx")
@@ -88,3 +89,14 @@ def test_without_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     model.learn(*_clusters(0, ["cat", "dog"]))
     with pytest.raises(kcl.KclError, match="pip install"):
         kcl.export_onnx(model, tmp_path / "model.onnx")
+
+
+def test_with_every_ingredient_of_the_strong_recipe(tmp_path: Path, seeded: Any) -> None:
+    """Copies vote within the file, BatchNorm uses the task's own statistics, weights are averaged."""
+    strong = {"rotation_labels": True, "test_views": "flip", "batch_norm": "coreset", "weight_average": 0.8}
+    with seeded(0):
+        net = ResNet18((4, 8), (1, 2), stem=3, dropout=0.0)
+    model = kcl.ContinualModel(backbone=net, kernel="vrf", lr=0.01, **strong, **(SMALL | {"dropout": 0.0}))
+    model.learn(*_clusters(0, ["cat", "dog"], (3, 6, 6)), task="animals")
+    model.learn(*_clusters(1, ["red", "dog", "blue"], (3, 6, 6)), task="mixed")
+    _check(model, _clusters(2, ["a", "b"], (3, 6, 6))[0], tmp_path / "model.onnx")

@@ -15,7 +15,7 @@ from kcl.errors import KclError
 from kcl.settings import KERNELS, Settings, describe_range, nearest, parse_setting
 
 FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
-NUMBERS = {name: field for name, field in FIELDS.items() if not isinstance(field.default, str)}
+NUMBERS = {name: field for name, field in FIELDS.items() if not isinstance(field.default, str | bool)}
 WORDS = {name: field for name, field in FIELDS.items() if isinstance(field.default, str)}
 
 

@@ -35,6 +35,7 @@ from kcl.execution import Done, Execution, Stopped
 from kcl.locking import locked
 from kcl.loggers import LOGGERS
 from kcl.methods.recipes import METHODS
+from kcl.methods.strong import RECIPES
 from kcl.progress import make_display
 from kcl.report import figures, page, tables
 from kcl.report.running import METRICS
@@ -102,7 +103,11 @@ def _parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", help="learn a benchmark's tasks and keep the results")
     run_options.add_options(run)
-    run.add_argument("--out", type=Path, help="output folder (default: runs/BENCHMARK-METHOD)")
+    run.add_argument(
+        "--out",
+        type=Path,
+        help="output folder (default: runs/BENCHMARK-METHOD[-RECIPE])",
+    )
     run.add_argument("--save-samples", action="store_true",
                      help="keep images of tasks, coresets and mistakes for the page (needs Pillow)")  # fmt: skip
     run.add_argument("--live", action="store_true", help="serve the page to this machine while the runs go on")
@@ -325,6 +330,7 @@ LISTS = {
     "methods": lambda: {name: f"{method.summary} (keeps: {method.keeps})" for name, method in METHODS.items()},
     "kernels": lambda: dict(KERNELS),
     "backbones": lambda: dict(BACKBONES),
+    "recipes": lambda: dict(RECIPES),
     "settings": run_options.setting_lines,
 }
 

@@ -104,7 +104,7 @@ class ContinualModel:
 
     def adopt(self, run: Run, input_shape: Sequence[int], dtype: torch.dtype, view: View) -> None:
         """Take a run of kernel continual learning as this model's own."""
-        method, model = run.method, run.model
+        method, model = run.method, run.answering
         if not isinstance(method, KernelContinualLearning) or not isinstance(model, KernelModel):
             raise KclError(f"a model answers with kernel continual learning, not with {method.name}")
         self.input_shape, self.dtype, self.view, self._begun = tuple(input_shape), dtype, view, run
@@ -286,6 +286,7 @@ class ContinualModel:
         tasks, history, begun = dict(self.tasks), list(self.history), self._begun
         about = self.input_shape, self.dtype, self.view
         state = None if begun is None else {k: v.clone() for k, v in begun.model.state_dict().items()}
+        average = None if begun is None or begun.average is None else copy.deepcopy(begun.average.state_dict())
         kept, carried = (None, None) if begun is None else (dict(begun.kept), begun.carried)
 
         def back() -> None:
@@ -294,6 +295,8 @@ class ContinualModel:
             if begun is not None and state is not None and kept is not None:
                 begun.model.load_state_dict(state)
                 begun.kept, begun.carried, begun.diverged = kept, carried, False
+                if begun.average is not None and average is not None:
+                    begun.average.restore(average)
                 begun.renew()
 
         return back

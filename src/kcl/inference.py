@@ -11,7 +11,7 @@ from torch import Tensor
 from kcl.benchmarks.task import View
 from kcl.errors import KclError
 from kcl.functional.kernels import Kernel
-from kcl.methods import collapsed
+from kcl.methods import collapsed, views
 from kcl.methods.collapsed import Head
 from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.methods.method import Memory
@@ -21,6 +21,8 @@ from kcl.training.noise import RunNoise
 from kcl.training.run import seen
 
 BATCH = 2048
+NUMBERS = 2**22
+"""Numbers of the inputs whose features are found at once, at most."""
 
 
 class Evidence(NamedTuple):
@@ -97,6 +99,11 @@ class Answerer:
         version: Callable[[], int],
     ) -> None:
         self.method, self.model, self.seed, self.tasks, self.version = method, model, seed, tasks, version
+        self._turns, self._mirrors = views.rotations(method.settings), views.mirrors(method.settings)
+        self._copies = self._turns * self._mirrors
+        self._batch = BATCH // self._copies
+        self.by_task = method.settings.batch_norm == "coreset"
+        """Whether a query has other features for every task."""
         self._heads: dict[int, tuple[int, Head]] = {}
         self._kernel: Kernel | None = None
 
@@ -122,24 +129,34 @@ class Answerer:
         self._heads = {index: (self.version(), head) for index, head in heads.items()}
 
     @torch.inference_mode()
+    def features(self, inputs: Float[Tensor, "n ..."], index: int) -> Float[Tensor, "v d"]:
+        """What the kernel acts on, for every copy in which queries are shown; for any task, unless `by_task`."""
+        batch = max(1, min(self._batch, NUMBERS // (self._copies * inputs[0].numel()))) if len(inputs) else 1
+        parts = [self._features(part, index).unflatten(0, (self._copies, -1)) for part in inputs.split(batch)]
+        return torch.cat(parts, dim=1).flatten(0, 1)
+
+    def _features(self, inputs: Tensor, index: int) -> Tensor:
+        moments = self.head(index).moments if self.by_task else None
+        return self.method.features(self.model, views.copies(inputs, self._turns, self._mirrors), moments)
+
+    @torch.inference_mode()
     def logits(self, inputs: Float[Tensor, "n ..."], index: int) -> Float[Tensor, "n c"]:
         """Scores of a task's classes for inputs as the network sees them: the fast way."""
         head, temperature = self.head(index), self.tasks()[index].temperature
-        if len(inputs) <= BATCH:
-            scores = collapsed.scores(head, self._compare(), self.method.features(self.model, inputs))
-        else:
-            scores = torch.cat(
-                [
-                    collapsed.scores(head, self._compare(), self.method.features(self.model, part))
-                    for part in inputs.split(BATCH)
-                ]
-            )
+        parts = [inputs] if len(inputs) <= self._batch else inputs.split(self._batch)
+        found = [self._vote(collapsed.scores(head, self._compare(), self._features(part, index))) for part in parts]
+        scores = found[0] if len(found) == 1 else torch.cat(found)
         return scores if temperature == 1.0 else scores / temperature
 
+    def _vote(self, scores: Tensor) -> Tensor:
+        return views.vote(scores, self._turns, self._mirrors)
+
     @torch.inference_mode()
-    def evidence(self, features: Float[Tensor, "n d"], index: int) -> Evidence:
+    def evidence(self, features: Float[Tensor, "v d"], index: int) -> Evidence:
+        """From `features` of queries for that task; copies vote, and their variances are averaged."""
         head = self.head(index)
         scores, variance = collapsed.scores_and_variance(head, self._compare(), features)
+        scores, variance = self._vote(scores), views.mean_over_copies(variance, self._copies)
         mean, deviation = head.usual.mean(0)
         logits, responses = scores / self.tasks()[index].temperature, (scores - head.shift) / head.scale
         return Evidence(logits, responses, variance, (variance - mean) / deviation.clamp_min(1e-6))
@@ -163,15 +180,16 @@ class Answerer:
         candidates = sorted(self.tasks()) if index is None else [index]
         if not candidates:
             raise KclError("no task was learned yet, so there is nothing to answer from: learn a task first")
-        parts = [self._answer(part, candidates, score, index is None) for part in inputs.split(BATCH)]
+        parts = [self._answer(part, candidates, score, index is None) for part in inputs.split(self._batch)]
         joined = Answers(*(torch.cat(column) for column in zip(*parts, strict=True)))
         return joined._replace(label=joined.label.masked_fill(joined.confidence < abstain_below, -1))
 
     def _answer(self, inputs: Tensor, candidates: Sequence[int], score: str, inferred: bool) -> Answers:
-        features = self.method.features(self.model, inputs)
+        features = self._features(inputs, candidates[0])
         best = Answers(*([torch.empty(0)] * 5))
         first = second = inputs.new_full((len(inputs),), -torch.inf, dtype=features.dtype)
         for place, index in enumerate(candidates):
+            features = self._features(inputs, index) if self.by_task and place else features
             evidence = self.evidence(features, index)
             confidence, label = evidence.logits.softmax(-1).max(-1)
             fit = TASK_SCORES[score](evidence)

@@ -13,7 +13,8 @@ from kcl.benchmarks.task import Stream, Task, View
 from kcl.continual import ContinualModel, LearnedTask, Prediction
 from kcl.errors import KclError
 from kcl.methods.kcl import KernelContinualLearning
-from kcl.methods.recipes import published_backbone, published_settings
+from kcl.methods.recipes import published_backbone
+from kcl.methods.strong import recipe_settings
 from kcl.nets.backbone import Backbone, ModuleBackbone
 from kcl.settings import Settings
 from kcl.training.run import OnStep, Run, answers
@@ -24,7 +25,7 @@ class KernelContinualLearner:
 
     `stream` is a benchmark or an `ArrayStream` of your own arrays. `backbone` may be any module that gives one row
     of features per input, which is copied, or the name of one (`kcl list backbones`). Every further keyword is a
-    setting (`kcl list settings`); the defaults are the ones published for the stream.
+    setting (`kcl list settings`); the defaults are the ones published for the stream, or those of another `recipe`.
     """
 
     def __init__(
@@ -34,9 +35,12 @@ class KernelContinualLearner:
         seed: int = 0,
         backbone: nn.Module | str | None = None,
         device: str | torch.device = "cpu",
+        recipe: str = "paper",
         **settings: Any,
     ) -> None:
-        published = published_settings(stream.recipe, "kcl") if stream.recipe else Settings()
+        if stream.recipe is None and recipe != "paper":
+            raise KclError(f"there is no recipe {recipe!r} for a stream of your own; give its settings one by one")
+        published = recipe_settings(recipe, stream.recipe, "kcl") if stream.recipe else Settings()
         if isinstance(backbone, str):
             published, backbone = published.replace(backbone=backbone), None
         self.stream, self._given = stream, backbone

@@ -31,7 +31,7 @@ class LessonLearning(KernelContinualLearning):
     def begin_task(self, model: KernelModel, task: Task, rng: np.random.Generator) -> Learnable:
         if not isinstance(task, Lesson):
             return super().begin_task(model, task, rng)
-        model.head.restart()
+        model.head.restart(self.settings.warm_start)
         return Learnable(np.array(task.learned), self.keep(task, np.array(task.coreset)))
 
 

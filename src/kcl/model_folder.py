@@ -1,7 +1,8 @@
 """A model on disk: one folder, `model.json` and `tensors.safetensors`, whole or not there.
 
 `model.json` holds every setting, so that a model does not depend on the defaults of the program that reads it, the
-tasks with their classes, what was learned when, and the SHA-256 of the tensors: the weights (`model.…`), of every task
+tasks with their classes, what was learned when, and the SHA-256 of the tensors: the weights (`model.…`), their average
+(`average.…`) where there is one, of every task
 what is kept (`task.LESSON.kept.…`) and its collapsed head (`task.LESSON.head.…`). Nothing is pickled. A module of the
 user's own is not code that a file could hold: its weights are saved, and it is given again when they are loaded.
 """
@@ -92,6 +93,8 @@ def load_model(
         tensors = _read(folder / TENSORS, about["sha256"], expected)
         model.begin(shape, _TYPES[about["dtype"]], view)
         model.run.model.load_state_dict(_part(tensors, "model."))
+        if model.run.average is not None:
+            model.run.average.restore(_part(tensors, "average."))
         for task in tasks.values():
             kept = {name: tensor.to(device) for name, tensor in _part(tensors, f"task.{task.lesson}.kept.").items()}
             classes = tuple(range(len(task.labels)))
@@ -224,6 +227,8 @@ def _check(about: dict[str, Any]) -> None:
 
 def _tensors(model: ContinualModel) -> dict[str, Tensor]:
     found = {f"model.{name}": tensor for name, tensor in model.run.model.state_dict().items()}
+    if model.run.average is not None:
+        found |= {f"average.{name}": tensor for name, tensor in model.run.average.state_dict().items()}
     for task in model.tasks.values():
         kept = model.run.kept[task.lesson].memory
         found |= {f"task.{task.lesson}.kept.{name}": tensor for name, tensor in kept.items()}

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from kcl.continual import ContinualModel
 from kcl.errors import KclError
+from kcl.methods import views
 from kcl.results import write_whole
 from kcl.shapes import Float, Int, Shaped
 
@@ -43,24 +44,27 @@ class AllHeads(nn.Module):
     frequencies: Tensor
     phases: Tensor
     anchors: Tensor
+    moments: Tensor
 
     def __init__(self, model: ContinualModel) -> None:
         super().__init__()
         self.network = copy.deepcopy(model.answerer.model).cpu()
         self.method, self.view = model.answerer.method, model.view
+        self.turns, self.mirrors = views.rotations(model.settings), views.mirrors(model.settings)
         heads = [model.answerer.head(task.lesson) for task in model.tasks.values()]
         labels = list(model.labels)
         rows, draws = max(head.weights.shape[1] for head in heads), len(heads[0].weights)
-        weights = torch.zeros(len(heads), draws, rows, len(labels))
+        weights = torch.zeros(len(heads), draws, rows, self.turns * len(labels))
         has = torch.zeros(len(heads), len(labels), dtype=torch.bool)
         for number, (task, head) in enumerate(zip(model.tasks.values(), heads, strict=True)):
             places = [labels.index(label) for label in task.labels]
-            weights[number, :, : head.weights.shape[1], places] = head.weights.cpu()
+            columns = views.pairs(torch.tensor(places), self.turns)
+            weights[number, :, : head.weights.shape[1], columns] = head.weights.cpu()
             has[number, places] = True
         shift = torch.stack([head.shift.cpu() for head in heads])[:, None]
         temperatures = torch.tensor([task.temperature for task in model.tasks.values()])
         self.register_buffer("weights", weights)
-        self.register_buffer("shift", torch.where(has, shift, _ABSENT))
+        self.register_buffer("shift", torch.where(has.repeat_interleave(self.turns, dim=1), shift, _ABSENT))
         self.register_buffer("temperature", temperatures)
         self.register_buffer("present", has)
         self.fourier, self.explicit = heads[0].frequencies is not None, heads[0].anchors is None
@@ -72,9 +76,14 @@ class AllHeads(nn.Module):
                 nn.functional.pad(anchors := _there(head.anchors), (0, 0, 0, rows - len(anchors))) for head in heads
             ]
             self.register_buffer("anchors", torch.stack(padded))
+        self.by_task = heads[0].moments is not None
+        if self.by_task:
+            self.register_buffer("moments", torch.stack([_there(head.moments) for head in heads]))
 
     def forward(self, x: Shaped[Tensor, "n ..."], task: Int[Tensor, " 1"]) -> Float[Tensor, "n c"]:
-        features = self.method.features(self.network, self.view.scale(x))
+        shown = views.copies(self.view.scale(x), self.turns, self.mirrors)
+        moments = self.moments.index_select(0, task)[0] if self.by_task else None
+        features = self.method.features(self.network, shown, moments)
         weights, shift = self.weights.index_select(0, task)[0], self.shift.index_select(0, task)
         logits = []
         for draw in range(len(weights)):
@@ -87,6 +96,7 @@ class AllHeads(nn.Module):
         mixed = logits[0]
         if len(logits) > 1:
             mixed = torch.logsumexp(torch.stack(logits).log_softmax(-1), dim=0) - math.log(len(logits))
+        mixed = views.vote(mixed, self.turns, self.mirrors)
         calibrated = mixed / self.temperature.index_select(0, task)
         return torch.where(self.present.index_select(0, task), calibrated, -torch.inf)
 

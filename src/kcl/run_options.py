@@ -12,7 +12,8 @@ from kcl.benchmarks.split import CLASS_ORDERS
 from kcl.benchmarks.ways import DEFAULT_WAYS, parse_ways, show_ways
 from kcl.data.folders import DEFAULT_SIDE
 from kcl.errors import KclError
-from kcl.methods.recipes import find_method, published_settings
+from kcl.methods.recipes import find_method
+from kcl.methods.strong import RECIPES, recipe_settings
 from kcl.randomness import LARGEST_SEED
 from kcl.run_spec import CHOICES, RunSpec
 from kcl.settings import Settings, describe_range, parse_setting
@@ -24,6 +25,8 @@ def add_options(run: argparse.ArgumentParser) -> None:
     """The options that decide what is computed."""
     run.add_argument("benchmark", help="one of: " + ", ".join(BENCHMARKS))
     run.add_argument("--method", default="kcl", help="default: kcl; see `kcl list methods`")
+    run.add_argument("--recipe", default="paper", choices=tuple(RECIPES),
+                     help="settings to begin with: the paper's (default), or those of docs/strong.md")  # fmt: skip
     run.add_argument("--kernel", help="kernel of KCL (default: vrf); see `kcl list kernels`")
     run.add_argument("--memory-per-class", metavar="N",
                      help="samples kept per class and task, the same for every method that keeps samples")  # fmt: skip
@@ -87,7 +90,8 @@ def whole_numbers(text: str, option: str) -> list[int]:
 
 
 def default_out(options: argparse.Namespace) -> Path:
-    return options.out or Path("runs") / f"{options.benchmark}-{options.method}"
+    recipe = "" if options.recipe == "paper" else f"-{options.recipe}"
+    return options.out or Path("runs") / f"{options.benchmark}-{options.method}{recipe}"
 
 
 def setting_lines() -> dict[str, str]:
@@ -112,7 +116,7 @@ def shown(asked: list[RunSpec]) -> dict[str, str]:
 
 
 def _grid(options: argparse.Namespace) -> list[Settings]:
-    """The published settings with the user's changes; comma-separated values are tried in every combination."""
+    """The recipe's settings with the user's changes; comma-separated values are tried in every combination."""
     assignments = list(options.assignments)
     if options.kernel is not None:
         if options.method != "kcl":
@@ -135,5 +139,5 @@ def _grid(options: argparse.Namespace) -> list[Settings]:
         choices[name] = [parse_setting(name, value) for value in text.split(",")]
         if len(set(choices[name])) != len(choices[name]):
             raise KclError(f"--set {assignment!r}: a value is given twice")
-    base = published_settings(options.benchmark, options.method)
+    base = recipe_settings(options.recipe, options.benchmark, options.method)
     return [base.replace(**dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())]

@@ -38,6 +38,22 @@ FISHERS = {
     "running": "running average of squared batch gradients, rescaled to [0, 1], behind the published numbers",
     "classic": "each task's own Fisher at its end, the penalties of all tasks added up",
 }
+OPTIMIZERS = {
+    "sgd": "SGD with momentum",
+    "muon": "Muon for the backbone's matrices (convolutions, linear layers), SGD with momentum for all else",
+}
+BATCH_NORMS = {
+    "running": "running averages of the training",
+    "coreset": "each task's own, of its coreset at the present weights",
+}
+TEST_VIEWS = {
+    "plain": "a sample as it is",
+    "flip": "coreset and query also mirrored, left and right exchanged",
+}
+AUGMENTATIONS = {
+    "none": "samples as they are",
+    "flip": "each sample of batch and coreset mirrored with probability one half, anew in every update",
+}
 
 
 def _setting(
@@ -84,6 +100,24 @@ class Settings:
     )
     lr_floor: float = _setting(5e-5, "the learning rate never falls below this", 0.0, stackable=True)
     momentum: float = _setting(0.8, "momentum of SGD, begun anew at each task", 0.0, below=1.0, stackable=True)
+    optimizer: str = _setting("sgd", "what follows the gradient", choices=OPTIMIZERS)
+    muon_lr: float = _setting(0.005, "learning rate of Muon at the first task", above=0.0, stackable=True)
+    muon_lr_decay: float = _setting(
+        0.9, "factor per task: task t (from 0) uses muon_lr · decay^t", above=0.0, high=1.0, stackable=True
+    )
+    updates_per_batch: int = _setting(1, "updates in a row on each batch, each with noise of its own", 1, 1000)
+    augmentation: str = _setting("none", "how samples are varied while training", choices=AUGMENTATIONS)
+    rotation_labels: bool = _setting(False, "images in four rotations, classes become (class, rotation) pairs")
+    weight_average: float = _setting(
+        0.0, "weight of the past in an average of the weights that is used at test; 0: none", 0.0, below=1.0,
+        stackable=True,
+    )  # fmt: skip
+    batch_norm: str = _setting("running", "whose statistics BatchNorm uses at test", choices=BATCH_NORMS)
+    test_views: str = _setting("plain", "how a sample is shown at test", choices=TEST_VIEWS)
+    warm_start: bool = _setting(False, "λ and scale of a task begin where those of the task before ended")
+    log_variance_bound: float = _setting(
+        0.0, "log-variances of ω are held within ± this, smoothly; 0: they are free", 0.0, 80.0
+    )
     memory_per_class: int = _setting(1, "samples A-GEM and ER-Reservoir keep per class and task", 1, 100_000)
     recalled_per_step: int = _setting(10, "samples A-GEM and ER-Reservoir recall in a step", 1, 1_000_000)
     ewc_fisher: str = _setting("running", "how EWC finds which weights matter", choices=FISHERS)
@@ -105,7 +139,7 @@ class Settings:
     def stacking_key(self) -> tuple[Any, ...]:
         """The same for settings whose runs can be trained together: they differ in stackable numbers only."""
         fixed = [getattr(self, field.name) for field in dataclasses.fields(self) if not field.metadata["stackable"]]
-        return (*fixed, self.dropout > 0.0)
+        return (*fixed, self.dropout > 0.0, self.weight_average > 0.0)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -113,8 +147,11 @@ class Settings:
 
 def nearest(name: str, known: list[str]) -> str:
     """'; did you mean …?' or the whole list, to end an error message with."""
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or [k for k in known if name and name in k][:3]
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.55) or [k for k in known if name and name in k][:3]
     return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
+
+
+_TRUTHS = {"true": True, "false": False}
 
 
 def parse_setting(name: str, text: str) -> Any:
@@ -122,8 +159,8 @@ def parse_setting(name: str, text: str) -> Any:
     field = _field(name)
     kind: type = type(field.default)
     try:
-        value = kind(text)
-    except ValueError:
+        value = _TRUTHS[text.lower()] if kind is bool else kind(text)
+    except (ValueError, KeyError):
         raise KclError(f"setting {name}: {text!r} is not {_kind(kind)}; expected {describe_range(name)}") from None
     _check(field, value)
     return value
@@ -133,6 +170,8 @@ def describe_range(name: str) -> str:
     """What a setting accepts, in words."""
     field = _field(name)
     limits = field.metadata
+    if type(field.default) is bool:
+        return _kind(bool)
     if limits["choices"]:
         return "one of " + ", ".join(limits["choices"])
     words = [_kind(type(field.default))]
@@ -144,7 +183,7 @@ def describe_range(name: str) -> str:
 
 
 def _kind(kind: type) -> str:
-    return {int: "a whole number", float: "a number", str: "a word"}[kind]
+    return {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}[kind]
 
 
 def _field(name: str) -> dataclasses.Field[Any]:
@@ -155,10 +194,13 @@ def _field(name: str) -> dataclasses.Field[Any]:
 
 
 def _check(field: dataclasses.Field[Any], value: Any) -> None:
-    kind, limits = type(field.default), field.metadata
+    kind: type = type(field.default)
+    limits = field.metadata
     right_type = isinstance(value, kind) or (kind is float and isinstance(value, int))
-    if not right_type or isinstance(value, bool):
+    if not right_type or isinstance(value, bool) != (kind is bool):
         raise KclError(f"setting {field.name}: {value!r} is not {_kind(kind)}; expected {describe_range(field.name)}")
+    if kind is bool:
+        return
     if kind is str:
         fine = value in limits["choices"]
         if not fine:

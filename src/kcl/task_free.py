@@ -20,7 +20,7 @@ from kcl.benchmarks.catalogue import find_benchmark
 from kcl.benchmarks.task import Examples, Stream, Task
 from kcl.calibration import expected_calibration_error, fit_temperature
 from kcl.errors import KclError
-from kcl.inference import BATCH, TASK_SCORES, Answerer, Known
+from kcl.inference import TASK_SCORES, Answerer, Known
 from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.methods.recipes import published_backbone
 from kcl.randomness import numpy_generator
@@ -31,10 +31,6 @@ from kcl.training.stacked import LONG, StackedRuns
 from kcl.training.state import CannotStack
 
 COVERAGES = (0.5, 0.8, 0.9, 1.0)
-
-
-NUMBERS = 2**22
-"""Numbers of the inputs that are passed through the backbone at once, at most."""
 
 
 class Engine(NamedTuple):
@@ -102,8 +98,7 @@ def _group(
             if learner.diverged[run]:
                 raise KclError(f"seed {group[run].seed}: the loss stopped being finite in task {index}; try a lower lr")
             answerer = _answerer(learner, run, {})
-            features = _features(answerer, own.task, own.examples, device)
-            logits = answerer.evidence(features, index).logits
+            logits = answerer.evidence(answerer.features(_inputs(own.task, own.examples, device), index), index).logits
             temperatures[run][index] = fit_temperature(logits, own.examples.labels.to(device))
         say(f"{group[0].benchmark}: learned task {index + 1} of {len(streams[0])}")
     for run, (spec, stream) in enumerate(zip(group, streams, strict=True)):
@@ -143,7 +138,7 @@ def hold_out(task: Task, seed: int, count: int) -> HeldOut:
 def _answerer(learner: Learner, run: int, temperatures: dict[int, float]) -> Answerer:
     """Answers from one of the runs, as its weights are now."""
     if isinstance(learner, StackedRuns):
-        method, model, seed = learner.methods[run], learner.models[run], learner.seeds[run]
+        method, model, seed = learner.methods[run], learner.answering(run), learner.seeds[run]
         kept = {
             index: ({name: tensor[run] for name, tensor in memory.items()}, view)
             for index, (memory, view) in learner.kept.items()
@@ -151,7 +146,7 @@ def _answerer(learner: Learner, run: int, temperatures: dict[int, float]) -> Ans
     else:
         assert isinstance(learner, SeparateRuns)  # noqa: S101 - the two kinds `_learner` makes
         own = learner.runs[run]
-        method, model, seed = own.method, own.model, own.seed
+        method, model, seed = own.method, own.answering, own.seed
         kept = {index: (entry.memory, entry.view) for index, entry in own.kept.items()}
     assert isinstance(method, KernelContinualLearning)  # noqa: S101 - checked in `measure`
     assert isinstance(model, KernelModel)  # noqa: S101 - what that method builds
@@ -159,12 +154,9 @@ def _answerer(learner: Learner, run: int, temperatures: dict[int, float]) -> Ans
     return Answerer(method, model, seed, lambda: known, lambda: 0)
 
 
-@torch.no_grad()
-def _features(answerer: Answerer, task: Task, examples: Examples, device: str) -> Tensor:
-    view = task.view.to(torch.device(device))
-    batch = max(1, min(BATCH, NUMBERS // examples.inputs[0].numel()))
-    parts = (view(examples.inputs[rows].to(device)) for rows in examples.rows.split(batch))
-    return torch.cat([answerer.method.features(answerer.model, part) for part in parts])
+def _inputs(task: Task, examples: Examples, device: str) -> Tensor:
+    """Samples as the network sees them."""
+    return task.view.to(torch.device(device))(examples.inputs[examples.rows].to(device))
 
 
 @torch.no_grad()
@@ -175,9 +167,13 @@ def evaluate(answerer: Answerer, stream: Stream, device: str, test_per_task: int
     places = [torch.tensor(task.classes, device=device) for task in stream]
     for task in stream:
         test = Examples(task.test.inputs, task.test.rows[:test_per_task], task.test.labels[:test_per_task])
-        features, labels = _features(answerer, task, test, device), test.labels.to(device)
+        inputs, labels = _inputs(task, test, device), test.labels.to(device)
+        features = answerer.features(inputs, task.index)
         truth, total = places[task.index][labels], total + len(test)
-        evidence = [answerer.evidence(features, index) for index in range(len(stream))]
+        evidence = [
+            answerer.evidence(answerer.features(inputs, index) if answerer.by_task else features, index)
+            for index in range(len(stream))
+        ]
         predicted = torch.stack([own[e.logits.argmax(-1)] for own, e in zip(places, evidence, strict=True)])
         for score, judge in TASK_SCORES.items():
             chosen = torch.stack([judge(own) for own in evidence]).argmax(0)

@@ -39,8 +39,9 @@ from kcl.cuda.precision import gram, products
 from kcl.data.dataset import Dataset
 from kcl.experiment import Experiment
 from kcl.folder import Folder
-from kcl.functional import ridge
-from kcl.methods.recipes import METHODS
+from kcl.functional import muon, ridge
+from kcl.methods.recipes import METHODS, published_backbone
+from kcl.methods.strong import strong_settings
 from kcl.nets.backbone import Backbone
 from kcl.nets.head import HeadState
 from kcl.nets.mlp import MLP
@@ -49,7 +50,9 @@ from kcl.randomness import numpy_generator
 from kcl.run_spec import RunSpec
 from kcl.settings import KERNELS, Settings
 from kcl.training import graph
+from kcl.training.average import WeightAverage
 from kcl.training.keeper import Every, Keeper
+from kcl.training.muon import optimizer_of
 from kcl.training.noise import PhiloxSource, Replay, Request
 from kcl.training.run import Run, batch_order, build_model, learning_rate, seen
 from kcl.training.runner import run_streams
@@ -218,7 +221,7 @@ def test_the_cholesky_kernel_gives_the_same_bits_every_time(size: int) -> None:
         assert torch.equal(cholesky.solve(factor, targets), solved)
 
 
-@cases("size", [(257,), (300,), (500,), (600,)])
+@cases("size", [(257,), (300,), (400,), (500,), (600,), (800,), (1200,)])
 def test_matrices_too_large_for_the_kernel_are_solved_too(size: int) -> None:
     kernel, targets, strength = systems(size, 10)
     found, factor = cholesky.factorise_and_solve(kernel, targets, strength)
@@ -752,6 +755,171 @@ def test_runs_that_were_stopped_go_on_where_they_were(method: str, net: str) -> 
     if net == "mlp":
         for one, two in zip(found, expected, strict=True):
             assert abs((one.matrix.average_accuracy or 0.0) - (two.matrix.average_accuracy or 0.0)) < 3.0
+
+
+# The strong recipe
+
+STRONG: dict[str, Any] = {
+    "rotation_labels": True, "augmentation": "flip", "test_views": "flip", "optimizer": "muon", "muon_lr": 0.02,
+    "weight_average": 0.8,
+}  # fmt: skip
+OWN: dict[str, Any] = {"batch_norm": "coreset", "warm_start": True, "log_variance_bound": 4.0}
+
+
+def strong(method: str, samples: int = 28, **settings: Any) -> Made:
+    """Runs with every ingredient that goes with the method; their rates differ."""
+    made = Made(method, "resnet", samples, **(STRONG | (OWN if method == "kcl" else {}) | settings))
+    made.settings = [own.replace(muon_lr=0.02 / (1 + run)) for run, own in enumerate(made.settings)]
+    made.methods = [METHODS[method](own, 3, 9) for own in made.settings]
+    return made
+
+
+def assert_near_in_norm(one: dict[str, Tensor], two: dict[str, Tensor], begun: dict[str, Tensor], share: float) -> None:
+    """Apart by no more than a share of the way from where both began, over all parameters and over all statistics:
+    Muon makes much of the directions in which a gradient is little more than rounding.
+    """
+    for running in (False, True):
+        names = [name for name in one if one[name].is_floating_point() and ("running" in name) == running]
+        flat = [torch.cat([own[name].flatten().double() for name in names]) for own in (one, two, begun)]
+        assert (flat[1] - flat[2]).norm() > 1e-3
+        assert (flat[0] - flat[1]).norm() <= share * (flat[1] - flat[2]).norm()
+
+
+def averages(learner: StackedRuns) -> list[dict[str, Tensor]]:
+    found = [learner.answering(run) for run in range(learner.count)]
+    return [
+        {name: tensor.detach().cpu() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+        for model in found
+    ]
+
+
+@cases("shape", [((20, 27),), ((160, 80),), ((160, 1440),), ((512, 4608),)])
+def test_muon_orthogonalises_as_in_double_precision(shape: tuple[int, int]) -> None:
+    """Many matrices at once, in float32 closely and in TF32 as well as bfloat16 would."""
+    matrices = draws()(2, *shape)
+    expected = muon.update(matrices)
+    for precision, tolerance in (("float32", 1e-4), ("tf32", 2e-2)):
+        with products(precision):
+            found = muon.update(matrices.float().to(DEVICE)).cpu().double()
+        assert (found - expected).norm() <= tolerance * expected.norm()
+
+
+@cases("kernel", [("linear",), ("vrf",), ("rbf",)])
+def test_the_first_strong_step_equals_the_cpu(kernel: str) -> None:
+    """The noise the step drew, replayed on the CPU in double precision: loss, weights, statistics and averages."""
+    made = strong("kcl", 22, kernel=kernel, feature_norm="l2")
+    learner = made.learned(1)
+    trainer, found, averaged = learner._trainer, states(learner), averages(learner)
+    assert trainer.plan == [10]
+    for run, (method, task, seed) in enumerate(zip(made.methods, made.tasks(0), made.seeds, strict=True)):
+        model = build_model(method, made.backbones[run], seed)
+        begun = {name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+        positions, memory = method.begin_task(model, task, numpy_generator(seed, "coreset", 0))
+        order = torch.from_numpy(batch_order(seed, 0, 0, positions))
+        model.double()
+        average = WeightAverage(model, method.settings.weight_average)
+        working = {name: tensor.double() for name, tensor in seen(memory, task.view).items()}
+        inputs = task.view(task.train.inputs[task.train.rows[order]]).double()
+        replay = Replay([plain(tensor[run]).cpu().double() for tensor in trainer.sources[10].drawn])
+        loss = method.observe(model, working, inputs, task.train.labels[order], None, replay)[0]
+        assert abs(trainer.losses[0, run].item() - loss.item()) < 1e-4 * max(1.0, abs(loss.item()))
+        loss.backward()
+        rate = learning_rate(method.settings, 0)
+        optimizer_of(model, model.parameters(), method.settings, rate, 0).step()
+        average.update(model)
+        for own, expected in ((found[run], model), (averaged[run], average.model)):
+            named = (*expected.named_parameters(), *expected.named_buffers())
+            assert_near_in_norm(own, {name: tensor.detach() for name, tensor in named}, begun, 1e-2)
+
+
+@cases("method", [(method,) for method in METHODS])
+def test_strong_graphs_replayed_equal_steps_taken(method: str) -> None:
+    """Two updates on every batch, the last batch smaller, two tasks: weights, averages, cursors and counts."""
+    made = strong(method, updates_per_batch=2)
+    replayed = made.learned()
+    with swapped(Trainer, "_run_step", lambda trainer, size: trainer._step(size)):
+        taken = made.learned()
+    assert len(set(replayed._trainer.plan)) == 2
+    begun = states(made.learner())
+    for found in (states, averages):
+        for one, two, was in zip(found(replayed), found(taken), begun, strict=True):
+            assert_near_in_norm(one, two, was, 5e-2)
+    for name in ("done", "cursor"):
+        assert torch.equal(getattr(replayed._trainer, name), getattr(taken._trainer, name))
+    updates = [int(learner.state.average.updates) for learner in (replayed, taken)]
+    assert updates == [len(list(made.lessons(2))) * replayed._trainer.steps] * 2
+    assert replayed.diverged == [False] * 3
+
+
+def test_strong_compiled_steps_equal_plain_ones() -> None:
+    made = strong("naive-sgd", updates_per_batch=2)
+    compiled, taken = made.learned(1, compiled=True), made.learned(1)
+    for one, two, was in zip(averages(compiled), averages(taken), states(made.learner()), strict=True):
+        assert_near_in_norm(one, two, was, 5e-2)
+
+
+@cases("method", [("kcl",), ("er-reservoir",)])
+def test_strong_runs_that_were_stopped_go_on_where_they_were(method: str) -> None:
+    """Also between two updates on one batch."""
+    made = strong(method, updates_per_batch=2)
+    whole = made.learner()
+    run_streams(whole, made.streams)
+    with tempfile.TemporaryDirectory() as folder:
+        done, stops = False, 0
+        while not done and stops < 100:
+            learner = made.learner()
+            try:
+                run_streams(learner, made.streams, keeper=Impatient(Path(folder), 3))
+                done = True
+            except Interrupted:
+                stops += 1
+    assert stops > 2
+    assert int(learner.state.average.updates) == int(whole.state.average.updates)
+    for one, two, was in zip(averages(learner), averages(whole), states(made.learner()), strict=True):
+        assert_near_in_norm(one, two, was, 5e-2)
+
+
+@cases("method kernel", [("kcl", "linear"), ("kcl", "vrf"), ("kcl", "rbf"), ("naive-sgd", "vrf")])
+def test_strong_answers_equal_those_of_the_same_weights_on_the_cpu(method: str, kernel: str) -> None:
+    """Rotations, mirror images, averaged weights and the coreset's statistics, with the same test noise."""
+    made = strong(method, 60, kernel=kernel, test_draws=2)
+    learner = made.learned()
+    for index in range(2):
+        memory, view = learner.kept[index]
+        source = learner.source(learner._classifier_requests(seen(memory, view, runs=True)), "test noise", index)
+        source.draw()
+        scores = learner.scores(made.tasks(index))
+        for run, (own, task) in enumerate(zip(made.methods, made.tasks(index), strict=True)):
+            model = copy.deepcopy(learner.answering(run)).cpu().double()
+            kept = seen({name: tensor[run].cpu() for name, tensor in memory.items()}, task.view)
+            working = {name: t.double() if t.is_floating_point() else t for name, t in kept.items()}
+            with torch.no_grad():
+                classifier = own.prepare(model, working, Replay([t[run].cpu().double() for t in source.drawn]))
+                expected = own.answer(model, classifier, task.view(task.test.inputs[task.test.rows]).double())
+            assert expected.shape == (len(task.test), task.ways)
+            assert (scores[run].cpu() - expected).abs().max() <= 2e-3 * max(1.0, expected.abs().max().item())
+
+
+@cases("benchmark kernel side", [
+    ("split-cifar100", "linear", 32), ("split-cifar100", "vrf", 32), ("split-miniimagenet", "linear", 84),
+    ("split-miniimagenet", "vrf", 84),
+])  # fmt: skip
+def test_the_strong_recipe_learns_at_full_size(benchmark: str, kernel: str, side: int) -> None:
+    """The published backbone and coreset, two runs, two small tasks, in graphs: every loss finite, and far above
+    chance on classes that are easy to tell apart.
+    """
+    settings = strong_settings(benchmark, "kcl").replace(kernel=kernel)
+    size = 3 * (settings.coreset_size_per_class + 20)
+    data = dataset(size, (3, side, side))
+    streams: list[Stream] = [PermutedPixels(data, 2, seed) for seed in SEEDS[:2]]
+    methods = [METHODS["kcl"](settings, 3, 6) for _ in streams]
+    backbones = [partial(published_backbone, (3, side, side), settings)] * 2
+    learner = StackedRuns(methods, backbones, SEEDS[:2], DEVICE, precision="tf32")
+    for index in range(2):
+        learner.learn([stream[index] for stream in streams], lambda _: None)
+        assert learner._trainer.losses.isfinite().all()
+    assert learner.diverged == [False, False]
+    assert min(learner.accuracy([stream[1] for stream in streams])) > 60.0
 
 
 @cases("precision", [("float32",), ("tf32",)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -70,3 +71,17 @@ class TestDivergence:
             return gaussian.kl_divergence(DiagonalGaussian(*values[:2]), DiagonalGaussian(*values[2:]))
 
         assert torch.autograd.gradcheck(divergence, tuple(draw64.normal(4).requires_grad_() for _ in range(4)))
+
+
+class TestBounded:
+    @given(moderate, st.floats(0.5, 20.0))
+    def test_stays_within_and_keeps_order_and_sign(self, value: float, bound: float) -> None:
+        found = gaussian.bounded(_gaussian([1.0, 1.0], [value, value + 0.5]), bound)
+        low, high = found.log_variance.tolist()
+        assert -bound <= low <= high <= bound
+        assert low == pytest.approx(bound * math.tanh(value / bound))
+        assert found.mean.tolist() == [1.0, 1.0]
+
+    def test_hardly_changes_what_is_far_within(self) -> None:
+        free = _gaussian([0.0] * 3, [-0.3, 0.01, 0.3])
+        torch.testing.assert_close(gaussian.bounded(free, 10.0).log_variance, free.log_variance, rtol=1e-3, atol=0)

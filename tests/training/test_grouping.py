@@ -90,10 +90,13 @@ class TestGroups:
             "lr": (0.1, 0.3), "momentum": (0.0, 0.8), "tau": (0.0, 0.1), "dropout": (0.1, 0.5),
             "ridge_strength": (0.1, 1.0), "rbf_gamma": (0.5, 1.0), "laplacian_gamma": (0.2, 0.3),
             "lr_decay": (0.5, 1.0), "lr_floor": (0.0, 1e-3), "ewc_strength": (1.0, 10.0), "ewc_decay": (0.5, 0.9),
+            "muon_lr": (0.005, 0.01), "muon_lr_decay": (0.8, 1.0), "weight_average": (0.9, 0.99),
         }  # fmt: skip
         stackable = {field.name for field in dataclasses.fields(Settings) if field.metadata["stackable"]}
         assert set(numbers) == stackable
-        specs = [spec for name, values in numbers.items() for value in values for spec in _specs(**{name: value})]
+        averaged = {"weight_average": 0.5}  # with one and without are apart
+        each = [averaged | {name: value} for name, values in numbers.items() for value in values]
+        specs = [spec for own in each for spec in _specs(**own)]
         specs = list(dict.fromkeys(specs))
         assert self._groups(specs) == [specs]
 
@@ -104,7 +107,8 @@ class TestGroups:
             {"test_draws": 2}, {"polynomial_degree": 2}, {"feature_norm": "none"}, {"width": 9}, {"layers": 1},
             {"batch_size": 11}, {"epochs": 2}, {"dropout": 0.0}, {"method": "naive-sgd"}, {"tasks": 3},
             {"train_per_task": 50}, {"memory_per_class": 2}, {"recalled_per_step": 5}, {"ewc_fisher": "classic"},
-            {"ewc_fisher_samples": 10}, {"ewc_window": 5},
+            {"ewc_fisher_samples": 10}, {"ewc_window": 5}, {"weight_average": 0.9}, {"optimizer": "muon"},
+            {"updates_per_batch": 2}, {"warm_start": True}, {"log_variance_bound": 3.0},
         ],
         ids=str,
     )  # fmt: skip
@@ -116,7 +120,8 @@ class TestGroups:
     def test_every_setting_is_a_number_that_stacks_or_keeps_apart(self) -> None:
         fixed = {"kernel", "coreset_size_per_class", "bases", "monte_carlo_samples", "test_draws", "polynomial_degree",
                  "feature_norm", "backbone", "width", "layers", "batch_size", "epochs", "memory_per_class",
-                 "recalled_per_step",
+                 "recalled_per_step", "optimizer", "updates_per_batch", "augmentation", "rotation_labels", "batch_norm",
+                 "test_views", "warm_start", "log_variance_bound",
                  "ewc_fisher", "ewc_fisher_samples", "ewc_window"}  # fmt: skip
         assert {field.name for field in dataclasses.fields(Settings) if not field.metadata["stackable"]} == fixed
 

@@ -17,6 +17,14 @@ class DiagonalGaussian(NamedTuple):
     log_variance: Float[Tensor, " d"]
 
 
+def bounded(gaussian: DiagonalGaussian, bound: float) -> DiagonalGaussian:
+    """The same with b·tanh(ln σ² / b) for ln σ²: within ±b, and nearly unchanged where it is far within.
+
+    Not in the paper. Free log-variances can grow until σ² or 1/σ² overflows and the divergence is not a number.
+    """
+    return gaussian._replace(log_variance=bound * torch.tanh(gaussian.log_variance / bound))
+
+
 def standard_normal_like(other: DiagonalGaussian) -> DiagonalGaussian:
     """N(0, I), the uninformative prior."""
     return DiagonalGaussian(torch.zeros_like(other.mean), torch.zeros_like(other.log_variance))

@@ -38,6 +38,8 @@ class Head(NamedTuple):
     phases: Float[Tensor, " D"] | None = None
     anchors: Float[Tensor, "m d"] | None = None
     """The coreset's features; None where the kernel is explicit and they are no longer needed."""
+    moments: Float[Tensor, " k"] | None = None
+    """The coreset's statistics that BatchNorm uses for queries; None for the running ones."""
 
     def tensors(self) -> dict[str, Tensor]:
         """All there is, by name, to be kept."""

@@ -9,6 +9,7 @@ from torch.func import functional_call
 
 from kcl.benchmarks.task import Task
 from kcl.functional.fisher import diagonal_fisher
+from kcl.methods import views
 from kcl.methods.method import Memory, Plan
 from kcl.methods.sgd import LinearMethod, LinearModel
 from kcl.nets.flat import Layout
@@ -104,13 +105,14 @@ class ElasticWeightConsolidation(LinearMethod):
         """The diagonal Fisher of a task at the present weights."""
         size = min(self.settings.ewc_fisher_samples, len(task.train))
         some = torch.from_numpy(rng.choice(len(task.train), size, replace=False)).to(task.train.rows.device)
-        classes = torch.tensor(task.classes, device=some.device)
+        turns = views.rotations(self.settings)
+        classes = views.pairs(torch.tensor(task.classes, device=some.device), turns)
         parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
 
         def log_probabilities(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
             return functional_call(model, parameters, (x[None], classes)).log_softmax(-1)[0]
 
-        return diagonal_fisher(log_probabilities, parameters, task.view.scale(task.moved(some)))
+        return diagonal_fisher(log_probabilities, parameters, views.copies(task.view.scale(task.moved(some)), turns))
 
 
 def anchored(carried: Memory, fisher: Float[Tensor, " p"], weights: Float[Tensor, " p"], add: bool) -> Memory:

@@ -47,9 +47,9 @@ class MultiTask(LinearMethod):
         labels: Int[Tensor, " n"],
         noise: Noise,
     ) -> Float[Tensor, ""]:
-        """Labels carry the task: task · classes + class (`JointTask`)."""
+        """Labels carry the task: task · classes + class (`JointTask`); the same with (class, rotation) pairs."""
         scores = model.output(model.backbone(inputs, noise))
-        tasks, classes = labels // self.class_count, labels % self.class_count
+        tasks, classes = labels // self.outputs, labels % self.outputs
         return sliced_cross_entropy(scores, classes, memory["slices"][tasks]).mean()
 
     def memory_use(self, memories: Sequence[Memory], carried: Memory) -> dict[str, int]:  # noqa: ARG002

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task
 from kcl.functional import kernels, ridge
-from kcl.functional.gaussian import DiagonalGaussian, kl_divergence, standard_normal_like
+from kcl.functional.gaussian import DiagonalGaussian, bounded, kl_divergence, standard_normal_like
 from kcl.functional.kernels import Kernel
 from kcl.functional.noise import Noise
-from kcl.methods import collapsed
+from kcl.methods import collapsed, views
 from kcl.methods.coreset import check_coreset, split_coreset
 from kcl.methods.method import Learnable, Memory, Method
 from kcl.nets.amortized import AmortizedGaussians
@@ -60,6 +60,8 @@ class Fitted(NamedTuple):
     """The coreset's representations; None where the kernel is explicit and the coreset is no longer needed."""
     weights: Tensor
     """Dual weights α (m × c), or primal weights W (D × c) where the kernel is explicit."""
+    moments: Float[Tensor, " k"] | None = None
+    """The coreset's statistics that BatchNorm uses for queries; None for the running ones."""
 
 
 class KernelContinualLearning(Method):
@@ -67,6 +69,7 @@ class KernelContinualLearning(Method):
     summary = "kernel continual learning: a kernel ridge classifier per task on its coreset, nothing replayed"
     keeps = "coreset_size_per_class samples per class and task; λ, scale and shift of each task"
     memory_setting = "coreset_size_per_class"
+    keeps_coresets = True
     answers_unseen = False  # without its coreset a task has no classifier
 
     def build(self, backbone: Backbone) -> KernelModel:
@@ -79,8 +82,8 @@ class KernelContinualLearning(Method):
     # Learning a task
 
     def begin_task(self, model: KernelModel, task: Task, rng: np.random.Generator) -> Learnable:
-        """Draw the coreset, take it out of the training data, and begin λ, scale and shift anew."""
-        model.head.restart()
+        """Draw the coreset, take it out of the training data, and begin λ, scale and shift anew, unless warm."""
+        model.head.restart(self.settings.warm_start)
         coreset, rest = split_coreset(task.train.labels.numpy(), self.settings.coreset_size_per_class, rng)
         return Learnable(rest, self.keep(task, coreset))
 
@@ -124,7 +127,7 @@ class KernelContinualLearning(Method):
 
     def classifier(self, model: KernelModel, memory: Memory, noise: Noise) -> list[Fitted]:
         """Solve the ridge regression of a task at the model's present weights, once for each draw of ω."""
-        features = self.features(model, memory["inputs"])
+        features, moments = self._coreset(model, memory["inputs"])
         posterior, _ = self._gaussians(model, features)
         head = HeadState(memory["strength"], memory["scale"], memory["shift"])
         targets = memory["targets"].to(features.dtype)
@@ -133,29 +136,41 @@ class KernelContinualLearning(Method):
             kernel = self._kernel(model, posterior, noise)
             anchors = kernel.represent(features)
             weights = self._weights(kernel, anchors, targets, head)
-            fitted.append(Fitted(kernel, head, None if kernel.explicit else anchors, weights))
+            fitted.append(Fitted(kernel, head, None if kernel.explicit else anchors, weights, moments))
         return fitted
 
     def logits(
         self, model: KernelModel, classifier: list[Fitted], inputs: Float[Tensor, "n ..."]
     ) -> Float[Tensor, "n c"]:
         """Eq. 5 for each draw of ω; several draws are averaged as probabilities, in the log domain."""
-        features = self.features(model, inputs)
+        features = self.features(model, inputs, classifier[0].moments)
         scores = [
             head.scale * self._scores(kernel, kernel.represent(features), anchors, weights) + head.shift
-            for kernel, head, anchors, weights in classifier
+            for kernel, head, anchors, weights, _ in classifier
         ]
         if len(scores) == 1:
             return scores[0]
         return torch.logsumexp(torch.stack(scores).log_softmax(-1), dim=0) - math.log(len(scores))
 
-    def features(self, model: KernelModel, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n d"]:
-        """What the kernel acts on."""
-        return self._normalise(model.backbone(inputs))
+    def features(
+        self, model: KernelModel, inputs: Float[Tensor, "n ..."], moments: Float[Tensor, " k"] | None = None
+    ) -> Float[Tensor, "n d"]:
+        """What the kernel acts on; `moments`: what BatchNorm uses in place of its running averages."""
+        return self._normalise(model.backbone(inputs) if moments is None else model.backbone(inputs, None, moments))
+
+    def _coreset(
+        self, model: KernelModel, inputs: Float[Tensor, "m ..."]
+    ) -> tuple[Float[Tensor, "m d"], Float[Tensor, " k"] | None]:
+        """The coreset's features at test, and its statistics where BatchNorm is to use them."""
+        if self.settings.batch_norm == "running":
+            return self.features(model, inputs), None
+        features, moments = model.backbone.gather(inputs)
+        return self._normalise(features), moments
 
     def head(self, model: KernelModel, memory: Memory, noise: Noise) -> collapsed.Head:
-        """The same classifier, with the same draws of ω, folded for fast answers and with their variance."""
-        features = self.features(model, memory["inputs"])
+        """What `prepare` gives, with the same draws of ω, folded for fast answers and with their variance."""
+        memory = views.shown_memory(memory, views.rotations(self.settings), views.mirrors(self.settings))
+        features, moments = self._coreset(model, memory["inputs"])
         posterior, _ = self._gaussians(model, features)
         learned = HeadState(memory["strength"], memory["scale"], memory["shift"])
         targets, frequencies, phases = memory["targets"].to(features.dtype), getattr(model, "frequencies", None), None
@@ -166,7 +181,7 @@ class KernelContinualLearning(Method):
                 frequencies = kernels.reparameterised(posterior, draws)
             phases = None if frequencies is None else model.phases
             heads.append(collapsed.fold(self.kernel(model), features, targets, learned, frequencies, phases))
-        return collapsed.join(heads)
+        return collapsed.join(heads)._replace(moments=moments)
 
     def kernel(self, model: KernelModel) -> Kernel:
         """The kernel of what `head` represents queries by: random Fourier features, or the features themselves."""
@@ -200,10 +215,14 @@ class KernelContinualLearning(Method):
         if model.gaussians is None:
             return None, None
         if batch is not None and model.conditional_prior:
-            posterior, prior = model.gaussians(torch.stack([coreset.mean(0), batch.mean(0)]))
+            posterior, prior = map(self._bounded, model.gaussians(torch.stack([coreset.mean(0), batch.mean(0)])))
             return posterior, prior
-        posterior = model.gaussians(coreset.mean(0, keepdim=True))[0]
+        posterior = self._bounded(model.gaussians(coreset.mean(0, keepdim=True))[0])
         return posterior, standard_normal_like(posterior)
+
+    def _bounded(self, gaussian: DiagonalGaussian) -> DiagonalGaussian:
+        bound = self.settings.log_variance_bound
+        return bounded(gaussian, bound) if bound else gaussian
 
     def _kernel(self, model: KernelModel, posterior: DiagonalGaussian | None, noise: Noise) -> Kernel:
         settings = self.settings

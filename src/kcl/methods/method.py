@@ -14,8 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task
+from kcl.errors import KclError
 from kcl.functional.noise import Noise
+from kcl.methods import views
 from kcl.nets.backbone import Backbone
+from kcl.nets.flat import matrix_names
 from kcl.settings import Settings
 from kcl.shapes import Bool, Float, Int
 
@@ -71,6 +74,8 @@ class Method(ABC):
     """Whether a task can be tested before it was learned (needed for forward transfer)."""
     steers: ClassVar[bool] = False
     """Whether SGD follows `direction` in place of the gradient of the loss."""
+    keeps_coresets: ClassVar[bool] = False
+    """Whether samples of each task are kept beside it, with a λ and a scale of its own."""
     joint: ClassVar[bool] = False
     """Whether all tasks are learned at once, as one."""
 
@@ -81,10 +86,25 @@ class Method(ABC):
         self.settings = settings
         self.class_count = class_count
         self.places = places
+        if not self.keeps_coresets and settings.batch_norm == "coreset":
+            raise KclError(f"batch_norm=coreset goes with kcl: {self.name} keeps no samples by task; use running")
+        if not self.keeps_coresets and settings.warm_start:
+            raise KclError(f"warm_start goes with kcl: {self.name} has no λ and scale of a task that could go on")
+
+    @property
+    def outputs(self) -> int:
+        """Labels that the network tells apart: the classes of the stream, or (class, rotation) pairs."""
+        return self.class_count * views.rotations(self.settings)
 
     def check(self, task: Task) -> None:
         """Refuse a task that this method cannot learn."""
         task.check()
+        views.check_images(task.train.inputs.shape[1:], self.settings)
+
+    def make(self, backbone: Backbone) -> nn.Module:
+        """`build`, where the backbone can do what the settings ask of it."""
+        check_abilities(self.settings, backbone.sees_images, backbone.gathers, bool(matrix_names(backbone)))
+        return self.build(backbone)
 
     @abstractmethod
     def build(self, backbone: Backbone) -> nn.Module:
@@ -147,6 +167,27 @@ class Method(ABC):
         """The losses whose gradients a step needs. The first is the one that is told, and followed unless `steers`."""
         return (self.loss(model, memory, inputs, labels, noise),)
 
+    def observe(
+        self,
+        model: Any,
+        memory: Memory,
+        inputs: Float[Tensor, "n ..."],
+        labels: Int[Tensor, " n"],
+        recalled: Recalled | None,
+        noise: Noise,
+    ) -> tuple[Float[Tensor, ""], ...]:
+        """`losses` of a step over samples as the settings show them (`methods.views`)."""
+        turns = views.rotations(self.settings)
+        if self.settings.augmentation == "flip":
+            inputs = views.mirrored_by_chance(inputs, noise)
+            if "inputs" in memory:
+                memory = memory | {"inputs": views.mirrored_by_chance(memory["inputs"], noise)}
+            if recalled is not None:
+                recalled = recalled._replace(inputs=views.mirrored_by_chance(recalled.inputs, noise))
+        memory, recalled = views.shown_memory(memory, turns), recalled and views.shown_recalled(recalled, turns)
+        inputs, labels = views.copies(inputs, turns), views.turned_labels(labels, turns)
+        return self.losses(model, memory, inputs, labels, recalled, noise)
+
     def direction(
         self,
         weights: Float[Tensor, " p"],  # noqa: ARG002
@@ -169,13 +210,23 @@ class Method(ABC):
         """What stands in for a task's memory before the task was learned, where `answers_unseen`."""
         return {"classes": torch.tensor(task.classes)}
 
+    def prepare(self, model: Any, memory: Memory, noise: Noise) -> Any:
+        """`classifier` of a task whose samples are shown as the settings say."""
+        shown = views.shown_memory(memory, views.rotations(self.settings), views.mirrors(self.settings))
+        return self.classifier(model, shown, noise)
+
+    def answer(self, model: Any, classifier: Any, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
+        """Scores of a task's classes, from `logits` of the copies in which the settings show a query."""
+        turns, mirrored = views.rotations(self.settings), views.mirrors(self.settings)
+        return views.vote(self.logits(model, classifier, views.copies(inputs, turns, mirrored)), turns, mirrored)
+
     @abstractmethod
     def classifier(self, model: Any, memory: Memory, noise: Noise) -> Any:
         """Everything about a task's answers that does not depend on the query; valid until the model changes."""
 
     @abstractmethod
     def logits(self, model: Any, classifier: Any, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
-        """Scores of a task's classes."""
+        """Scores of a task's labels: its classes, or (class, rotation) pairs."""
 
     def memory_use(self, memories: Sequence[Memory], carried: Memory) -> dict[str, int]:
         """Samples kept and the bytes everything kept takes: of every task, and what is carried over all of them."""
@@ -184,3 +235,16 @@ class Method(ABC):
             "samples": sum(len(memory["inputs"]) for memory in everything if "inputs" in memory),
             "bytes": sum(tensor.numel() * tensor.element_size() for memory in everything for tensor in memory.values()),
         }
+
+
+def check_abilities(settings: Settings, sees_images: bool, gathers: bool, has_matrices: bool) -> None:
+    """Refuse settings that ask of a backbone what it cannot do."""
+    if views.asked(settings) and not sees_images:
+        raise KclError(
+            f"{views.asked(settings)}: for a backbone that sees images (cifar-resnet, miniimagenet-resnet or a module "
+            "of yours), to which a turned or mirrored image is one"
+        )
+    if settings.batch_norm == "coreset" and not gathers:
+        raise KclError("batch_norm=coreset needs a backbone with BatchNorm: cifar-resnet or miniimagenet-resnet")
+    if settings.optimizer == "muon" and not has_matrices:
+        raise KclError("optimizer=muon needs a backbone with matrices to train: this one has none")

@@ -33,7 +33,7 @@ from kcl.methods.agem import AveragedGEM
 from kcl.methods.ewc import ElasticWeightConsolidation
 from kcl.methods.joint import MultiTask
 from kcl.methods.kcl import KernelContinualLearning
-from kcl.methods.method import Method
+from kcl.methods.method import Method, check_abilities
 from kcl.methods.replay import ReservoirReplay
 from kcl.methods.sgd import NaiveSGD, StableSGD
 from kcl.nets.backbone import Backbone
@@ -123,6 +123,8 @@ def check_backbone(input_shape: Sequence[int], settings: Settings) -> None:
             f"the backbone {settings.backbone} sees colour images, (3, height, width); these inputs have shape "
             f"{tuple(input_shape)}: choose backbone=mlp"
         )
+    resnet = settings.backbone in _RESNETS
+    check_abilities(settings, resnet, resnet, settings.backbone != "identity")
 
 
 def published_backbone(input_shape: Sequence[int], settings: Settings) -> Backbone:

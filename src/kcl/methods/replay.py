@@ -73,7 +73,7 @@ class ReservoirReplay(EpisodicMethod):
     ) -> tuple[Float[Tensor, ""], ...]:
         assert recalled is not None  # noqa: S101 - every step is planned
         classes = memory["classes"]
-        everything = torch.arange(self.class_count, device=classes.device)
+        everything = torch.arange(self.outputs, device=classes.device)
         allowed = (everything[:, None] == classes).any(1).expand(len(inputs), -1)
         scores = model.output(model.backbone(torch.cat([inputs, recalled.inputs]), noise))
         losses = sliced_cross_entropy(

@@ -15,7 +15,7 @@ from kcl.shapes import Bool, Float, Int
 
 
 class LinearModel(nn.Module):
-    """The backbone with one linear output per class of the whole stream."""
+    """The backbone with one linear output per class of the whole stream, or per (class, rotation) pair."""
 
     def __init__(self, backbone: Backbone, class_count: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class LinearMethod(Method):
     """A shared backbone with a linear head, trained by cross-entropy; of a task only its classes are kept."""
 
     def build(self, backbone: Backbone) -> LinearModel:
-        return LinearModel(backbone, self.class_count)
+        return LinearModel(backbone, self.outputs)
 
     def begin_task(self, model: LinearModel, task: Task, rng: np.random.Generator) -> Learnable:  # noqa: ARG002
         return Learnable(np.arange(len(task.train)), {"classes": torch.tensor(task.classes)})

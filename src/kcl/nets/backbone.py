@@ -19,6 +19,10 @@ class Backbone(nn.Module, ABC):
     """Turns inputs into features. With `noise` it is training (dropout, batch statistics), without it is not."""
 
     features: int
+    sees_images: bool = True
+    """Whether its inputs keep their places: whether a turned or mirrored image is an image to it."""
+    gathers: bool = False
+    """Whether BatchNorm can take its statistics from a set of samples: `gather`, and `forward` with `moments`."""
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "n ..."], noise: Noise | None = None) -> Float[Tensor, "n d"]: ...
@@ -31,6 +35,10 @@ class Backbone(nn.Module, ABC):
         if self.mixes_samples:
             return [self(part, noise) for part in parts]
         return list(self(torch.cat(list(parts)), noise).split([len(part) for part in parts]))
+
+    def gather(self, x: Float[Tensor, "n ..."]) -> tuple[Float[Tensor, "n d"], Float[Tensor, " k"]]:  # noqa: ARG002
+        """Where it `gathers`: features of a set, BatchNorm with the set's own statistics, and these statistics."""
+        raise KclError("this backbone has no BatchNorm whose statistics could come from a set of samples")
 
     @property
     def mixes_samples(self) -> bool:

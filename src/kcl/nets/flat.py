@@ -8,6 +8,11 @@ import torch
 from torch import Tensor, nn
 
 
+def matrix_names(module: nn.Module) -> list[str]:
+    """The parameters that are matrices: linear layers and convolutions, seen as (out, in · k · k)."""
+    return [name for name, parameter in module.named_parameters() if parameter.ndim >= 2]
+
+
 class Layout:
     """Where each parameter of a model lies in one flat tensor, `size` entries long; its end is padding, always zero."""
 

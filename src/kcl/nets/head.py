@@ -34,9 +34,11 @@ class KernelRidgeHead(nn.Module):
         self.shift = nn.Parameter(torch.tensor(0.0))
 
     @torch.no_grad()
-    def restart(self) -> None:
-        self.raw_strength.fill_(self.initial)
-        self.scale.fill_(1.0)
+    def restart(self, warm: bool = False) -> None:
+        """Begin anew; `warm`: λ and scale go on from where they are."""
+        if not warm:
+            self.raw_strength.fill_(self.initial)
+            self.scale.fill_(1.0)
         self.shift.fill_(0.0)
 
     def forward(self) -> HeadState:

@@ -15,6 +15,8 @@ from kcl.shapes import Float
 class Identity(Backbone):
     """x → x, flattened. Nothing in it is trained, so later tasks cannot change what earlier ones rest on."""
 
+    sees_images = False
+
     def __init__(self, input_shape: Sequence[int]) -> None:
         super().__init__()
         self.features = math.prod(input_shape)

@@ -42,11 +42,14 @@ class PlainLayers:
     """Activations (n, c, h, w) in the weights' own data type.
 
     Training, with the `sizes` of the parts of a batch, BatchNorm takes its statistics over each part on its own, as
-    separate passes would, while the convolutions serve all parts in one call; otherwise it uses its running averages.
+    separate passes would, while the convolutions serve all parts in one call; otherwise it uses its running averages,
+    or the `moments` of another pass.
     """
 
-    def __init__(self, sizes: Sequence[int] | None, noise: Noise | None) -> None:
-        self.sizes, self.noise = sizes, noise
+    def __init__(
+        self, sizes: Sequence[int] | None, noise: Noise | None, moments: Float[Tensor, " k"] | None = None
+    ) -> None:
+        self.sizes, self.noise, self._left = sizes, noise, moments
 
     def enter(self, parts: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(parts)) if len(parts) > 1 else parts[0]
@@ -68,9 +71,32 @@ class PlainLayers:
 
     def _norm(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
         given = norm.running_mean, norm.running_var, norm.weight, norm.bias
+        if self._left is not None:
+            size = norm.num_features
+            mean, variance, self._left = self._left.split([size, size, len(self._left) - 2 * size])
+            return F.batch_norm(x, mean, variance, norm.weight, norm.bias, False, 0.0, norm.eps)
         if self.sizes is None:
             return F.batch_norm(x, *given, False, 0.0, norm.eps)
         return torch.cat([F.batch_norm(part, *given, True, 0.1, norm.eps) for part in x.split(list(self.sizes))])
+
+
+class GatheringLayers(PlainLayers):
+    """No training: BatchNorm uses the statistics of the samples passed, and they are kept, layer by layer."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None)
+        self._kept: list[Tensor] = []
+
+    @property
+    def moments(self) -> Float[Tensor, " k"]:
+        """Mean and variance of every BatchNorm in turn, as `PlainLayers` takes them."""
+        return torch.cat(self._kept)
+
+    def _norm(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+        variance, mean = torch.var_mean(x, dim=(0, 2, 3), correction=0)
+        self._kept += [mean.detach(), variance.detach()]
+        scale = norm.weight * torch.rsqrt(variance + norm.eps)
+        return x * scale[:, None, None] + (norm.bias - mean * scale)[:, None, None]
 
 
 class ChannelsLast:

@@ -18,6 +18,7 @@ class MLP(Backbone):
     """flatten → (Linear → ReLU → dropout) × layers. Dropout also falls on the features themselves, as published."""
 
     dropout: Tensor
+    sees_images = False
 
     def __init__(self, input_shape: Sequence[int], width: int = 256, layers: int = 2, dropout: float = 0.5) -> None:
         super().__init__()

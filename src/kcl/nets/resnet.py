@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from kcl.functional.noise import Noise
 from kcl.nets.backbone import Backbone
-from kcl.nets.layers import ChannelsLast, Layers, PlainLayers
+from kcl.nets.layers import ChannelsLast, GatheringLayers, Layers, PlainLayers
 from kcl.shapes import Float
 
 
@@ -37,6 +37,7 @@ class ResNet18(Backbone):
     """Stem, four stages of two blocks, mean over the image. `widths` and `strides`: stem first, then the stages."""
 
     dropout: Tensor
+    gathers = True
 
     def __init__(self, widths: Sequence[int], strides: Sequence[int], stem: int, dropout: float = 0.02) -> None:
         super().__init__()
@@ -51,8 +52,18 @@ class ResNet18(Backbone):
         self.drops = dropout > 0.0
         self.register_buffer("dropout", torch.tensor(dropout), persistent=False)
 
-    def forward(self, x: Float[Tensor, "n 3 h w"], noise: Noise | None = None) -> Float[Tensor, "n d"]:
-        return self._pass([x], PlainLayers(None, None)) if noise is None else self.forward_parts([x], noise)[0]
+    def forward(
+        self, x: Float[Tensor, "n 3 h w"], noise: Noise | None = None, moments: Float[Tensor, " k"] | None = None
+    ) -> Float[Tensor, "n d"]:
+        """`moments`: what BatchNorm uses in place of its running averages."""
+        if noise is None:
+            return self._pass([x], PlainLayers(None, None, moments))
+        return self.forward_parts([x], noise)[0]
+
+    def gather(self, x: Float[Tensor, "n 3 h w"]) -> tuple[Float[Tensor, "n d"], Float[Tensor, " k"]]:
+        """Features of a set, BatchNorm with the set's own statistics, and these `moments` for other samples."""
+        layers = GatheringLayers()
+        return self._pass([x], layers), layers.moments
 
     def forward_parts(self, parts: Sequence[Float[Tensor, "_ 3 h w"]], noise: Noise) -> list[Float[Tensor, "_ d"]]:
         sizes, drawn = [len(part) for part in parts], noise if self.drops else None

@@ -16,11 +16,14 @@ from kcl.benchmarks.task import Examples, Task, View
 from kcl.errors import KclError
 from kcl.methods.episodic import recall
 from kcl.methods.method import Memory, Method, Plan, Recalled
+from kcl.methods.views import copies_at_test
 from kcl.nets.backbone import Backbone
 from kcl.nets.flat import Layout
 from kcl.randomness import check_seed, derive, numpy_generator
 from kcl.settings import Settings
 from kcl.shapes import Float, Int, Shaped
+from kcl.training.average import WeightAverage
+from kcl.training.muon import optimizer_of
 from kcl.training.noise import RunNoise
 
 EVALUATION_BATCH = 2048
@@ -52,7 +55,7 @@ class Midway:
     """A task that is being learned: what must be known beside the weights to go on after `step` steps."""
 
     noise: RunNoise
-    optimizer: torch.optim.SGD
+    optimizer: torch.optim.Optimizer
     parameters: list[nn.Parameter]
     momentum: float
     step: int = 0
@@ -78,9 +81,18 @@ class Run:
         self._classifiers: dict[int, tuple[int, Any]] = {}
         self._stored: dict[int, tuple[Tensor, Tensor]] = {}
         self.model = build_model(method, make_backbone, seed).to(self.device)
+        decay = method.settings.weight_average
+        self.average = WeightAverage(self.model, decay) if decay else None
+
+    @property
+    def answering(self) -> nn.Module:
+        """The model as it answers: with its last weights, or with their average."""
+        return self.model if self.average is None else self.average.model
 
     def learn(self, task: Task, on_step: OnStep = lambda _: None, between_steps: BetweenSteps = lambda: None) -> None:
-        """One task: draw what is kept of it, then pass over the rest in batches, `epochs` times."""
+        """One task: draw what is kept of it, then pass over the rest in batches, `epochs` times, with
+        `updates_per_batch` updates on each.
+        """
         self.method.check(task)
         for part in task.parts:
             if part.index in self.kept:
@@ -97,21 +109,22 @@ class Run:
         plan = self.method.plan(self.carried, task, orders, sizes, numpy_generator(self.seed, "recalled", task.index))
         noise = RunNoise(self.device, self.seed, "training noise", task.index)
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.SGD(
-            parameters, lr=learning_rate(settings, task.index), momentum=settings.momentum, fused=True
-        )
+        lr = learning_rate(settings, task.index)
+        optimizer = optimizer_of(self.model, parameters, settings, lr, task.index)
         midway = self.midway = Midway(noise, optimizer, parameters, settings.momentum)
         if self.go_on is not None:
             self.go_on(midway)
             self.go_on = None
-        steps = settings.epochs * len(sizes)
+        updates = settings.updates_per_batch
+        steps = settings.epochs * len(sizes) * updates
         statistics = running_statistics(self.model)
-        left = itertools.islice(self._batches(orders, sizes), midway.step, None)
+        shown = (batch for batch in self._batches(orders, sizes) for _ in range(updates))
+        left = itertools.islice(shown, midway.step, None)
         for step, batch in enumerate(left, start=midway.step + 1):
             inputs = here.view.scale(here.moved(batch))
             before = [buffer.clone() for buffer in statistics]
-            recalled = self._recalled(here, working, plan, step - 1)
-            losses = self.method.losses(self.model, working, inputs, here.train.labels[batch], recalled, noise)
+            recalled = self._recalled(here, working, plan, (step - 1) // updates)
+            losses = self.method.observe(self.model, working, inputs, here.train.labels[batch], recalled, noise)
             optimizer.zero_grad(set_to_none=True)
             changed = self._differentiate(losses)
             value = losses[0].item()
@@ -121,6 +134,8 @@ class Run:
                     buffer.copy_(value_before)
                 break
             optimizer.step()
+            if self.average is not None:
+                self.average.update(self.model)
             self.carried |= changed
             self._version += 1
             midway.step = step
@@ -141,6 +156,7 @@ class Run:
             yield from torch.from_numpy(order).to(self.device).split(sizes)
 
     def _recalled(self, task: Task, memory: Memory, plan: Plan | None, step: int) -> Recalled | None:
+        """What is recalled beside batch number `step`, the same in all updates on it."""
         if plan is None or self.carried is None or plan.places.shape[1] == 0:
             return None
         places, weights = (torch.from_numpy(array[step]).to(self.device) for array in (plan.places, plan.weights))
@@ -183,8 +199,8 @@ class Run:
     def logits(self, stored: Shaped[Tensor, "n ..."], task: Task | int) -> Float[Tensor, "n c"]:
         """Scores of a learned task's classes for inputs as the stream stores them."""
         classifier, view = self._classifier(task), self._kept(task).view
-        parts = stored.to(self.device).split(EVALUATION_BATCH)
-        return torch.cat([self.method.logits(self.model, classifier, view(part)) for part in parts])
+        parts = stored.to(self.device).split(self._evaluation_batch)
+        return torch.cat([self.method.answer(self.answering, classifier, view(part)) for part in parts])
 
     @property
     def version(self) -> int:
@@ -211,10 +227,16 @@ class Run:
             raise KclError(f"task {task.index} has no test samples")
         classifier, test, view = self._classifier(task), self._here(task.test), task.view.to(self.device)
         correct = torch.zeros((), dtype=torch.int64, device=self.device)
-        for rows, labels in zip(test.rows.split(EVALUATION_BATCH), test.labels.split(EVALUATION_BATCH), strict=True):
-            scores = self.method.logits(self.model, classifier, view(test.inputs[rows]))
+        size = self._evaluation_batch
+        for rows, labels in zip(test.rows.split(size), test.labels.split(size), strict=True):
+            scores = self.method.answer(self.answering, classifier, view(test.inputs[rows]))
             correct += (answers(scores) == labels).sum()
         return 100.0 * correct.item() / len(test)
+
+    @property
+    def _evaluation_batch(self) -> int:
+        """How many queries at once: fewer where each is shown several times."""
+        return EVALUATION_BATCH // copies_at_test(self.method.settings)
 
     @torch.no_grad()
     def _classifier(self, task: Task | int) -> Any:
@@ -228,7 +250,8 @@ class Run:
         else:
             kept = self._kept(task)
             memory = seen(kept.memory, kept.view)
-        classifier = self.method.classifier(self.model, memory, RunNoise(self.device, self.seed, "test noise", index))
+        noise = RunNoise(self.device, self.seed, "test noise", index)
+        classifier = self.method.prepare(self.answering, memory, noise)
         self._classifiers[index] = (self._version, classifier)
         return classifier
 
@@ -248,7 +271,7 @@ def build_model(method: Method, make_backbone: Callable[[], Backbone], seed: int
     """A run's model with its initial weights, without touching PyTorch's global generator."""
     with torch.random.fork_rng(devices=[]):  # the initialisers draw from the global generator only
         torch.manual_seed(derive(seed, "initial weights"))
-        return method.build(make_backbone())
+        return method.make(make_backbone())
 
 
 def check_device(device: str | torch.device) -> torch.device:

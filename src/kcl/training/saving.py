@@ -30,6 +30,8 @@ def run_state(run: Run) -> Tree:
         "kept": {str(index): kept.memory for index, kept in run.kept.items()},
         "carried": run.carried or {},
     }
+    if run.average is not None:
+        tree["average"] = dict(run.average.state_dict())
     if run.midway is not None:
         tree |= {"momentum": _momentum(run.midway), "noise": run.midway.noise.generator.get_state()}
     return tree
@@ -54,6 +56,8 @@ def restore_run(run: Run, tree: Tree, step: int | None, diverged: bool, lessons:
         run.carried = on(run.device, fit_carried(tree["carried"], like, run.method.class_count))
     weights = fit_all(tree.get("model"), run.model.state_dict(), "model")
     run.model.load_state_dict(weights)
+    if run.average is not None:
+        run.average.restore(branch(tree, "average"))
     run.diverged = diverged
 
     def go_on(midway: Midway) -> None:

@@ -7,6 +7,7 @@ the leading dimension of everything a run owns.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from kcl.benchmarks.task import Task, View
 from kcl.cuda.precision import products
 from kcl.errors import KclError
 from kcl.methods.method import Memory, Method, Plan
+from kcl.methods.views import copies_at_test
 from kcl.nets.backbone import Backbone
 from kcl.randomness import numpy_generator
 from kcl.training.checkpoint import Saved, Tree, digest
@@ -55,7 +57,7 @@ class StackedRuns(Learner):
             build_model(method, make, seed).to(self.device)
             for method, make, seed in zip(methods, make_backbones, seeds, strict=True)
         ]
-        self.state = StackedState(self.models)
+        self.state = StackedState(self.models, [method.settings.weight_average for method in methods])
         self.kept: dict[int, tuple[Memory, View]] = {}
         self.carried: Memory | None = None
         self._stored: dict[int, tuple[Tensor, Tensor]] = {}
@@ -169,11 +171,11 @@ class StackedRuns(Learner):
         source.draw()
 
         def answers(model: nn.Module, memory: Memory, inputs: Tensor, drawn: list[Tensor]) -> Tensor:
-            classifier = self.method.classifier(model, memory, Replay(drawn))
-            return self.method.logits(model, classifier, view.scale(inputs))
+            classifier = self.method.prepare(model, memory, Replay(drawn))
+            return self.method.answer(model, classifier, view.scale(inputs))
 
         stored, batch = [self.stored(task.test.inputs) for task in tasks], self._evaluation_batch(tasks[0])
-        state = self.state.parameters() | self.state.buffers | self.state.statistics()
+        state = self.state.answering()
         moves = [task.view.to(self.device).move for task in tasks]
         rows = torch.stack([task.test.rows for task in tasks]).to(self.device)
         labels = torch.stack([task.test.labels for task in tasks]).to(self.device)
@@ -232,9 +234,21 @@ class StackedRuns(Learner):
                     "kept": {str(index): _of(run, memory) for index, (memory, _) in self.kept.items()},
                     "carried": _of(run, self.carried or {}),
                 }
+                | ({} if self.state.average is None else {"average": dict(self.answering(run).state_dict())})
             )
             for run, model in enumerate(self.models)
         ]
+
+    def answering(self, run: int) -> nn.Module:
+        """A run's model as it answers; a copy where that is with the average of its weights."""
+        if self.state.average is None:
+            return self.models[run]
+        model = copy.deepcopy(self.models[run]).requires_grad_(False)
+        own = self.state.answering()
+        with torch.no_grad():
+            for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+                tensor.data = own[name][run].clone()
+        return model
 
     # What the trainer and the evaluation share
 
@@ -252,13 +266,14 @@ class StackedRuns(Learner):
 
     def _classifier_requests(self, working: Memory) -> list[Request]:
         recorder = Recorder(self.device)
-        self.method.classifier(self.models[0], {name: tensor[0] for name, tensor in working.items()}, recorder)
+        self.method.prepare(self.models[0], {name: tensor[0] for name, tensor in working.items()}, recorder)
         return merge([recorder.requests] * self.count)
 
     def _evaluation_batch(self, task: Task) -> int:
         """How many test samples at once: an eighth of the free memory, at a generous guess of what one takes."""
         free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 2**33
         each = 256 * task.test.inputs[0].numel() + 16 * self.method.settings.bases
+        each *= copies_at_test(self.method.settings)
         return max(1, min(len(task.test), free // 8 // (each * self.count)))
 
 

@@ -13,6 +13,7 @@ from kcl.cuda import descent, triton_available
 from kcl.methods.method import Memory
 from kcl.nets.flat import Layout
 from kcl.shapes import Float
+from kcl.training.average import StackedAverage
 from kcl.training.checkpoint import Tree, branch, fit, fit_all
 from kcl.training.run import running_statistics
 
@@ -27,20 +28,22 @@ class StackedState:
     So whatever a method does to one run's model is done to the stack, and one update moves everything.
     """
 
-    def __init__(self, models: Sequence[nn.Module]) -> None:
+    def __init__(self, models: Sequence[nn.Module], averages: Sequence[float] = ()) -> None:
+        """`averages`: of each run, the weight of the past in the average of its weights; none where zero."""
         template, runs = models[0], len(models)
         self.layout = Layout(template)
         device = next(template.parameters()).device
         self.flat = torch.zeros(runs, self.layout.size, device=device)
         self.velocity = torch.zeros_like(self.flat)
         self.alive = torch.ones(runs, 1, dtype=torch.bool, device=device)
-        self.momentum, self.rate = torch.zeros(runs, 1, device=device), torch.zeros(runs, 1, device=device)
+        self.momentum, self.rate, self.muon_rate = (torch.zeros(runs, 1, device=device) for _ in range(3))
         for name, stacked in self.parameters().items():
             for run, model in enumerate(models):
                 own = model.get_parameter(name)
                 stacked[run].copy_(own.detach())
                 own.data = stacked[run]
         self._stack_buffers(models)
+        self.average = StackedAverage(self.flat, self.running, averages) if any(averages) else None
 
     def _stack_buffers(self, models: Sequence[nn.Module]) -> None:
         """Buffers of all runs by name. Those a step changes lie in one tensor for each data type, `running`;
@@ -78,20 +81,27 @@ class StackedState:
         """The parameters by name, as views of the one tensor."""
         return self.layout.split((self.flat if flat is None else flat).detach())
 
-    def restart(self, rates: Sequence[float], momenta: Sequence[float]) -> None:
+    def answering(self) -> dict[str, Float[Tensor, "s ..."]]:
+        """Parameters and buffers by name as the runs answer with them: their last ones, or their average."""
+        own = self if self.average is None else self.average
+        return self.parameters(own.flat) | self.buffers | self.statistics(own.running)
+
+    def restart(self, rates: Sequence[float], momenta: Sequence[float], muon_rates: Sequence[float]) -> None:
         """Begin the optimiser anew for a task."""
         self.velocity.zero_()
         self.rate.copy_(torch.tensor(rates)[:, None])
         self.momentum.copy_(torch.tensor(momenta)[:, None])
+        self.muon_rate.copy_(torch.tensor(muon_rates)[:, None])
 
     def optimiser(self) -> list[Tensor]:
-        """What `descend` works on."""
-        return [self.flat, self.velocity, self.alive, self.rate, self.momentum]
+        """What `descend` works on, and Muon's rate."""
+        return [self.flat, self.velocity, self.alive, self.rate, self.momentum, self.muon_rate]
 
     def saved(self) -> Tree:
         """What tasks leave behind in the runs."""
         running = {str(place): flat for place, flat in enumerate(self.running)}
-        return {"weights": self.flat, "alive": self.alive, "running": running, "buffers": self.buffers}
+        tree: Tree = {"weights": self.flat, "alive": self.alive, "running": running, "buffers": self.buffers}
+        return tree if self.average is None else tree | {"average": self.average.saved()}
 
     def load(self, tree: Tree) -> None:
         """The inverse of `saved`, in the tensors that are here already."""
@@ -101,10 +111,13 @@ class StackedState:
         for name in ("running", "buffers"):
             for key, tensor in fit_all(given.get(name), own[name], name).items():
                 own[name][key].copy_(tensor)
+        if self.average is not None:
+            self.average.load(branch(given, "average"))
 
     def changed(self) -> list[Tensor]:
         """What a step changes."""
-        return [self.flat, self.velocity, self.alive, *self.running, *self.buffers.values()]
+        average = [] if self.average is None else self.average.tensors()
+        return [self.flat, self.velocity, self.alive, *self.running, *self.buffers.values(), *average]
 
 
 def descend(
@@ -114,7 +127,7 @@ def descend(
 
     `compiled`: a compiler will fuse it.
     """
-    flat, velocity, alive, rate, momentum = optimiser
+    flat, velocity, alive, rate, momentum, _ = optimiser
     alive.logical_and_(torch.isfinite(losses)[:, None])
     if flat.is_cuda and triton_available() and not compiled:
         descent.descend(flat, velocity, gradient, alive, rate, momentum)

@@ -19,8 +19,11 @@ from kcl.functional.noise import Noise
 from kcl.methods.episodic import recall
 from kcl.methods.method import Memory, Method, Plan, Recalled
 from kcl.shapes import Float, Int
+from kcl.training.average import update as update_average
 from kcl.training.checkpoint import Saved, fit
 from kcl.training.graph import GraphedStep, Watcher, drawn_beside
+from kcl.training.muon import StackedMuon
+from kcl.training.muon import rate as muon_rate
 from kcl.training.noise import Recorder, Replay, Request, Source, merge
 from kcl.training.run import BetweenSteps, OnStep, batch_order, batch_sizes, learning_rate
 from kcl.training.saving import whole_number
@@ -99,7 +102,12 @@ class Trainer:
         self.length, self.batch, self.epochs = examples.length, settings.batch_size, settings.epochs
         self.inputs, self.labels = examples.in_order(0)
         self.cursor = torch.zeros(1, dtype=torch.int64, device=learner.device)
-        self.plan = batch_sizes(learner.models[0], self.length, self.batch)
+        self.updates = settings.updates_per_batch
+        sizes = batch_sizes(learner.models[0], self.length, self.batch)
+        self.plan = [size for size in sizes for _ in range(self.updates)]
+        """The size of the batch of every update of an epoch."""
+        muon = settings.optimizer == "muon"
+        self.muon = StackedMuon(learner.models[0], learner.state.layout) if muon else None
         self.steps = self.epochs * len(self.plan)
         self.recalls = self._recalls(examples, plans)
         self.done = torch.zeros(1, dtype=torch.int64, device=learner.device)
@@ -144,7 +152,11 @@ class Trainer:
         for tensor, planned in zip(self.recalls, self._recalls(examples, plans), strict=True):
             tensor.copy_(planned)
         settings = [method.settings for method in self.learner.methods]
-        self.state.restart([learning_rate(own, index) for own in settings], [own.momentum for own in settings])
+        self.state.restart(
+            [learning_rate(own, index) for own in settings],
+            [own.momentum for own in settings],
+            [muon_rate(own, index) for own in settings],
+        )
         self._renew_noise(index)
         self.steps_done = 0 if saved is None else self._go_on(saved)
         self.done.fill_(self.steps_done)
@@ -154,7 +166,7 @@ class Trainer:
             self.inputs.copy_(inputs)
             self.labels.copy_(labels)
             begun = self.steps_done - epoch * len(self.plan)
-            self.cursor.fill_(sum(self.plan[:begun]))
+            self.cursor.fill_(sum(self.plan[: begun - begun % self.updates : self.updates]))
             for size in self.plan[begun:]:
                 self._run_step(size)
                 self.steps_done += 1
@@ -210,11 +222,13 @@ class Trainer:
         source, places = self.sources[size], torch.arange(size, device=self.learner.device)
         epoch = [self.inputs, self.labels, places, self.cursor, self.done, self.losses]
         kept = self.memory, self.carried, self.recalls
-        return self.state.optimiser(), self.state.running, self.state.buffers, kept, epoch, source.drawn
+        average = [] if self.state.average is None else self.state.average.tensors()
+        return self.state.optimiser(), average, self.state.running, self.state.buffers, kept, epoch, source.drawn
 
     def _advance(
         self,
         optimiser: list[Tensor],
+        average: list[Tensor],
         running: list[Tensor],
         buffers: dict[str, Tensor],
         kept: tuple[Memory, Memory, list[Tensor]],
@@ -226,7 +240,8 @@ class Trainer:
         memory, carried, recalls = kept
         before = [flat.clone() for flat in running]
         batch = inputs.index_select(1, cursor + places), labels.index_select(1, cursor + places)
-        recalled = self._recall(memory, carried, [planned.index_select(0, done)[0] for planned in recalls], epoch)
+        number = done if self.updates == 1 else done // self.updates
+        recalled = self._recall(memory, carried, [planned.index_select(0, number)[0] for planned in recalls], epoch)
         layout = self.state.layout
         with torch.enable_grad(), deferred_weights(not self.learner.compiled):
             parameters = self.state.parameters(optimiser[0])
@@ -248,15 +263,20 @@ class Trainer:
         if self.learner.method.steers:
             steer = vmap(self.learner.method.direction)
             gradient, changed = steer(optimiser[0], torch.stack(gradients, dim=1), carried)
-        descend(optimiser, values.sum(1), gradient, self.learner.compiled)
+        if self.muon is None:
+            descend(optimiser, values.sum(1), gradient, self.learner.compiled)
+        else:
+            self.muon.descend(optimiser, values.sum(1), gradient)
         alive = optimiser[2]
         for name, after in changed.items():
             carried[name].copy_(torch.where(_beside(alive, after), after, carried[name]))
         for flat, was, owner in zip(running, before, self.state.owners, strict=True):
             flat.copy_(torch.where(alive[:, 0][owner], flat, was))
+        if average:
+            update_average(average, optimiser[0], running, alive, self.state.owners)
         losses.index_copy_(0, done, values[None, :, 0])
-        cursor.add_(len(places))
         done.add_(1)
+        cursor.add_(len(places) if self.updates == 1 else len(places) * (done % self.updates == 0))
 
     def _recall(
         self, memory: Memory, carried: Memory, planned: Sequence[Tensor], epoch: Sequence[Tensor]
@@ -282,7 +302,7 @@ class Trainer:
         """All losses of a step of one run."""
         noise = Replay(drawn, self._await_draws) if isinstance(drawn, list) else drawn
         scaled = recalled[0]._replace(inputs=self.view.scale(recalled[0].inputs)) if recalled else None
-        losses = self.learner.method.losses(model, memory, self.view.scale(inputs), labels, scaled, noise)
+        losses = self.learner.method.observe(model, memory, self.view.scale(inputs), labels, scaled, noise)
         return torch.stack(losses)
 
     def _requests(self, size: int) -> list[Request]:

@@ -1,0 +1,103 @@
+"""Muon for the backbone's matrices and SGD for all other parameters, of one run and of many.
+
+With the velocity v ← μv + g, SGD moves a parameter by −η·v; a matrix follows instead −η_M times what `functional.muon`
+makes of g + μv (Nesterov's momentum, as in PyTorch's own Muon, which averages where this sums: the length of a momentum
+does not matter to its direction). A convolution is the matrix (out, in · k · k).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from kcl.functional import muon
+from kcl.nets.flat import Layout, matrix_names
+from kcl.settings import Settings
+from kcl.shapes import Float
+
+
+def rate(settings: Settings, task_index: int) -> float:
+    """η_M · decay^t, t from 0."""
+    return settings.muon_lr * settings.muon_lr_decay**task_index
+
+
+def moved_by_muon(model: nn.Module) -> set[str]:
+    """The names of the parameters that Muon moves: the backbone's matrices."""
+    return {f"backbone.{name}" for name in matrix_names(model.get_submodule("backbone"))}
+
+
+class Muon(torch.optim.Optimizer):
+    """For one run."""
+
+    def __init__(self, model: nn.Module, lr: float, muon_lr: float, momentum: float) -> None:
+        names, parts = moved_by_muon(model), dict[bool, list[nn.Parameter]]({True: [], False: []})
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                parts[name in names].append(parameter)
+        groups = [
+            {"params": parts[True], "matrices": True, "lr": muon_lr},
+            {"params": parts[False], "matrices": False, "lr": lr},
+        ]
+        super().__init__([group for group in groups if group["params"]], {"momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
+        for group in self.param_groups:
+            momentum = group["momentum"]
+            for parameter in group["params"]:
+                gradient = parameter.grad
+                if gradient is None:
+                    continue
+                velocity = gradient
+                if momentum:
+                    state = self.state[parameter]
+                    if "momentum_buffer" not in state:
+                        state["momentum_buffer"] = torch.zeros_like(parameter)
+                    velocity = state["momentum_buffer"].mul_(momentum).add_(gradient)
+                if group["matrices"]:
+                    velocity = muon.update((gradient + momentum * velocity).flatten(1)[None]).view_as(parameter)
+                parameter.sub_(group["lr"] * velocity)
+
+
+class StackedMuon:
+    """For many runs, whose parameters are one flat tensor. Matrices of one shape, of all runs, are updated together."""
+
+    def __init__(self, model: nn.Module, layout: Layout) -> None:
+        names = moved_by_muon(model)
+        self.groups: dict[tuple[int, int], list[int]] = {}
+        """Where the matrices of each shape begin."""
+        begin = 0
+        for (name, shape), size in zip(layout.shapes.items(), layout.sizes, strict=True):
+            if name in names:
+                self.groups.setdefault((shape[0], size // shape[0]), []).append(begin)
+            begin += size
+
+    def descend(
+        self,
+        optimiser: Sequence[Tensor],
+        losses: Float[Tensor, " s"],
+        gradient: Float[Tensor, "s p"],
+    ) -> None:
+        """As `state.descend`: one step in place; a run whose loss is not finite stops for good, as it was before."""
+        flat, velocity, alive, rate, momentum, muon_rate = optimiser
+        alive.logical_and_(torch.isfinite(losses)[:, None])
+        velocity.mul_(momentum).add_(gradient)
+        step, ahead = rate * velocity, gradient + momentum * velocity
+        for (out, into), begins in self.groups.items():
+            size = out * into
+            stacked = torch.stack([ahead[:, begin : begin + size] for begin in begins], dim=1)
+            found = muon.update(stacked.view(-1, out, into)).reshape(len(flat), len(begins), size)
+            for begin, own in zip(begins, (muon_rate[:, None] * found).unbind(1), strict=True):
+                step[:, begin : begin + size] = own
+        flat.copy_(torch.where(alive, flat - step, flat))
+
+
+def optimizer_of(
+    model: nn.Module, parameters: Iterable[nn.Parameter], settings: Settings, lr: float, task_index: int
+) -> torch.optim.Optimizer:
+    """A run's optimiser for a task."""
+    if settings.optimizer == "muon":
+        return Muon(model, lr, rate(settings, task_index), settings.momentum)
+    return torch.optim.SGD(parameters, lr=lr, momentum=settings.momentum, fused=True)

@@ -1,0 +1,105 @@
+"""The strong recipe: what it gives to whom, and that the command line knows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kcl import cli
+from kcl.benchmarks.arrays import ArrayStream
+from kcl.benchmarks.catalogue import BENCHMARKS
+from kcl.benchmarks.mnist import PermutedDigits
+from kcl.errors import KclError
+from kcl.learner import KernelContinualLearner
+from kcl.methods.recipes import METHODS, SPLIT, check_backbone, published_settings
+from kcl.methods.strong import recipe_settings, strong_settings
+
+MEMORY = ("coreset_size_per_class", "memory_per_class", "recalled_per_step", "epochs", "batch_size", "backbone")
+SHAPES = dict.fromkeys(SPLIT, (3, 84, 84))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+class TestEveryPair:
+    def test_is_admitted(self, benchmark: str, method: str) -> None:
+        settings = strong_settings(benchmark, method)
+        check_backbone(SHAPES.get(benchmark, (1, 28, 28)), settings)
+        METHODS[method](settings, 10, 10)
+
+    def test_keeps_memory_passes_and_backbone_of_the_paper(self, benchmark: str, method: str) -> None:
+        strong, paper = strong_settings(benchmark, method), published_settings(benchmark, method)
+        assert [getattr(strong, name) for name in MEMORY] == [getattr(paper, name) for name in MEMORY]
+        assert strong != paper
+        assert recipe_settings("paper", benchmark, method) == paper
+
+    def test_every_method_gets_what_goes_with_it(self, benchmark: str, method: str) -> None:
+        """A comparison in which only one method has the better optimiser, labels or views would say little."""
+        mine, best = strong_settings(benchmark, method), strong_settings(benchmark, "kcl")
+        shared = ("rotation_labels", "optimizer", "muon_lr", "muon_lr_decay", "weight_average", "test_views",
+                  "updates_per_batch", "augmentation")  # fmt: skip
+        assert [getattr(mine, name) for name in shared] == [getattr(best, name) for name in shared]
+
+
+def test_an_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(KclError, match="strong"):
+        recipe_settings("stron", "split-cifar100", "kcl")
+
+
+class TestCommandLine:
+    def test_shows_the_settings_of_the_recipe_with_changes(self, capsys: pytest.CaptureFixture[str]) -> None:
+        given = ["run", "split-cifar100", "--recipe", "strong", "--set", "muon_lr=0.01", "warm_start=True"]
+        assert cli.main([*given, "--show-settings"]) == 0
+        shown = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+        found = {name: shown[name].split()[0] for name in ("rotation_labels", "optimizer", "muon_lr", "warm_start")}
+        assert found == {"rotation_labels": "True", "optimizer": "muon", "muon_lr": "0.01", "warm_start": "True"}
+
+    @pytest.mark.parametrize(
+        ("given", "told"),
+        [
+            (["permuted-digits", "--recipe", "stronger"], "invalid choice: 'stronger'"),
+            (["permuted-digits", "--set", "rotation_labels=true"], "a backbone that sees images"),
+            (["permuted-digits", "--set", "rotation_labels=perhaps"], "expected true or false"),
+            (["permuted-digits", "--method", "ewc", "--set", "warm_start=true"], "warm_start goes with kcl"),
+            (["permuted-digits", "--method", "ewc", "--set", "batch_norm=coreset"], "batch_norm=coreset"),
+            (["permuted-digits", "--set", "weight_average=1"], "weight_average: 1.0 is out of range"),
+        ],
+    )
+    def test_refuses_in_one_line(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path, given: list[str], told: str
+    ) -> None:
+        out = tmp_path / "out"
+        try:
+            code = cli.main(["run", *given, "--out", str(out)])
+        except SystemExit as stop:
+            code = stop.code
+        error = capsys.readouterr().err
+        assert code not in (0, None)
+        assert told in error
+        assert error.count("\n") == 1
+        assert not (out / "results.jsonl").exists()
+
+    def test_runs_the_recipe(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        out: Any = tmp_path / "out"
+        given = ["run", "permuted-digits", "--recipe", "strong", "--tasks", "2", "--train-per-task", "300"]
+        assert cli.main([*given, "--device", "cpu", "--out", str(out)]) == 0
+        assert "permuted-digits" in capsys.readouterr().out
+
+    def test_lists_the_recipes(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.main(["list", "recipes"]) == 0
+        assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["paper", "strong"]
+
+
+class TestLearner:
+    def test_takes_the_recipe_of_its_stream(self) -> None:
+        stream = PermutedDigits(tasks=2)
+        learner = KernelContinualLearner(stream, recipe="strong", weight_average=0.5)
+        assert learner.settings == strong_settings("permuted-digits", "kcl").replace(weight_average=0.5)
+        assert KernelContinualLearner(stream).settings == published_settings("permuted-digits", "kcl")
+
+    def test_refuses_one_for_a_stream_of_the_users_own(self) -> None:
+        stream = ArrayStream([(torch.zeros(40, 3), torch.arange(40) % 2)])
+        with pytest.raises(KclError, match="no recipe 'strong' for a stream of your own"):
+            KernelContinualLearner(stream, recipe="strong")

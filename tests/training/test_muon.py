@@ -1,0 +1,108 @@
+"""Muon against PyTorch's own, and against what it is meant to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from kcl.functional import muon
+from kcl.nets.flat import Layout
+from kcl.training.muon import Muon, StackedMuon
+
+SHAPES = [(8, 8), (5, 30), (30, 5), (1, 7), (160, 720)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_singular_values_come_near_one_and_directions_stay(draw: Any, shape: tuple[int, int]) -> None:
+    matrices = draw.normal(3, *shape).double()
+    left, values, right = torch.linalg.svd(matrices, full_matrices=False)
+    expected = values / values.norm(dim=-1, keepdim=True)
+    for _ in range(5):
+        expected = 3.4445 * expected - 4.7750 * expected**3 + 2.0315 * expected**5
+    found = muon.orthogonalised(matrices)
+    torch.testing.assert_close(found, left @ torch.diag_embed(expected) @ right)
+    large = values > 0.05 * values[:, :1]
+    assert ((expected > 0.6) & (expected < 1.25))[large].all()
+
+
+def test_nothing_is_made_out_of_nothing() -> None:
+    assert torch.equal(muon.update(torch.zeros(2, 3, 4)), torch.zeros(2, 3, 4))
+
+
+class _Net(nn.Module):
+    """A backbone of matrices, and a parameter beside it that is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(6, 10, bias=False), nn.Linear(10, 4, bias=False), nn.LayerNorm(4))
+        self.output = nn.Linear(4, 3)
+
+
+@pytest.fixture
+def nets(seeded: Any) -> list[_Net]:
+    with seeded(0):
+        return [_Net() for _ in range(3)]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.8])
+def test_matrices_move_as_with_pytorchs_own_muon(nets: list[_Net], draw: Any, momentum: float) -> None:
+    """PyTorch's rounds to bfloat16 in between: each step's direction agrees to about its precision."""
+    mine = nets[0]
+    copies = [nn.Parameter(layer.weight.detach().clone()) for layer in mine.backbone[:2]]
+    own = Muon(mine, 0.1, 0.02, momentum)
+    other = torch.optim.Muon(
+        copies, lr=0.02, weight_decay=0.0, momentum=momentum, nesterov=True, adjust_lr_fn="match_rms_adamw"
+    )
+    before = [layer.weight.detach().clone() for layer in mine.backbone[:2]]
+    for _ in range(6):
+        for layer, copy in zip(mine.backbone[:2], copies, strict=True):
+            layer.weight.grad = draw.normal(*layer.weight.shape)
+            copy.grad = layer.weight.grad.clone()
+        own.step()
+        other.step()
+    for layer, copy, was in zip(mine.backbone[:2], copies, before, strict=True):
+        moved, expected = layer.weight.detach() - was, copy.detach() - was
+        assert (moved - expected).norm() < 0.03 * expected.norm()
+        assert expected.norm() > 0.05
+
+
+def test_all_else_moves_as_with_sgd(nets: list[_Net], draw: Any) -> None:
+    mine, theirs = nets[0], nets[1]
+    theirs.load_state_dict(mine.state_dict())
+    own, other = Muon(mine, 0.1, 0.02, 0.8), torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.8)
+    for _ in range(4):
+        for one, two in zip(mine.parameters(), theirs.parameters(), strict=True):
+            one.grad = draw.normal(*one.shape)
+            two.grad = one.grad.clone()
+        own.step()
+        other.step()
+    for part in ("output.weight", "output.bias", "backbone.2.weight", "backbone.2.bias"):
+        torch.testing.assert_close(mine.get_parameter(part), theirs.get_parameter(part))
+    assert (mine.backbone[0].weight - theirs.backbone[0].weight).abs().max() > 0.01
+
+
+def test_many_runs_move_as_each_would_alone(nets: list[_Net], draw: Any) -> None:
+    """Rates and momenta of their own; a run whose loss is not finite stays where it was."""
+    layout, runs = Layout(nets[0]), len(nets)
+    flat = torch.stack([layout.weights(net) for net in nets])
+    rates, muon_rates, momenta = [0.1, 0.2, 0.3], [0.02, 0.01, 0.05], [0.8, 0.0, 0.5]
+    numbers = [torch.tensor(own)[:, None] for own in (rates, momenta, muon_rates)]
+    optimiser = [flat, torch.zeros_like(flat), torch.ones(runs, 1, dtype=torch.bool), *numbers]
+    stacked = StackedMuon(nets[0], layout)
+    alone = [Muon(net, *own) for net, own in zip(nets, zip(rates, muon_rates, momenta, strict=True), strict=True)]
+    for step in range(3):
+        gradient = torch.zeros_like(flat)
+        for run, net in enumerate(nets):
+            for parameter in net.parameters():
+                parameter.grad = draw.normal(*parameter.shape)
+            gradient[run] = layout.flatten({name: own.grad for name, own in net.named_parameters()})
+            if run != 2 or step == 0:
+                alone[run].step()
+        losses = torch.tensor([1.0, 1.0, 1.0 if step == 0 else torch.nan])
+        stacked.descend(optimiser, losses, gradient)
+    for run, net in enumerate(nets):
+        torch.testing.assert_close(flat[run], layout.weights(net), rtol=1e-5, atol=1e-6)
+    assert optimiser[2][:, 0].tolist() == [True, True, False]

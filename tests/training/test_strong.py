@@ -1,0 +1,263 @@
+"""The ingredients of the strong recipe in both engines: together and alone, for every method they go with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kcl.methods.recipes import METHODS
+from kcl.randomness import numpy_generator
+from kcl.settings import KERNELS
+from kcl.training.average import WeightAverage
+from kcl.training.keeper import Every, Keeper
+from kcl.training.runner import run_streams
+from kcl.training.stopping import Interrupted, Stop
+
+IMAGES: dict[str, Any] = {"rotation_labels": True, "test_views": "flip", "augmentation": "flip", "updates_per_batch": 2}
+SHARED: dict[str, Any] = {"optimizer": "muon", "muon_lr": 0.02, "weight_average": 0.7}
+OWN: dict[str, Any] = {"batch_norm": "coreset", "warm_start": True, "log_variance_bound": 3.0}
+ALONE: list[dict[str, Any]] = [
+    {"rotation_labels": True},
+    {"optimizer": "muon", "muon_lr": 0.02},
+    {"weight_average": 0.7},
+    {"batch_norm": "coreset"},
+    {"test_views": "flip"},
+    {"warm_start": True},
+    {"augmentation": "flip"},
+    {"updates_per_batch": 3},
+]
+
+
+def _with_numbers(runs: Any) -> Any:
+    """Every run with rates of its own."""
+    for run in range(3):
+        own = runs.settings[run]
+        numbers: dict[str, float] = {}
+        if own.optimizer == "muon":
+            numbers |= {"muon_lr": own.muon_lr * (1.0 + 0.5 * run), "muon_lr_decay": 0.9 - 0.2 * run}
+        if own.weight_average:
+            numbers |= {"weight_average": own.weight_average + 0.1 * run}
+        runs = runs.but(run, **numbers)
+    return runs
+
+
+def _assert_same(runs: Any, difference: Any, tasks: int = 2, tolerance: float = 1e-8) -> None:
+    """Weights, averages and scores of both engines after every task."""
+    separate, stacked = runs.separate(), runs.stacked()
+    for index in range(min(tasks, runs.lessons)):
+        told: list[list[Any]] = [[], []]
+        for learner, own in zip((separate, stacked), told, strict=True):
+            learner.learn(runs.lesson(index), own.append)
+        assert len(told[0]) == 3 * len(told[1])
+        difference.assert_none(separate, stacked, tolerance, range(index + 1))
+        for run, own in enumerate(separate.runs):
+            answering = stacked.answering(run)
+            for named in ("named_parameters", "named_buffers"):
+                one, two = (dict(getattr(model, named)()) for model in (own.answering, answering))
+                torch.testing.assert_close(one, two, rtol=tolerance, atol=tolerance)
+    for index in range(tasks):
+        for one, two in zip(separate.scores(runs.tasks(index)), stacked.scores(runs.tasks(index)), strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
+    assert stacked.memory_use() == separate.memory_use()
+
+
+@pytest.mark.usefixtures("double")
+class TestBothEnginesAgree:
+    @pytest.mark.parametrize("kernel", KERNELS)
+    def test_with_everything_at_once(self, make_runs: Any, difference: Any, kernel: str) -> None:
+        runs = make_runs(net="resnet", samples=28, split=True, kernel=kernel, **IMAGES, **SHARED, **OWN)
+        _assert_same(_with_numbers(runs), difference)
+
+    @pytest.mark.parametrize("method", [name for name in METHODS if name != "kcl"])
+    def test_every_baseline_with_what_goes_with_it(self, make_runs: Any, difference: Any, method: str) -> None:
+        runs = make_runs(method, "resnet", samples=28, tasks=3, split=True, **IMAGES, **SHARED)
+        _assert_same(_with_numbers(runs), difference, tasks=3)
+
+    @pytest.mark.parametrize("settings", ALONE, ids=str)
+    def test_each_alone(self, make_runs: Any, difference: Any, settings: dict[str, Any]) -> None:
+        runs = make_runs(net="resnet", samples=28, split=True, **settings)
+        _assert_same(_with_numbers(runs), difference)
+
+    def test_the_classic_fisher_of_pairs(self, make_runs: Any, difference: Any) -> None:
+        fisher = {"ewc_fisher": "classic", "ewc_fisher_samples": 7}
+        _assert_same(make_runs("ewc", "resnet", samples=28, split=True, rotation_labels=True, **fisher), difference)
+
+    def test_muon_and_average_of_an_mlp(self, make_runs: Any, difference: Any) -> None:
+        _assert_same(_with_numbers(make_runs(**SHARED, warm_start=True)), difference)
+
+
+@pytest.mark.parametrize("engine", ["separate", "stacked"])
+@pytest.mark.parametrize("method", ["kcl", "er-reservoir"])
+def test_runs_that_were_stopped_go_on_to_the_same_bits(
+    make_runs: Any, tmp_path: Path, method: str, engine: str
+) -> None:
+    """Also between two updates on one batch."""
+    settings = IMAGES | SHARED | (OWN if method == "kcl" else {})
+    runs = make_runs(method, "resnet", samples=28, split=True, epochs=2, **settings)
+    expected = run_streams(getattr(runs, engine)(), runs.streams)
+    stops = 0
+    while True:
+        stop = Stop()
+        left = [3]
+
+        def watch(_: Any, left: list[int] = left, stop: Stop = stop) -> None:
+            left[0] -= 1
+            stop.asked = 15 if left[0] == 0 else stop.asked
+
+        try:
+            keeper = Keeper(tmp_path, {}, Every(seconds=1e9, thrifty=False), stop)
+            found = run_streams(getattr(runs, engine)(), runs.streams, watch, keeper)
+            break
+        except Interrupted:
+            stops += 1
+    assert stops > 2
+    assert [own.fingerprint for own in found] == [own.fingerprint for own in expected]
+    assert [own.matrix.to_lists() for own in found] == [own.matrix.to_lists() for own in expected]
+
+
+class TestCompiled:
+    def test_the_traced_step_is_the_step(
+        self, make_runs: Any, difference: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        compile_with = torch.compile
+        monkeypatch.setattr(torch, "compile", lambda f, **options: compile_with(f, backend="aot_eager", **options))
+        runs = make_runs("naive-sgd", "resnet", samples=26, **IMAGES, **SHARED)
+        plain, compiled = runs.stacked(), runs.stacked(compiled=True)
+        for learner in (plain, compiled):
+            learner.learn(runs.lesson(0), lambda _: None)
+        difference.assert_none(plain, compiled, 1e-5, [0])
+        torch.testing.assert_close(compiled.state.average.saved(), plain.state.average.saved(), rtol=1e-5, atol=1e-5)
+        assert int(compiled.state.average.updates) == compiled._trainer.steps
+
+
+class TestUpdatesPerBatch:
+    def test_every_sample_of_the_stream_is_drawn_once(self, make_runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Three updates in a row on the same batch, with other noise; then the next batch."""
+        runs = make_runs(samples=35, updates_per_batch=3)[[0]]
+        run = runs.separate().runs[0]
+        seen: list[Tensor] = []
+        observe = run.method.observe
+
+        def noting(model: nn.Module, memory: Any, inputs: Tensor, *others: Any) -> Any:
+            seen.append(inputs)
+            return observe(model, memory, inputs, *others)
+
+        monkeypatch.setattr(run.method, "observe", noting)
+        steps: list[Any] = []
+        run.learn(runs.tasks(0)[0], steps.append)
+        batches = seen[::3]
+        assert len(seen) == len(steps) == steps[-1].steps == 3 * len(batches)
+        assert all(torch.equal(batch, again) for batch, again in zip(batches, seen[1::3], strict=True))
+        assert all(torch.equal(batch, again) for batch, again in zip(batches, seen[2::3], strict=True))
+        assert len(torch.cat(batches)) == 35 - 12
+        assert len(torch.cat(batches).unique(dim=0)) == 35 - 12
+        assert len({step.loss for step in steps[:3]}) == 3
+
+
+class TestWeightAverage:
+    def test_is_the_exponential_average_with_a_short_past_at_first(self, seeded: Any) -> None:
+        with seeded(0):
+            model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+        average, expected = WeightAverage(model, 0.5), model[0].weight.detach().clone()
+        for update in range(20):
+            with torch.no_grad():
+                model[0].weight.add_(torch.full_like(model[0].weight, update))
+                model[1].running_mean.fill_(update)
+            average.update(model)
+            past = min(0.5, (1 + update) / (10 + update))
+            expected = past * expected + (1.0 - past) * model[0].weight.detach()
+            torch.testing.assert_close(average.model[0].weight, expected)
+        assert 18.0 < float(average.model[1].running_mean[0]) < 19.0
+        assert int(average.updates) == 20
+
+    @pytest.mark.parametrize("engine", ["separate", "stacked"])
+    def test_tests_see_the_average_and_training_does_not(self, make_runs: Any, engine: str) -> None:
+        """The weights are those of a run without an average; the answers are those of the averaged weights."""
+        plain, averaged = (make_runs(weight_average=decay) for decay in (0.0, 0.95))
+        one, two = getattr(plain, engine)(), getattr(averaged, engine)()
+        for learner in (one, two):
+            learner.learn(plain.tasks(0), lambda _: None)
+        models = [
+            learner.models if engine == "stacked" else [run.model for run in learner.runs] for learner in (one, two)
+        ]
+        for mine, other in zip(*models, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), other.parameters(), strict=True))
+        scores = one.scores(plain.tasks(0)), two.scores(averaged.tasks(0))
+        assert all((a - b).abs().max() > 1e-3 for a, b in zip(*scores, strict=True))
+
+    def test_a_run_that_diverges_keeps_its_average(self, make_runs: Any) -> None:
+        runs = make_runs(feature_norm="none", weight_average=0.9)
+        spoiled = runs.but(1, lr=1e30).stacked()
+        sound = runs.stacked()
+        for learner in (spoiled, sound):
+            learner.learn(runs.tasks(0), lambda _: None)
+        assert spoiled.diverged == [False, True, False]
+        assert spoiled.state.average.flat.isfinite().all()
+        for run in (0, 2):
+            torch.testing.assert_close(spoiled.state.average.flat[run], sound.state.average.flat[run])
+
+
+@pytest.mark.parametrize("engine", ["separate", "stacked"])
+def test_a_warm_start_takes_over_strength_and_scale_alone(make_runs: Any, engine: str) -> None:
+    runs = make_runs(warm_start=True)
+    learner = getattr(runs, engine)()
+    learner.learn(runs.tasks(0), lambda _: None)
+    models = learner.models if engine == "stacked" else [run.model for run in learner.runs]
+    ended = [[value.item() for value in model.head()] for model in models]
+    method, task = runs.methods()[0], runs.tasks(1)[0]
+    for model, (strength, scale, shift) in zip(models, ended, strict=True):
+        method.begin_task(model, task, numpy_generator(0, "coreset", 1))
+        assert [value.item() for value in model.head()] == [strength, scale, 0.0]
+        assert scale != 1.0
+        assert shift != 0.0
+
+
+class TestLogVarianceBound:
+    """Log-variances that have run away: exp(±) of them overflows, and the divergence is infinite or not a number."""
+
+    @staticmethod
+    def _run(make_runs: Any, kernel: str, bound: float) -> Any:
+        runs = make_runs(kernel=kernel, log_variance_bound=bound, tau=0.01, dropout=0.0, lr=1e-4)
+        run = runs.separate().runs[0]
+        with torch.no_grad():  # the biases of the last layer: mean and log-variance of the posterior, then of the prior
+            biases = run.model.gaussians.biases[2]
+            biases[1].fill_(120.0)
+            if kernel == "vrf":
+                biases[3].fill_(-120.0)
+        return runs, run
+
+    @pytest.mark.parametrize("kernel", ["vrf", "vrf-uninformative"])
+    def test_without_it_the_run_diverges_and_with_it_learns(self, make_runs: Any, kernel: str) -> None:
+        runs, free = self._run(make_runs, kernel, 0.0)
+        free.learn(runs.tasks(0)[0])
+        assert free.diverged
+        runs, bound = self._run(make_runs, kernel, 5.0)
+        bound.learn(runs.tasks(0)[0])
+        assert not bound.diverged
+        assert all(torch.isfinite(parameter).all() for parameter in bound.model.parameters())
+        assert torch.isfinite(bound.logits(runs.tasks(0)[0].test.inputs, 0)).all()
+
+    def test_the_bound_hardly_changes_a_run_whose_log_variances_are_small(self, make_runs: Any) -> None:
+        found = []
+        for bound in (0.0, 50.0):
+            runs = make_runs(log_variance_bound=bound)
+            learner = runs.separate()
+            learner.learn(runs.tasks(0), lambda _: None)
+            found.append(learner.scores(runs.tasks(0))[0])
+        assert 0.0 < (found[0] - found[1]).abs().max() < 1e-2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_learns_pairs_and_answers_with_classes(make_runs: Any, method: str) -> None:
+    """Easy images: a vote that read another rotation's scores, or another class's, would be no better than chance."""
+    images = {"rotation_labels": True, "test_views": "flip"}
+    runs = make_runs(method, "resnet", samples=40, split=True, epochs=20, dropout=0.0, lr=0.05, momentum=0.8, **images)
+    learner = runs[[0]].separate()
+    for index in range(runs.lessons):
+        learner.learn(runs[[0]].lesson(index), lambda _: None)
+    assert learner.scores(runs[[0]].tasks(1))[0].shape[1] == 2
+    assert learner.accuracy(runs[[0]].tasks(1))[0] > 75.0
