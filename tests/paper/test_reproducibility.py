@@ -1,6 +1,7 @@
 """The committed results, and the page that stands on them."""
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -55,6 +56,34 @@ def test_every_published_accuracy_of_kcl_is_within_two_points() -> None:
             assert ours is not None
             assert ours.size == 5
             assert abs(ours.mean - cell.published.accuracy) < 2.0
+
+
+def test_the_searches_are_told_as_they_were() -> None:
+    records = read(ROOT / "results" / "searches" / "results.jsonl")
+    told = re.findall(r"^\| ([a-z-]+) \| ([a-z0-9-]+) \| `([^`]*)` \| (\S+) \|$", PAGE, flags=re.MULTILINE)
+    assert len(told) > 20
+    for method, benchmark, settings, accuracy in told:
+        wanted = {name: float(value) for name, _, value in (part.partition("=") for part in settings.split())}
+        found = [
+            record["average_accuracy"]
+            for record in records
+            if (record["method"], record["benchmark"], record["tasks"]) == (method, benchmark, 5)
+            and wanted.items() <= record["settings"].items()
+        ]
+        assert len(found) == 2, settings
+        assert accuracy == ("–" if None in found else f"{sum(found) / 2:.1f}")
+
+
+def test_what_the_page_says_besides_is_what_the_results_give() -> None:
+    for folder, told in (("searches", ("50.41 ± 1.57", "44.86 ± 1.23", "47.76 ± 3.99")),
+                         ("precision", ("61.89 ± 0.47", "62.45 ± 1.05"))):  # fmt: skip
+        records = [record for record in read(ROOT / "results" / folder / "results.jsonl") if record["seed"] < 10]
+        groups: dict[str, list[float]] = {}
+        for record in records:
+            groups.setdefault(record["command"], []).append(record["average_accuracy"])
+        shown = {f"{s.mean:.2f} ± {s.deviation:.2f}" for values in groups.values() if (s := summarise(values))}
+        assert shown == set(told)
+        assert all(number in PAGE for number in told)
 
 
 @pytest.mark.parametrize("item", ITEMS.values(), ids=lambda item: item.name)
