@@ -13,6 +13,8 @@ from kcl.paper.item import Found, Item
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+NAMES = {"vrf": "VRF", "rbf": "RBF", "laplacian": "Laplacian"}
+
 
 class Sweep(Item):
     """One panel per benchmark, one line per kernel, one point per value of a setting."""
@@ -36,7 +38,7 @@ class Sweep(Item):
         return Cell(self._row(kernel, value), benchmark, changes={"kernel": kernel, self.setting: value})
 
     def _row(self, kernel: str, value: int) -> str:
-        return str(value) if len(self.kernels) == 1 else f"{kernel.upper()}, {value}"
+        return str(value) if len(self.kernels) == 1 else f"{NAMES[kernel]}, {value}"
 
     def markdown(self, found: Found) -> str:
         return tables.markdown(self.cells(), found, self.reference, self.axis)
@@ -47,7 +49,7 @@ class Sweep(Item):
     def figure(self, found: Found) -> Figure:
         def lines(benchmark: str, values: Sequence[int]) -> list[tuple[str, list[tuple[float, Cell]]]]:
             return [
-                (kernel.upper(), [(float(value), self._cell(benchmark, kernel, value)) for value in values])
+                (NAMES[kernel], [(float(value), self._cell(benchmark, kernel, value)) for value in values])
                 for kernel in self.kernels
             ]
 
