@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import types
 import typing
@@ -27,6 +28,9 @@ def _check_types(function: Callable[..., Any]) -> Callable[..., Any]:
             typing.runtime_checkable(value)
     return beartype(function)
 
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background, where children would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The hook imports its checker by name, and must be there before the first import of kcl.
 _checker = types.ModuleType("kcl_test_typechecker")

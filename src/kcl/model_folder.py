@@ -30,6 +30,7 @@ from kcl.benchmarks.task import View
 from kcl.continual import ContinualModel, LearnedTask
 from kcl.errors import KclError
 from kcl.lessons import LessonLearning
+from kcl.methods import views
 from kcl.methods.collapsed import Head
 from kcl.methods.kcl import KernelModel
 from kcl.methods.recipes import published_backbone
@@ -287,11 +288,9 @@ def _head(tensors: dict[str, Tensor], model: ContinualModel, task: LearnedTask) 
     """A task's head, held against the coreset and the weights it belongs to (shapes: `methods.collapsed.Head`)."""
     network = model.run.model
     assert isinstance(network, KernelModel)  # noqa: S101 - what the method builds
-    kept, width, classes = (
-        len(model.run.kept[task.lesson].memory["inputs"]),
-        network.backbone.features,
-        len(task.labels),
-    )
+    turns, mirrors = views.rotations(model.settings), views.mirrors(model.settings)
+    kept = turns * mirrors * len(model.run.kept[task.lesson].memory["inputs"])
+    width, classes = network.backbone.features, turns * len(task.labels)
     fourier, draws = hasattr(network, "phases"), model.settings.test_draws if network.gaussians is not None else 1
     explicit = LessonLearning(model.settings, 0).kernel(network).explicit
     size = (model.settings.bases if fourier else width) if explicit else kept
@@ -299,6 +298,9 @@ def _head(tensors: dict[str, Tensor], model: ContinualModel, task: LearnedTask) 
     expected |= {"weights": (draws, size, classes), "halves": (draws, kept, size)}
     expected |= {"frequencies": (draws, size, width), "phases": (size,)} if fourier else {}
     expected |= {} if explicit else {"anchors": (kept, width)}
+    if model.settings.batch_norm == "coreset":  # a mean and a variance of every channel that BatchNorm sees
+        norms = [module for module in network.backbone.modules() if isinstance(module, nn.BatchNorm2d)]
+        expected |= {"moments": (sum(2 * norm.num_features for norm in norms),)}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if found != expected or any(tensor.dtype != torch.float32 for tensor in tensors.values()):
         raise ValueError("a head has not the shape that its coreset and settings ask for")
