@@ -190,7 +190,7 @@ def _reproduce(options: argparse.Namespace) -> int:
         return _print_lines(paper_options.listed())
     asked = paper_options.asked(options)
     if options.dry_run:
-        return _print_lines(asked.told())
+        return _print_lines(asked.told(options.workers or 1))
     if options.report_only:
         records = asked.finished()
     else:

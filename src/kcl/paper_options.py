@@ -52,9 +52,9 @@ class Asked(NamedTuple):
     results: list[Path]
     into: Path | None
 
-    def told(self) -> dict[str, str]:
-        """What would be run."""
-        guess = estimate(self.specs)
+    def told(self, workers: int) -> dict[str, str]:
+        """What would be run, by so many workers at the same time."""
+        guess = estimate(self.specs, workers)
         lines = {
             "items": ", ".join(item.name for item in self.items),
             "seeds": ", ".join(map(str, self.seeds)),

@@ -8,6 +8,8 @@ import pytest
 
 from kcl.cli import main
 from kcl.paper.catalogue import ITEMS
+from kcl.paper.cell import FULL
+from kcl.paper.reproduce import estimate, needed
 from kcl.results import read
 
 
@@ -29,6 +31,15 @@ def test_says_what_it_would_do_and_does_nothing(capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr().out
     assert "minutes on one NVIDIA H200" in shown
     assert not (tmp_path / "out").exists()
+
+
+def test_everything_takes_less_than_an_hour_where_set_up_is_shared_out() -> None:
+    specs = needed(list(ITEMS.values()), FULL, range(5))
+    alone, shared = estimate(specs), estimate(specs, 4)
+    assert alone.minutes is not None
+    assert shared.minutes is not None
+    assert shared.minutes < min(60.0, alone.minutes)
+    assert (shared.runs, shared.groups) == (alone.runs, alone.groups)
 
 
 def test_a_table_without_runs_needs_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,7 +36,8 @@ SPEEDS = {
     "split-cifar100": Speed(4.224, 1.288, 4_800, 1.7, 8.0),
     "split-miniimagenet": Speed(7.463, 1.763, 4_700, 4.5, 8.0),
 }
-TOGETHER = 5
+TOGETHER, BATCH = 5, 10
+"""Runs trained together, and samples of a batch, where these were measured."""
 
 
 class Estimate(NamedTuple):
@@ -47,23 +48,26 @@ class Estimate(NamedTuple):
     gigabytes: float | None
 
 
-def estimate(specs: Sequence[RunSpec]) -> Estimate:
-    """Runs that can be trained together are taken five at a time, and a step of KCL as the paper's settings have it."""
-    groups: dict[Any, int] = {}
+def estimate(specs: Sequence[RunSpec], workers: int = 1) -> Estimate:
+    """Runs that can be trained together are taken five at a time, and a step of KCL as the paper's settings have it.
+
+    Workers share one GPU, which does their steps no faster; while one is set up, the others use it.
+    """
+    groups: dict[Any, list[RunSpec]] = {}
     for spec in specs:
         own = spec.seed if isinstance(spec.ways, tuple) else None  # varied ways: every seed has its own shapes
         shared = (spec.benchmark, spec.method, spec.ways, own, spec.settings.stacking_key())
-        groups[shared] = groups.get(shared, 0) + 1
+        groups.setdefault(shared, []).append(spec)
     if any(spec.benchmark not in SPEEDS for spec in specs):
         return Estimate(len(groups), len(specs), None, None)
-    seconds = 0.0
-    for (benchmark, method, *_), runs in groups.items():
-        speed = SPEEDS[benchmark]
-        step = speed.kcl_ms if method == "kcl" else speed.sgd_ms
-        seconds += speed.set_up + speed.steps * step / 1e3 * -(-runs // TOGETHER)
-    return Estimate(
-        len(groups), len(specs), seconds / 60.0, max((SPEEDS[spec.benchmark].gigabytes for spec in specs), default=0.0)
-    )
+    steps = set_up = gigabytes = 0.0
+    for group in groups.values():
+        speed, batch = SPEEDS[group[0].benchmark], group[0].settings.batch_size
+        step = speed.kcl_ms if group[0].method == "kcl" else speed.sgd_ms
+        steps += speed.steps * BATCH / batch * step / 1e3 * -(-len(group) // TOGETHER)
+        set_up += speed.set_up
+        gigabytes = max(gigabytes, speed.gigabytes)
+    return Estimate(len(groups), len(specs), (steps + set_up / workers) / 60.0, gigabytes * workers)
 
 
 def write(
