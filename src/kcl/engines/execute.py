@@ -13,7 +13,7 @@ from kcl.engines import work
 from kcl.engines.board import Board
 from kcl.engines.dispatch import Dispatcher
 from kcl.engines.engine import Engine
-from kcl.engines.failures import Attempts, Failure
+from kcl.engines.failures import LOGS, Attempts, Failure
 from kcl.engines.order import Message, Order
 from kcl.errors import KclError
 from kcl.experiment import Experiment, Group
@@ -28,7 +28,6 @@ from kcl.training.run import Step
 from kcl.training.runner import OnProgress, Progress
 from kcl.training.standing import Standing
 
-LOGS = "logs"
 EVERY = 1.0
 """Seconds between two views of where all stands."""
 

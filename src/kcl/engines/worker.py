@@ -14,6 +14,7 @@ import torch
 
 from kcl import remote, resuming
 from kcl.engines import parcel
+from kcl.engines.failures import first_line
 from kcl.engines.order import Message, Order, Parcel
 from kcl.errors import KclError
 from kcl.experiment import Experiment, Group
@@ -42,8 +43,7 @@ def do(order: Order, tell: Tell, stop: Stop, fetch: Fetch = beside) -> None:
     except KclError as error:
         tell({"kind": "failed", "error": str(error)})
     except Exception as error:
-        told = f"{type(error).__name__}: {error}".splitlines()[0]
-        tell({"kind": "failed", "error": told, "log": traceback.format_exc()})
+        tell({"kind": "failed", "error": first_line(error), "log": traceback.format_exc()})
 
 
 def _do(order: Order, tell: Tell, stop: Stop, fetch: Fetch) -> list[str]:
