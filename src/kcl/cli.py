@@ -222,18 +222,22 @@ def _tune(options: argparse.Namespace) -> int:
         return done
 
     try:
-        with Execution(options, display) as execution:
+        with Execution(options, display) as execution, locked(out, tune.LOCK):
             best = tune.search(search, lambda *given: finished(execution.run(*given)), display.say)
             records = tune.final(search, best, seeds, lambda *given: finished(execution.run(*given))).records
     except Stopped as signal:
         _say_stopped(signal, out, options, options.resume)
     told = tune.write(search, records)
     page.write_page(records, out / "report.html", report_commands.default_title(records))
-    drawn = figures.save(drawing.draw(search.space, search.study().finished), out / "search")
+    files = [str(told)]
+    if figures.available():
+        files.append(str(figures.save(drawing.draw(search.space, search.study().finished), out / "search")[-1]))
+    else:
+        print("kcl: the search was not drawn: that needs matplotlib; with it, --resume draws it", file=sys.stderr)
     if not options.quiet:
         print(f"best of {search.trials} trials: {tune.show(best.settings)}, {best.value:.2f} % on the samples held out")
         print(tables.text(records))
-        print(f"results: {out / report_commands.RESULTS}\nsearch:  {told}, {drawn[-1]}\npage:    {out / 'report.html'}")
+        print(f"results: {out / report_commands.RESULTS}\nsearch:  {', '.join(files)}\npage:    {out / 'report.html'}")
     return 0
 
 
