@@ -128,7 +128,7 @@ def test_24_runs_on_three_nodes_of_which_one_worker_dies_and_one_node_leaves(
     assert len(parcels) == 3, "and reached every node"
 
     process = start([*command, "0..11", "--out", again], **told)
-    until(lambda: len(records(again)) >= 4, process)
+    until(lambda: len(records(again)) >= 4 and _workers(again), process)
     os.kill(int(_workers(again)[0].rpartition("-")[2]), signal.SIGKILL)
     until(lambda: len(records(again)) >= 9, process)
     nodes[2].kill()

@@ -53,9 +53,7 @@ def pretended(tmp_path: Path) -> dict[str, str]:
 def test_jobs_that_were_stopped_give_the_numbers_of_one_process_and_ask_for_what_they_need(
     reference: Path, pretended: dict[str, str], tmp_path: Path
 ) -> None:
-    """Begun by submitit's own executor for one machine, gone on with by sbatch; what a command left that was killed is
-    not taken for an answer.
-    """
+    """Begun by submitit's own executor for one machine, gone on with by sbatch."""
     out = tmp_path / "out"
     command = [*RUNS, "lr=0.1,0.05", "--seeds", "0..5", "--runs-at-once", "3", "--out", out, "--engine", "slurm",
                "--workers", "2"]  # fmt: skip
@@ -78,7 +76,7 @@ def test_jobs_that_were_stopped_give_the_numbers_of_one_process_and_ask_for_what
         assert all(f"#SBATCH {line}\n" in text for text in files), line
     assert not any("--gpus" in text for text in files)
     assert not list(out.rglob("logs/slurm/**/*.jsonl")), "what jobs said is kept in the results"
-    assert list(out.rglob("stop")) == [out / "logs" / "slurm" / "earlier" / "stop"], "its jobs are asked to end"
+    assert (out / "logs" / "slurm" / "earlier" / "stop").exists(), "jobs of an earlier command are asked to end"
 
 
 def _alone(found: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -216,5 +216,7 @@ def _connect(address: str | None) -> Any:
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise KclError(f"the Ray cluster {address or 'of this machine'} cannot be used: {error}") from None
+        told = f"the Ray cluster {address or 'of this machine'} cannot be used: {error}"
+        hint = "" if address is None else "; if it asks for a token, set RAY_AUTH_MODE and RAY_AUTH_TOKEN"
+        raise KclError(told + hint) from None
     return ray
