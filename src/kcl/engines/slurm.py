@@ -120,7 +120,9 @@ class Slurm(Engine):
         self._folder = root / secrets.token_hex(4)  # what jobs of an earlier command say is not taken for an answer
         self._jobs: list[_Job] = []
         self._held: list[tuple[Order, str | None]] = []
-        """Orders that sbatch would not take beside those in flight: given to it again when one of them has ended."""
+        """Orders that are no job: sbatch would not take them beside those in flight, and is asked again when one of
+        those has ended.
+        """
         self._leaving: list[_Job] = []
         """Those that have said their last word; submitit writes a file after that."""
         self._made, self._stopping = 0, False
@@ -193,9 +195,13 @@ class Slurm(Engine):
     def stop(self) -> None:
         self._stopping = True
         (self._folder / "stop").touch()
-        for own in self._jobs:
-            if not own.answers.exists():  # it has not begun
-                own.job.cancel(check=False)
+        for own in [
+            own for own in self._jobs if not own.answers.exists()
+        ]:  # not begun; Slurm tells late that it is gone
+            own.job.cancel(check=False)
+            own.clear()
+            self._jobs.remove(own)
+            self._held.append((own.order, None))
 
     def close(self) -> None:
         for own in self._jobs:
