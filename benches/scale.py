@@ -65,6 +65,8 @@ class Watcher:
     def ended(self, order: Order, worker: str, message: Message, again: bool) -> None:
         self.board.ended(order, worker, message["kind"] == "done", again)
 
+    def stuck(self, needs: Sequence[Needs]) -> None: ...
+
     def tick(self) -> None:
         self.ticks += 1
         if self.ticks % 100 == 0:

@@ -29,7 +29,7 @@ from kcl.benchmarks.catalogue import BENCHMARKS
 from kcl.cuda.precision import PRECISIONS, products
 from kcl.demo import demo_specs
 from kcl.devices import choose_device, choose_threads, device_name
-from kcl.engines.failures import listed
+from kcl.engines.failures import first_line, listed, out_of_memory
 from kcl.errors import KclError
 from kcl.execution import Done, Execution, Stopped
 from kcl.locking import locked
@@ -62,13 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as signal:
         print("kcl: stopped", file=sys.stderr)
         return exit_code(signal)
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        print(f"kcl: out of memory: {_first_line(error)}; try smaller settings or --runs-at-once", file=sys.stderr)
-        return 2
-    except RuntimeError as error:
-        if "allocate memory" not in str(error):
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
             raise
-        print(f"kcl: out of memory: {_first_line(error)}; try smaller settings", file=sys.stderr)
+        print(f"kcl: out of memory: {first_line(error)}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         sys.stderr.close()
@@ -76,10 +73,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"kcl: {error.strerror or error}", file=sys.stderr)
         return 1
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -229,18 +222,22 @@ def _tune(options: argparse.Namespace) -> int:
         return done
 
     try:
-        with Execution(options, display) as execution:
+        with Execution(options, display) as execution, locked(out, tune.LOCK):
             best = tune.search(search, lambda *given: finished(execution.run(*given)), display.say)
             records = tune.final(search, best, seeds, lambda *given: finished(execution.run(*given))).records
     except Stopped as signal:
         _say_stopped(signal, out, options, options.resume)
     told = tune.write(search, records)
     page.write_page(records, out / "report.html", report_commands.default_title(records))
-    drawn = figures.save(drawing.draw(search.space, search.study().finished), out / "search")
+    files = [str(told)]
+    if figures.available():
+        files.append(str(figures.save(drawing.draw(search.space, search.study().finished), out / "search")[-1]))
+    else:
+        print("kcl: the search was not drawn: that needs matplotlib; with it, --resume draws it", file=sys.stderr)
     if not options.quiet:
         print(f"best of {search.trials} trials: {tune.show(best.settings)}, {best.value:.2f} % on the samples held out")
         print(tables.text(records))
-        print(f"results: {out / report_commands.RESULTS}\nsearch:  {told}, {drawn[-1]}\npage:    {out / 'report.html'}")
+        print(f"results: {out / report_commands.RESULTS}\nsearch:  {', '.join(files)}\npage:    {out / 'report.html'}")
     return 0
 
 

@@ -32,7 +32,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
                          help="copy checkpoints to an fsspec URL (s3://…), for workers that do not see the output "
                          "folder")  # fmt: skip
     command.add_argument("--gpu-memory", type=float, metavar="GB",
-                         help="of a worker's GPU: groups that need less share it (default: none do)")  # fmt: skip
+                         help="with --engine ray: of one GPU, which groups that need less share")  # fmt: skip
 
 
 class Chosen(NamedTuple):
@@ -46,9 +46,9 @@ class Chosen(NamedTuple):
 
 def chosen(options: argparse.Namespace) -> Chosen | None:
     """None: in this process. Every mistake in the options is refused."""
-    for name, engines in (("address", ("ray",)), ("slurm", ("slurm",))):
-        if getattr(options, name) and options.engine not in engines:
-            raise KclError(f"--{name} goes with --engine {' or '.join(engines)}")
+    for name, engine in (("address", "ray"), ("gpu_memory", "ray"), ("slurm", "slurm")):
+        if getattr(options, name) not in (None, []) and options.engine != engine:
+            raise KclError(f"--{name.replace('_', '-')} goes with --engine {engine}")
     if options.workers is not None and not 1 <= options.workers <= 100_000:
         raise KclError(f"--workers must be a whole number from 1 to 100000, not {options.workers}")
     if not 0 <= options.retries <= 1000:
@@ -57,8 +57,6 @@ def chosen(options: argparse.Namespace) -> Chosen | None:
         raise KclError(f"--gpu-memory must be a number of gigabytes above 0, not {options.gpu_memory:g}")
     in_this_process = options.engine == "local" and options.workers in (None, 1)
     if in_this_process:
-        if options.gpu_memory is not None:
-            raise KclError("--gpu-memory goes with --engine ray or slurm: this machine's own GPU is looked at")
         return None
     make, device = {"local": _local, "ray": _ray, "slurm": _slurm}[options.engine](options)
     return Chosen(make, device, options.retries, options.gpu_memory)

@@ -16,6 +16,7 @@ from kcl.devices import choose_device, choose_threads
 from kcl.engines.engine import Engine
 from kcl.engines.execute import execute
 from kcl.engines.failures import Failure
+from kcl.engines.here import execute_here
 from kcl.errors import KclError
 from kcl.experiment import DatasetName, Experiment
 from kcl.folder import Folder
@@ -101,7 +102,7 @@ class Execution:
             loggers = Loggers(out, options.log, display.say)
             try:
                 if self._chosen is None:
-                    experiment.execute(folder, display.watch, display.say, saving, loggers)
+                    failures = execute_here(experiment, folder, display, saving, loggers)
                 else:
                     gpu, retries = self._chosen.gpu_gigabytes, self._chosen.retries
                     failures = execute(experiment, self._made, folder, display, saving, loggers, retries, gpu)

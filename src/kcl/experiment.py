@@ -21,6 +21,7 @@ from kcl.benchmarks.joint import join
 from kcl.benchmarks.task import Stream
 from kcl.data.dataset import Dataset
 from kcl.devices import device_name
+from kcl.errors import KclError
 from kcl.folder import Folder, Keeping
 from kcl.loggers import LoggedRun, Loggers
 from kcl.methods.method import Method
@@ -131,11 +132,22 @@ class Experiment:
         say: Callable[[str], None],
         saving: Saving = Saving(),  # noqa: B008 - it cannot be changed
         loggers: Loggers | None = None,
+        failed: Callable[[Group, Exception], None] | None = None,
     ) -> None:
-        """Do the runs that are not finished yet, each kept the moment it is; those begun go on."""
+        """Do the runs that are not finished yet, each kept the moment it is; those begun go on.
+
+        `failed` is told of a group that raised what nobody expected, and the others go on; without it that is raised.
+        """
         for group in self.plan(folder, saving, say):
             place = f"{len(self.records(folder)) + 1}/{len(self.specs)} " if len(self.specs) > len(group.specs) else ""
-            self.train(group, folder, watch, say, saving, loggers, place)
+            try:
+                self.train(group, folder, watch, say, saving, loggers, place)
+            except (KclError, OSError):  # what was asked for, or a pipe or a disk: the others would meet it too
+                raise
+            except Exception as error:
+                if failed is None:
+                    raise
+                failed(group, error)
 
     def plan(
         self, folder: Folder, saving: Saving, say: Callable[[str], None], at_once: int | None = None

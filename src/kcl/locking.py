@@ -13,21 +13,21 @@ NAME = ".lock"
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, name: str = NAME) -> Iterator[None]:
     """Hold a folder, which is made if need be; KclError, with the other's number, where another process holds it.
 
     The system lets go of the lock of a process that dies, whatever it died of; a file left over then says nothing.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = _take(folder / NAME)
+        descriptor = _take(folder / name)
     except OSError as error:
         raise KclError(f"cannot write to the output folder {folder}: {error.strerror or error}") from None
     try:
         yield
     finally:
         with suppress(OSError):
-            (folder / NAME).unlink()  # while it is still ours
+            (folder / name).unlink()  # while it is still ours
         os.close(descriptor)
 
 

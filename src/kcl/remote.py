@@ -47,7 +47,7 @@ class _Mirrored(Keeper):
         if self.folder is not None:
             try:
                 push(self._url, self.folder)
-            except (OSError, KclError) as error:
+            except Exception as error:  # every store has exceptions of its own
                 self.say(f"no checkpoint could be copied to {self._url} ({error}); the run goes on")
 
 
@@ -80,17 +80,20 @@ def pull_all(url: str | None, checkpoints: Path) -> None:
     if url is None:
         return
     files, root = open_url(url)
-    files.invalidate_cache()
-    if files.exists(root):
-        for folder in files.ls(root, detail=False):
-            pull(url, checkpoints / folder.rstrip("/").rpartition("/")[2])
+    try:
+        files.invalidate_cache()
+        if files.exists(root):
+            for folder in files.ls(root, detail=False):
+                pull(url, checkpoints / folder.rstrip("/").rpartition("/")[2])
+    except Exception as error:  # every store has exceptions of its own
+        raise KclError(f"the checkpoints at {url} cannot be fetched: {type(error).__name__}: {error}") from None
 
 
 def clear(url: str | None, folder: Path) -> None:
     """Remove a group's copies."""
     if url is not None:
         files, root = open_url(url)
-        with suppress(OSError):
+        with suppress(Exception):  # what is left over does no harm
             files.rm(f"{root}/{folder.name}", recursive=True)
 
 

@@ -72,6 +72,7 @@ class Kept:
     def __init__(self, total: int) -> None:
         self.records: dict[str, dict[str, Any]] = {}
         self.board = Board(0, total, lambda order: str(order.runs))
+        self.stuck_with: list[list[Needs]] = []
         self.after_tick: Any = None
 
     def store(self, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -94,6 +95,9 @@ class Kept:
 
     def ended(self, order: Order, worker: str, message: Message, again: bool) -> None:
         self.board.ended(order, worker, message["kind"] == "done", again)
+
+    def stuck(self, needs: Sequence[Needs]) -> None:
+        self.stuck_with.append(list(needs))
 
     def tick(self) -> None:
         board = self.board
@@ -129,6 +133,18 @@ def test_what_needs_more_than_there_is_does_not_keep_back_what_needs_less() -> N
     assert last is not None
     assert last.runs[0]["number"] == 0
     assert not queue
+
+
+def test_where_nothing_has_room_that_is_told_and_waited_for(tmp_path: Path) -> None:
+    class Growing(Pretended):
+        def wait(self, seconds: float) -> list[Event]:
+            self.workers += 1
+            return super().wait(seconds)
+
+    kept, attempts = Kept(1), Attempts(tmp_path)
+    Dispatcher(Growing(1), kept.store, kept, attempts, str).run([_order(0, needs=Needs(3))])
+    assert kept.stuck_with == [[Needs(3)]] * 2
+    assert len(kept.records) == 1
 
 
 def test_failures_are_tried_again_elsewhere_and_given_up_in_the_end(tmp_path: Path) -> None:

@@ -9,9 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from engine_commands import LONG, RUNS, environment, finish, lasting, records, start, until
 
 from kcl import cli, resuming
+from kcl.engines import worker
+from kcl.engines.order import Message, Order
+from kcl.training.stopping import Stop
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals as Unix has them")
 
@@ -85,6 +89,8 @@ def test_what_fails_again_and_again_is_given_up_and_listed(
     monkeypatch.setattr(resuming, "code", lambda: "another")
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
+    (tmp_path / "queue.py").write_text("raise SystemExit('not a module of ours')")
+    monkeypatch.chdir(tmp_path)
     out = tmp_path / "out"
     command = [*RUNS, "--seeds", "7", "--retries", "1", "--out", str(out)]
     with pytest.raises(SystemExit) as ended:
@@ -103,6 +109,14 @@ def test_what_fails_again_and_again_is_given_up_and_listed(
     assert len(records(out)) == 1
 
 
+def test_a_worker_without_the_gpu_it_was_asked_for_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    said: list[Message] = []
+    worker.do(Order([], "kcl run", "out", device="cuda", code=resuming.code()), said.append, Stop())
+    assert [message["kind"] for message in said] == ["failed"]
+    assert "finds no CUDA GPU here" in said[0]["error"]
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -110,7 +124,8 @@ def test_what_fails_again_and_again_is_given_up_and_listed(
         (["--retries", "-1"], "--retries must be"),
         (["--address", "auto"], "--address goes with --engine ray"),
         (["--slurm", "time=3"], "--slurm goes with --engine slurm"),
-        (["--gpu-memory", "0"], "--gpu-memory must be"),
+        (["--workers", "2", "--gpu-memory", "80"], "--gpu-memory goes with --engine ray"),
+        (["--engine", "ray", "--gpu-memory", "0"], "--gpu-memory must be"),
         (["--engine", "slurm", "--slurm", "time"], "expected NAME=VALUE"),
         (["--engine", "slurm"], "there is no sbatch here"),
         (["--engine", "ray", "--address", "127.0.0.1:1"], "no Ray cluster answers"),

@@ -115,7 +115,7 @@ def test_runs_go_on_from_the_copies_alone(
     long_reference: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    command = [*LONG, "--seeds", "0..2", "--checkpoints", url, "--out", str(out), "--quiet"]
+    command = [*LONG, "--seeds", "0,1", "--checkpoints", url, "--out", str(out), "--quiet"]
     with monkeypatch.context() as patched:
         patched.setattr(cli, "make_display", lambda _: _Stopping())
         with pytest.raises(SystemExit) as ended:
@@ -123,7 +123,7 @@ def test_runs_go_on_from_the_copies_alone(
     assert ended.value.code == 143
     shutil.rmtree(out / "checkpoints")
     assert cli.main([*command, "--resume"]) == 0
-    assert lasting(out) == lasting(long_reference)
+    assert lasting(out) == [run for run in lasting(long_reference) if run["seed"] < 2]
     assert max(record["resumed"] for record in records(out)) == 1
     assert fsspec.filesystem("memory").find("/bucket") == []
 

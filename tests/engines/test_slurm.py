@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from engine_commands import RUNS, finish, lasting, records, start, until
 
-from kcl.engines.order import Needs
+from kcl.engines.order import Needs, Order
 from kcl.engines.slurm import Slurm, parse
+from kcl.errors import KclError
 
 pytest.importorskip("submitit")
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals as Unix has them")
@@ -52,27 +55,28 @@ def test_jobs_that_were_stopped_give_the_numbers_of_one_process_and_ask_for_what
 ) -> None:
     """Begun by submitit's own executor for one machine, gone on with by sbatch."""
     out = tmp_path / "out"
-    command = [*RUNS, "lr=0.1,0.05", "--seeds", "0..11", "--runs-at-once", "6", "--out", out, "--engine", "slurm",
+    command = [*RUNS, "lr=0.1,0.05", "--seeds", "0..5", "--runs-at-once", "4", "--out", out, "--engine", "slurm",
                "--workers", "2"]  # fmt: skip
     process = start([*command, "--slurm", "cluster=local"])
-    until(lambda: len(records(out)) >= 6, process)
+    until(lambda: records(out), process)
     process.terminate()
     code, said = finish(process, 120)
     assert code == 143, said
-    left = 24 - len(records(out))
+    left = 12 - len(records(out))
     assert left > 0
+    (out / "logs" / "slurm" / "earlier").mkdir(parents=True)
     options = ["partition=short", "time=90", "account=lab", "reservation=mine"]
     code, said = finish(start([*command, "--resume", "--slurm", *options], **pretended))
     assert code == 0, said
-    assert _alone(lasting(out)) == _alone(lasting(reference))
+    assert _alone(lasting(out)) == [run for run in _alone(lasting(reference)) if run["seed"] < 6]
     files = [path.read_text() for path in Path(pretended["PRETENDED"]).glob("sbatch-*")]
-    assert len(files) == left // 6, "six runs a job"
+    assert len(files) == left // 4, "four runs a job"
     for line in ("--partition=short", "--time=90", "--account=lab", "--reservation=mine", "--cpus-per-task=1",
                  "--job-name=kcl", "--nodes=1"):  # fmt: skip
         assert all(f"#SBATCH {line}\n" in text for text in files), line
     assert not any("--gpus" in text for text in files)
-    assert not list(out.glob("logs/slurm/*.jsonl")), "what jobs said is kept in the results"
-    assert not (out / "logs" / "slurm" / "stop").exists()
+    assert not list(out.rglob("logs/slurm/**/*.jsonl")), "what jobs said is kept in the results"
+    assert (out / "logs" / "slurm" / "earlier" / "stop").exists(), "jobs of an earlier command are asked to end"
 
 
 def _alone(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -88,3 +92,74 @@ def test_a_group_for_a_gpu_asks_for_one_and_not_for_the_node_that_failed(
     asked = engine.parameters(Needs(cpus=4, gpus=0.5), exclude="node7")
     assert (asked["cpus_per_task"], asked["gpus_per_node"]) == (4, 1)
     assert (asked["slurm_time"], asked["slurm_gres"], asked["slurm_exclude"]) == (30, "gpu:a100:1", "node7")
+
+
+class _Sbatch:
+    """Takes so many jobs at a time, none of them on a node that is excluded; each ends as it is told."""
+
+    class Job:
+        job_id, state = "1", "RUNNING"
+        paths = SimpleNamespace(
+            **dict.fromkeys(
+                ("submission_file", "submitted_pickle", "result_pickle", "stderr", "stdout"), Path("nowhere")
+            )
+        )
+
+        def done(self) -> bool:
+            return False
+
+        def cancel(self, check: bool) -> None: ...
+
+    def __init__(self, most: int) -> None:
+        self.most, self.answers, self.refused = most, list[Path](), 0
+
+    def executor(self, needs: Needs, exclude: str = "") -> Any:
+        return SimpleNamespace(submit=lambda work, text, answers: self._submit(Path(answers), exclude))
+
+    def _submit(self, answers: Path, exclude: str) -> Any:
+        ended = sum(path.exists() for path in self.answers)
+        if exclude or len(self.answers) - ended >= self.most:
+            self.refused += 1
+            raise RuntimeError("sbatch: error: QOSMaxSubmitJobPerUserLimit")
+        self.answers.append(answers)
+        return self.Job()
+
+    def end(self, place: int, kind: str) -> None:
+        self.answers[place].write_text(json.dumps({"kind": kind}) + "\n")
+
+
+def _order(number: int) -> Order:
+    return Order([{"number": number}], "kcl run", "out")
+
+
+def test_what_sbatch_does_not_take_beside_other_jobs_waits_until_one_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sbatch = _Sbatch(most=1)
+    monkeypatch.setattr(Slurm, "_executor", lambda _, needs, exclude="": sbatch.executor(needs, exclude))
+    engine = Slurm(tmp_path)
+    engine.start(_order(0))
+    engine.start(_order(1))
+    assert not engine.room(Needs())
+    assert engine.wait(0) == []
+    assert len(sbatch.answers) == 1
+    sbatch.end(0, "done")
+    assert [event.order for event in engine.wait(0)] == [_order(0).name]
+    assert len(sbatch.answers) == 2
+    assert engine.room(Needs())
+    engine.start(_order(2))
+    engine.stop()
+    ended = {(event.order, event.message["kind"]) for event in engine.wait(0)}
+    assert ended == {(_order(1).name, "stopped"), (_order(2).name, "stopped")}, "none of them had begun"
+    sbatch.most = 0
+    with pytest.raises(KclError, match="could not be submitted: sbatch: error: QOSMax"):
+        Slurm(tmp_path / "other").start(_order(3))
+
+
+def test_where_there_is_no_other_node_the_one_that_failed_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sbatch = _Sbatch(most=1)
+    monkeypatch.setattr(Slurm, "_executor", lambda _, needs, exclude="": sbatch.executor(needs, exclude))
+    Slurm(tmp_path).start(_order(0), avoid="node7-1234")
+    assert (sbatch.refused, len(sbatch.answers)) == (1, 1)

@@ -65,7 +65,21 @@ def test_another_search_in_the_same_journal_is_refused(tmp_path: Path) -> None:
         Study(tmp_path / "study", SPACE, seed=0, about={"protocol": {"tasks": 2}})
 
 
+def test_a_line_that_was_torn_costs_no_more_than_itself(tmp_path: Path) -> None:
+    path = tmp_path / "study"
+    for trial in Study(path, SPACE, seed=3, about={}).ask(2):
+        Study(path, SPACE, seed=3, about={}).tell(trial, _value(trial))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
+    study = Study(path, SPACE, seed=3, about={})
+    [again] = study.ask(1)
+    assert again.number == 1, "what it gave was in that line"
+    study.tell(again, _value(again))
+    assert [trial.number for trial in Study(path, SPACE, seed=3, about={}).finished] == [0, 1]
+
+
 def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "study").write_text("this is no journal\n")
+    (tmp_path / "study").write_text("this is no journal\n and not whole")
     with pytest.raises(KclError, match="journal of a search"):
         Study(tmp_path / "study", SPACE, seed=0, about={})
+    assert (tmp_path / "study").read_text().endswith("and not whole")

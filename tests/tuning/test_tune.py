@@ -12,7 +12,10 @@ import torch
 
 from kcl import cli, execution
 from kcl.data import digits
+from kcl.locking import locked
+from kcl.report import figures
 from kcl.training.stopping import Interrupted
+from kcl.tuning import tune
 
 pytest.importorskip("optuna")
 pytest.importorskip("sklearn")
@@ -87,7 +90,13 @@ def test_a_search_that_is_stopped_goes_on(
     assert "--resume" in capsys.readouterr().err
     assert cli.main([*TUNE, "--out", str(out)]) == 2
     assert "holds a search already" in capsys.readouterr().err
-    assert cli.main([*TUNE, "--out", str(out), "--resume"]) == 0
+    with locked(out, tune.LOCK):
+        assert cli.main([*TUNE, "--out", str(out), "--resume"]) == 2
+    assert "in use by another kcl" in capsys.readouterr().err
+    with monkeypatch.context() as patched:
+        patched.setattr(figures, "available", lambda: False)
+        assert cli.main([*TUNE, "--out", str(out), "--resume"]) == 0
+    assert "needs matplotlib" in capsys.readouterr().err
     one, two = (json.loads((folder / "tuning.json").read_text()) for folder in (tuned, out))
     assert (one["trials"], one["best"]) == (two["trials"], two["best"])
 

@@ -31,6 +31,8 @@ class Watcher(Protocol):
 
     def ended(self, order: Order, worker: str, message: Message, again: bool) -> None: ...
 
+    def stuck(self, needs: Sequence[Needs]) -> None: ...
+
     def tick(self) -> None: ...
 
 
@@ -44,6 +46,11 @@ class Queue:
 
     def __bool__(self) -> bool:
         return any(self._waiting.values())
+
+    @property
+    def needs(self) -> list[Needs]:
+        """What the orders that wait need."""
+        return list(self._waiting)
 
     def take(self, room: Callable[[Needs], bool]) -> Order | None:
         """The longest order that there is room for."""
@@ -89,6 +96,8 @@ class Dispatcher:
                         self._engine.start(order, self._avoid.get(order.name))
                         self._running[order.name] = order
                         self._watcher.started(order)
+                    if not self._running:
+                        self._watcher.stuck(queue.needs)
                     for order in self._heed(self._engine.wait(WAIT)):
                         queue.put_back(order)
                     self._watcher.tick()

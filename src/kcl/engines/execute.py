@@ -13,8 +13,8 @@ from kcl.engines import work
 from kcl.engines.board import Board
 from kcl.engines.dispatch import Dispatcher
 from kcl.engines.engine import Engine
-from kcl.engines.failures import Attempts, Failure
-from kcl.engines.order import Message, Order
+from kcl.engines.failures import LOGS, Attempts, Failure
+from kcl.engines.order import Message, Needs, Order
 from kcl.errors import KclError
 from kcl.experiment import Experiment, Group
 from kcl.folder import Folder
@@ -28,9 +28,10 @@ from kcl.training.run import Step
 from kcl.training.runner import OnProgress, Progress
 from kcl.training.standing import Standing
 
-LOGS = "logs"
 EVERY = 1.0
 """Seconds between two views of where all stands."""
+PATIENCE = 60.0
+"""Seconds between two words about work that nobody has room for."""
 
 
 class Display(Protocol):
@@ -76,7 +77,7 @@ class _Desk:
         done = len(experiment.specs) - len(experiment.pending(folder))
         self._board = Board(done, len(experiment.specs), self.label)
         self._logged: dict[str, OnProgress] = {}
-        self._shown = 0.0
+        self._shown, self._warned = 0.0, -PATIENCE
 
     def label(self, order: Order) -> str:
         first = RunSpec.from_fields(order.runs[0])
@@ -114,6 +115,15 @@ class _Desk:
     def _forget(self, name: str) -> None:
         place = self._folder.path / resuming.FOLDER / Path(name).name
         self._folder.forget(place, self._url)
+
+    def stuck(self, needs: Sequence[Needs]) -> None:
+        """Nothing runs and nothing can be begun: a node may come, but whoever waits should know for what."""
+        if time.monotonic() - self._warned < PATIENCE:
+            return
+        self._warned = time.monotonic()
+        least = min(needs, key=lambda own: (own.gpus, own.cpus))
+        gpu = f" and {least.gpus:g} of a GPU" if least.gpus else ""
+        self._display.say(f"no worker has {least.cpus} CPUs{gpu} to spare, which a group needs; waiting for one")
 
     def tick(self) -> None:
         now = time.monotonic()

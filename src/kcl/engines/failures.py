@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from kcl.engines.order import Message, Order
-from kcl.errors import KclError
 from kcl.results import write_whole
 
 RETRIES = 2
+LOGS = "logs"
+"""The folder, beside the results, for what is known of runs that failed."""
 
 
 class Failure(NamedTuple):
@@ -21,10 +24,6 @@ class Failure(NamedTuple):
     runs: int
     error: str
     log: Path
-
-
-class Failed(KclError):
-    """Some runs were given up; the others are kept."""
 
 
 class Attempts:
@@ -62,6 +61,17 @@ class Attempts:
 
     def _note(self, name: str, text: str) -> None:
         self._text[name] = (self._text.get(name, "") + text)[-100_000:]
+
+
+def first_line(error: BaseException) -> str:
+    """An error nobody expected, in a line; of one that a user can do something about, what that is."""
+    told = f"{type(error).__name__}: {error}".splitlines()[0]
+    return f"{told}; try smaller settings or --runs-at-once" if out_of_memory(error) else told
+
+
+def out_of_memory(error: BaseException) -> bool:
+    by_name = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return by_name or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
 
 
 def listed(failures: Sequence[Failure], command: str, most: int = 20) -> str:

@@ -16,7 +16,12 @@ from kcl.engines.engine import Engine, Event
 from kcl.engines.order import ENDS, Message, Needs, Order
 from kcl.errors import KclError
 
-START = "import sys; sys.path.append(sys.argv[1]); from kcl.engines.child import main; main()"
+START = """import sys
+if sys.argv[1] not in sys.path:
+    sys.path.insert(0, sys.argv[1])
+from kcl.engines.child import main
+main()
+"""
 
 
 class Child:
@@ -29,7 +34,7 @@ class Child:
         environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603 - our own code
-                [sys.executable, "-c", program, root],
+                [sys.executable, "-P", "-c", program, root],  # -P: no module of the folder one happens to be in
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -75,7 +75,8 @@ class RayCluster(Engine):
         self._nodes: dict[str, str] = {}
         """Which node each worker was on."""
         self._data: dict[str, list[Any]] = {}
-        self._resources: dict[str, float] = {}
+        self._alive: list[dict[str, Any]] = []
+        """The nodes, as they were when they were last looked at."""
         self._looked = -LOOK
         self._actor = self._ray.remote(Hand)
 
@@ -90,11 +91,21 @@ class RayCluster(Engine):
         if self._most is not None and len(self._tasks) >= self._most:
             return False
         if time.monotonic() - self._looked >= LOOK:
-            self._looked, self._resources = time.monotonic(), self._ray.cluster_resources()
+            self._looked, self._alive = time.monotonic(), [node for node in self._ray.nodes() if node["Alive"]]
+        if not self._large_enough(needs):
+            return False
         used = [task.order.needs for task in self._tasks.values()]
-        cpus, gpus = sum(own.cpus for own in used), sum(own.gpus for own in used)
-        has = self._resources
-        return cpus + needs.cpus <= has.get("CPU", 0) and gpus + needs.gpus <= has.get("GPU", 0) + 1e-9
+        cpus = sum(node["Resources"].get("CPU", 0) for node in self._alive) - sum(own.cpus for own in used)
+        gpus = sum(node["Resources"].get("GPU", 0) for node in self._alive) - sum(own.gpus for own in used)
+        return needs.cpus <= cpus and needs.gpus <= gpus + 1e-9
+
+    def _large_enough(self, needs: Needs) -> list[str]:
+        """The nodes on which such an order could ever be."""
+        return [
+            node["NodeID"]
+            for node in self._alive
+            if node["Resources"].get("CPU", 0) >= needs.cpus and node["Resources"].get("GPU", 0) >= needs.gpus
+        ]
 
     def start(self, order: Order, avoid: str | None = None) -> None:
         for parcel in order.parcels:
@@ -121,7 +132,10 @@ class RayCluster(Engine):
 
     def stop(self) -> None:
         for task in self._tasks.values():
-            task.actor.stop.remote()
+            if task.node:
+                task.actor.stop.remote()
+            else:
+                self._ray.kill(task.actor)  # it has not begun, and perhaps never would
 
     def close(self) -> None:
         self._let_go()
@@ -147,14 +161,7 @@ class RayCluster(Engine):
         return self._actor.options(**options, scheduling_strategy=self._strategy(needs, shunned)).remote()
 
     def _strategy(self, needs: Needs, shunned: str | None) -> Any:
-        others = [
-            node["NodeID"]
-            for node in self._ray.nodes()
-            if node["Alive"]
-            and node["NodeID"] != shunned
-            and node["Resources"].get("CPU", 0) >= needs.cpus
-            and node["Resources"].get("GPU", 0) >= needs.gpus
-        ]
+        others = [node for node in self._large_enough(needs) if node != shunned]
         if shunned is None or not others:
             return "SPREAD"
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -209,5 +216,7 @@ def _connect(address: str | None) -> Any:
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise KclError(f"the Ray cluster {address or 'of this machine'} cannot be used: {error}") from None
+        told = f"the Ray cluster {address or 'of this machine'} cannot be used: {error}"
+        hint = "" if address is None else "; if it asks for a token, set RAY_AUTH_MODE and RAY_AUTH_TOKEN"
+        raise KclError(told + hint) from None
     return ray

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -115,34 +116,52 @@ class Slurm(Engine):
     def __init__(self, logs: Path, workers: int | None = None, given: Mapping[str, str] | None = None) -> None:
         self._most, self._given = workers or JOBS, dict(given or {})
         self._cluster = self._given.pop("cluster", "slurm")
-        self._folder = logs.absolute() / "slurm"
+        root = logs.absolute() / "slurm"
+        self._folder = root / secrets.token_hex(4)  # what jobs of an earlier command say is not taken for an answer
         self._jobs: list[_Job] = []
+        self._held: list[tuple[Order, str | None]] = []
+        """Orders that are no job: sbatch would not take them beside those in flight, and is asked again when one of
+        those has ended.
+        """
         self._leaving: list[_Job] = []
         """Those that have said their last word; submitit writes a file after that."""
-        self._made = 0
+        self._made, self._stopping = 0, False
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            (self._folder / "stop").unlink(missing_ok=True)
+            for earlier in root.iterdir():
+                if earlier != self._folder and earlier.is_dir():
+                    (earlier / "stop").touch()  # whoever asked for its jobs was killed: they save and end
         except OSError as error:
             raise KclError(f"cannot write to {self._folder}: {error.strerror or error}") from None
         self._submitit = _submitit()
         self._executor(Needs())  # refused now rather than later
 
     def room(self, needs: Needs) -> bool:  # noqa: ARG002 - Slurm's own queue knows what there is room for
-        return len(self._jobs) < self._most
+        return len(self._jobs) < self._most and not self._held
 
     def start(self, order: Order, avoid: str | None = None) -> None:
         self._made += 1
         answers = self._folder / f"{order.name}-{order.attempt}-{self._made}.jsonl"
-        host = avoid.rpartition("-")[0] if avoid else ""
         try:
-            job = self._executor(order.needs, exclude=host).submit(work, order.to_json(), str(answers))
+            job = self._submitted(order, answers, avoid.rpartition("-")[0] if avoid else "")
+        except KclError:
+            if not self._jobs:
+                raise
+            self._held.append((order, avoid))  # most often there is a limit to how many jobs a user may have
+        else:
+            self._jobs.append(_Job(order, job, answers))
+
+    def _submitted(self, order: Order, answers: Path, exclude: str) -> Any:
+        try:
+            return self._executor(order.needs, exclude).submit(work, order.to_json(), str(answers))
         except Exception as error:  # what sbatch says comes in submitit's own exceptions
+            if exclude:  # there may be no other node
+                return self._submitted(order, answers, "")
             raise KclError(f"the job could not be submitted: {' '.join(str(error).split())[:500]}") from None
-        self._jobs.append(_Job(order, job, answers))
 
     def wait(self, seconds: float) -> list[Event]:
         events: list[Event] = []
+        before = len(self._jobs)
         for own in list(self._jobs):
             for message in own.messages():
                 if message["kind"] == "here":
@@ -158,6 +177,11 @@ class Slurm(Engine):
                 self._jobs.remove(own)
                 self._leaving += [own] if kind != "lost" else []
         self._sweep()
+        if self._stopping:
+            events += [Event(order.name, "sbatch", {"kind": "stopped"}) for order, _ in self._held]
+            self._held.clear()
+        elif len(self._jobs) < before and self._held:
+            self.start(*self._held.pop())
         if not events:
             time.sleep(max(seconds, LOOK))
         return events
@@ -169,10 +193,15 @@ class Slurm(Engine):
             self._leaving.remove(own)
 
     def stop(self) -> None:
+        self._stopping = True
         (self._folder / "stop").touch()
-        for own in self._jobs:
-            if not own.answers.exists():  # it has not begun
-                own.job.cancel(check=False)
+        for own in [
+            own for own in self._jobs if not own.answers.exists()
+        ]:  # not begun; Slurm tells late that it is gone
+            own.job.cancel(check=False)
+            own.clear()
+            self._jobs.remove(own)
+            self._held.append((own.order, None))
 
     def close(self) -> None:
         for own in self._jobs:
@@ -181,10 +210,11 @@ class Slurm(Engine):
         while self._leaving and time.monotonic() < until:
             self._sweep()
             time.sleep(0.05)
-        (self._folder / "stop").unlink(missing_ok=True)
+        if not self._jobs:
+            (self._folder / "stop").unlink(missing_ok=True)
         with suppress(OSError):  # where nothing is left to be read
-            self._folder.rmdir()
-            self._folder.parent.rmdir()
+            for folder in (self._folder, *self._folder.parents[:2]):
+                folder.rmdir()
 
     def _executor(self, needs: Needs, exclude: str = "") -> Any:
         try:

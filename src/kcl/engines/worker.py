@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 from kcl import remote, resuming
+from kcl.devices import choose_device
 from kcl.engines import parcel
+from kcl.engines.failures import first_line
 from kcl.engines.order import Message, Order, Parcel
 from kcl.errors import KclError
 from kcl.experiment import Experiment, Group
@@ -42,8 +44,7 @@ def do(order: Order, tell: Tell, stop: Stop, fetch: Fetch = beside) -> None:
     except KclError as error:
         tell({"kind": "failed", "error": str(error)})
     except Exception as error:
-        told = f"{type(error).__name__}: {error}".splitlines()[0]
-        tell({"kind": "failed", "error": told, "log": traceback.format_exc()})
+        tell({"kind": "failed", "error": first_line(error), "log": traceback.format_exc()})
 
 
 def _do(order: Order, tell: Tell, stop: Stop, fetch: Fetch) -> list[str]:
@@ -53,6 +54,7 @@ def _do(order: Order, tell: Tell, stop: Stop, fetch: Fetch) -> list[str]:
             f"kcl's code here ({resuming.code()}) is not that of the machine that asks ({order.code}); "
             "install the same version on all machines"
         )
+    device = choose_device(order.device)
     torch.set_num_threads(order.threads)
     datasets = {
         (wanted.benchmark, wanted.image_size, wanted.held_out): parcel.unpack(wanted.digest, partial(fetch, wanted))
@@ -65,7 +67,7 @@ def _do(order: Order, tell: Tell, stop: Stop, fetch: Fetch) -> list[str]:
     experiment = Experiment(
         order.specs,
         order.command,
-        device=order.device,
+        device=device,
         runs_at_once=order.runs_at_once,
         compiled=order.compiled,
         precision=order.precision,

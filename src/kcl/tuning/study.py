@@ -41,6 +41,7 @@ class Study:
         path.parent.mkdir(parents=True, exist_ok=True)
         journal = self._optuna.storages.journal
         try:
+            _mend(path)
             storage = self._optuna.storages.JournalStorage(journal.JournalFileBackend(str(path)))
             self._study = self._optuna.create_study(
                 storage=storage, study_name="kcl", direction="maximize", load_if_exists=True
@@ -90,6 +91,15 @@ class Study:
     def best(self) -> Trial:
         """The highest value; of equal ones the first."""
         return max(self.finished, key=lambda trial: (trial.value or 0.0, -trial.number))
+
+
+def _mend(journal: Path) -> None:
+    """Cut off a last line that a full disk or a power cut left torn: what is written after it would be lost with it."""
+    if journal.exists():
+        with journal.open("r+b") as file:
+            content = file.read()
+            if content.startswith(b"{"):  # what is no journal is left as it is, and refused
+                file.truncate(content.rfind(b"\n") + 1)
 
 
 def _difference(known: str, asked: str) -> str:

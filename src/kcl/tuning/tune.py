@@ -15,6 +15,8 @@ from kcl.tuning.space import Space, published
 from kcl.tuning.study import Study, Trial
 
 JOURNAL, TRIALS, TOLD = "study.journal", "trials", "tuning.json"
+LOCK = ".search.lock"
+"""Held for a whole search; while runs are done, their folder has a lock of its own."""
 
 
 class Finished(Shape):
