@@ -135,6 +135,20 @@ def test_the_philox_kernel_equals_its_pytorch_twin(kind: int, rows: int, size: i
     assert around[:, size:].isnan().all()
 
 
+def test_a_row_longer_than_a_grid_is_high_is_drawn_to_its_end() -> None:
+    """What a step over many large images keeps: more blocks of 4,096 than the 65,535 that fit a grid's other sides."""
+    if not triton_available():
+        skip("there is no Triton here")
+    size, end = 65_536 * 4096 + 512, 8192
+    key, step, rates = torch.tensor([[5, 6]]), torch.tensor([3]), torch.tensor([0.3])
+    found = torch.empty(1, size, dtype=torch.bool, device=DEVICE)
+    philox.draw(found, key.to(DEVICE), step.to(DEVICE), philox.KEPT, rates.to(DEVICE))
+    for first in (0, size - end):
+        expected = torch.empty(1, end, dtype=torch.bool)
+        philox.draw(expected, key, step, philox.KEPT, rates, first // 4)
+        assert torch.equal(found[:, first : first + end].cpu(), expected)
+
+
 def test_a_source_on_the_gpu_draws_what_one_on_the_cpu_draws() -> None:
     requests = [Request(philox.UNIFORM, (7, 5)), Request(philox.NORMAL, (33, 3)), Request(philox.UNIFORM, (11,))]
     here, there = (PhiloxSource(requests, device, [3, 2**63 - 1], "training noise", 2) for device in (DEVICE, CPU))

@@ -32,6 +32,8 @@ from kcl.training.trainer import EpochExamples, Trainer
 
 LONG = 40_000
 """Steps from which compiling, which takes a quarter of a minute, pays on a GPU."""
+BATCHES = 16
+"""Batches of test samples that one classifier answers for; as stored, they take less than one batch in the network."""
 
 
 class StackedRuns(Learner):
@@ -61,6 +63,7 @@ class StackedRuns(Learner):
         self.kept: dict[int, tuple[Memory, View]] = {}
         self.carried: Memory | None = None
         self._stored: dict[int, tuple[Tensor, Tensor]] = {}
+        self._asked: dict[tuple[torch.Size, ...], list[Request]] = {}
         self._trainer: Trainer | None = None
         self._midway: Saved | None = None
         """Where the runs were in the midst of a task when they were saved."""
@@ -157,7 +160,7 @@ class StackedRuns(Learner):
         return [None if inputs is None else inputs[run].cpu() for run in range(self.count)]
 
     def _answers(self, tasks: Sequence[Task]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Scores (s, n, c) of a batch of every run's test samples after another, and the labels (s, n)."""
+        """Scores (s, n, c) of some of every run's test samples after another, and the labels (s, n)."""
         index, length = tasks[0].index, len(tasks[0].test)
         if length == 0 or any(len(task.test) != length for task in tasks):
             raise KclError(f"task {index} must have test samples, the same number in every run")
@@ -170,16 +173,19 @@ class StackedRuns(Learner):
         source = self.source(self._classifier_requests(working), "test noise", index)
         source.draw()
 
+        stored, batch = [self.stored(task.test.inputs) for task in tasks], self._evaluation_batch(tasks[0])
+
         def answers(model: nn.Module, memory: Memory, inputs: Tensor, drawn: list[Tensor]) -> Tensor:
             classifier = self.method.prepare(model, memory, Replay(drawn))
-            return self.method.answer(model, classifier, view.scale(inputs))
+            found = [self.method.answer(model, classifier, view.scale(part)) for part in inputs.split(batch)]
+            return torch.cat(found) if len(found) > 1 else found[0]
 
-        stored, batch = [self.stored(task.test.inputs) for task in tasks], self._evaluation_batch(tasks[0])
         state = self.state.answering()
         moves = [task.view.to(self.device).move for task in tasks]
         rows = torch.stack([task.test.rows for task in tasks]).to(self.device)
         labels = torch.stack([task.test.labels for task in tasks]).to(self.device)
-        for part, wanted in zip(rows.split(batch, dim=1), labels.split(batch, dim=1), strict=True):
+        several = BATCHES * batch
+        for part, wanted in zip(rows.split(several, dim=1), labels.split(several, dim=1), strict=True):
             inputs = torch.stack([move(array[own]) for move, array, own in zip(moves, stored, part, strict=True)])
             with products(self.precision):
                 scores = over_runs(self.models[0], answers, state, working, inputs, source.drawn)
@@ -265,9 +271,13 @@ class StackedRuns(Learner):
         return self._stored[key][1]
 
     def _classifier_requests(self, working: Memory) -> list[Request]:
-        recorder = Recorder(self.device)
-        self.method.prepare(self.models[0], {name: tensor[0] for name, tensor in working.items()}, recorder)
-        return merge([recorder.requests] * self.count)
+        """What a classifier asks of the noise, seen in a dry pass: once for all tasks of the same shapes."""
+        shapes = tuple(tensor.shape[1:] for tensor in working.values())
+        if shapes not in self._asked:
+            recorder = Recorder(self.device)
+            self.method.prepare(self.models[0], {name: tensor[0] for name, tensor in working.items()}, recorder)
+            self._asked[shapes] = merge([recorder.requests] * self.count)
+        return self._asked[shapes]
 
     def _evaluation_batch(self, task: Task) -> int:
         """How many test samples at once: an eighth of the free memory, at a generous guess of what one takes."""
