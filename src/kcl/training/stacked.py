@@ -145,6 +145,24 @@ class StackedRuns(Learner):
             Trainer(self, working, carried, examples, view, plans).rehearse()
 
     @torch.no_grad()
+    def rehearse_classifier(self, tasks: Sequence[Task]) -> None:
+        """The classifier of a task, to see what memory that takes: all views of a coreset are passed at once."""
+        view = tasks[0].view.to(self.device)
+        memory, _, _ = self._begin(tasks, view)
+        parts = zip(self.methods, self.models, strict=True)
+        ended = [method.end_task(model, _of(run, memory)) for run, (method, model) in enumerate(parts)]
+        working = seen(stack_memories(ended, self.device), view, runs=True)
+        source = self.source(self._classifier_requests(working), "test noise", tasks[0].index)
+        source.draw()
+
+        def solve(model: nn.Module, memory: Memory, drawn: list[Tensor]) -> Tensor:
+            self.method.prepare(model, memory, Replay(drawn))
+            return memory["targets"]
+
+        with products(self.precision):
+            over_runs(self.models[0], solve, self.state.answering(), working, source.drawn)
+
+    @torch.no_grad()
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
         correct = torch.zeros(self.count, dtype=torch.int64, device=self.device)
         for scores, wanted in self._answers(tasks):
