@@ -111,10 +111,13 @@ class TestAnswers:
             free = model.answer(queries)
             assert torch.isfinite(free.variance).all()
 
-    def test_a_model_saved_and_loaded_answers_to_the_bit_and_learns_on(self, seeded: Any, tmp_path: Any) -> None:
+    @pytest.mark.parametrize("kernel", ["linear", "rbf", "vrf"])
+    def test_a_model_saved_and_loaded_answers_to_the_bit_and_learns_on(
+        self, seeded: Any, tmp_path: Any, kernel: str
+    ) -> None:
         with seeded(0):
             net = ResNet18((4, 8), (1, 2), stem=3, dropout=0.02)
-        model = ContinualModel(backbone=net, kernel="linear", coreset_size_per_class=4, lr=0.01, **EVERYTHING)
+        model = ContinualModel(backbone=net, kernel=kernel, bases=32, coreset_size_per_class=4, lr=0.01, **EVERYTHING)
         model.learn(*_images(0, 3), task="first")
         save_model(model, tmp_path / "saved")
         again = load_model(tmp_path / "saved", backbone=net)
