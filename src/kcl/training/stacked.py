@@ -21,6 +21,7 @@ from kcl.methods.method import Memory, Method, Plan
 from kcl.methods.views import copies_at_test
 from kcl.nets.backbone import Backbone
 from kcl.randomness import numpy_generator
+from kcl.training.average import weights_size
 from kcl.training.checkpoint import Saved, Tree, digest
 from kcl.training.learner import Learner
 from kcl.training.noise import PhiloxSource, Recorder, Replay, Request, RunNoise, SeparateSource, Source, merge
@@ -215,8 +216,9 @@ class StackedRuns(Learner):
 
     def memory_use(self) -> list[dict[str, int]]:
         kept = [memory for memory, _ in self.kept.values()]
+        averages = {} if self.state.average is None else {"average_bytes": weights_size(self.models[0])}
         return [
-            method.memory_use([_of(run, memory) for memory in kept], _of(run, self.carried or {}))
+            method.memory_use([_of(run, memory) for memory in kept], _of(run, self.carried or {})) | averages
             for run, method in enumerate(self.methods)
         ]
 
