@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -374,6 +375,16 @@ class TestState:
         for one, two in zip(learner.scores(runs.tasks(0)), whole, strict=True):
             assert torch.equal(one, two)
         assert len(solved) == 3 + -(-len(whole[0]) // 3)
+
+    def test_batches_on_a_gpu_have_few_sizes(self, make_runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        runs = make_runs(bases=8)
+        [task, *_] = runs.tasks(0)
+        learner = SimpleNamespace(device=torch.device("cuda"), method=runs.stacked().method, count=3)
+        each, sizes = 8 * 3 * (256 * task.test.inputs[0].numel() + 16 * 8), []
+        for fitting in (0, 1, 5, 7, 8, 15, 10_000):
+            monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, fitting=fitting: (fitting * each + 5, 0))
+            sizes.append(StackedRuns._evaluation_batch(learner, task))
+        assert sizes == [1, 1, 4, 4, 8, 8, len(task.test)]
 
     def test_tasks_to_test_on_must_be_of_one_size(self, make_runs: Any) -> None:
         runs = make_runs()

@@ -89,7 +89,7 @@ class StackedMuon:
         flat, velocity, alive, rate, momentum, muon_rate = optimiser
         alive.logical_and_(torch.isfinite(losses)[:, None])
         velocity.mul_(momentum).add_(gradient)
-        step, ahead = rate * velocity, gradient + momentum * velocity
+        step, ahead = rate * velocity, torch.addcmul(gradient, momentum, velocity)
 
         def one(number: int) -> None:
             (out, into), begins = self.groups[number]
@@ -104,7 +104,7 @@ class StackedMuon:
         else:
             for number in range(len(self.groups)):
                 one(number)
-        flat.copy_(torch.where(alive, flat - step, flat))
+        flat.sub_(torch.where(alive, step, 0.0))
 
 
 def optimizer_of(
