@@ -1,7 +1,9 @@
 """`kcl bench` measures what it says, where there is no plain loop to compare with and no GPU."""
 
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,8 +11,10 @@ import torch
 from kcl import bench, bench_inference
 from kcl.cli import main
 from kcl.errors import KclError
+from kcl.methods.strong import strong_settings
 from kcl.nets.resnet import cifar_resnet
 from kcl.settings import Settings
+from kcl.training.run import Run
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +46,24 @@ def test_bad_numbers(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 SMALL = bench.Work((3, 8, 8), 2, 0, Settings(bases=32, coreset_size_per_class=2), lambda: cifar_resnet(0.02))
+
+
+def test_the_strong_recipe_is_measured_as_every_method_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the plain loop, although it is at hand: that knows nothing of the recipe."""
+    monkeypatch.chdir(Path(__file__).parents[1])
+    learned: list[Settings] = []
+
+    def learn(run: Run, *arguments: Any) -> None:
+        learned.append(run.method.settings)
+        whole(run, *arguments)
+
+    whole = Run.learn
+    monkeypatch.setattr(Run, "learn", learn)
+    monkeypatch.setitem(bench.WORKS, "small-strong", dataclasses.replace(SMALL, strong="split-cifar100"))
+    rows = list(bench.measure(["small-strong"], [1], "cpu", (False,), 2))
+    assert [(row.engine, row.times_reference) for row in rows] == [("bare SGD step", None), ("kcl", None)]
+    assert all(row.ms_per_step > 0 for row in rows)
+    assert learned == [strong_settings("split-cifar100", method) for method in ("naive-sgd",) * 2 + ("kcl",) * 2]
 
 
 @pytest.fixture

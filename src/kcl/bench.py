@@ -11,7 +11,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch
 from kcl.benchmarks.task import Examples, Task
 from kcl.errors import KclError
 from kcl.methods.recipes import METHODS
+from kcl.methods.strong import strong_settings
 from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import cifar_resnet, miniimagenet_resnet
@@ -40,6 +41,13 @@ class Work:
     samples: int
     settings: Settings
     backbone: Callable[[], Backbone]
+    strong: str | None = None
+    """The benchmark whose strong recipe this is; the plain loop knows nothing of it."""
+
+    def settings_of(self, method: str) -> Settings:
+        if self.strong is not None:
+            return strong_settings(self.strong, method)
+        return self.settings if method == "kcl" else self.settings.replace(lr=0.01, dropout=0.0)
 
 
 WORKS = {
@@ -53,6 +61,8 @@ WORKS = {
         lambda: miniimagenet_resnet(0.02),
     ),
 }
+for _name in ("cifar100", "miniimagenet"):
+    WORKS[f"{_name}-strong"] = replace(WORKS[_name], strong=f"split-{_name}")
 
 
 @dataclass(frozen=True)
@@ -92,7 +102,7 @@ def measure(
             raise KclError(f"unknown work {name!r}; known: {', '.join(WORKS)}")
         work = WORKS[name]
         task = _task(work, steps)
-        reference = _reference(work, task, device, steps)
+        reference = _reference(work, task, device, steps) if work.strong is None else None
         if reference is not None:
             yield Row(name, "plain loop", 1, reference, reference, 1.0, None, None, None)
         for method in ("naive-sgd", "kcl"):
@@ -102,7 +112,7 @@ def measure(
 
 
 def _task(work: Work, steps: int | None) -> Task:
-    settings, generator = work.settings, torch.Generator().manual_seed(0)
+    settings, generator = work.settings_of("kcl"), torch.Generator().manual_seed(0)
     coreset = work.ways * settings.coreset_size_per_class
     count = work.samples if steps is None else coreset + steps * settings.batch_size
     inputs = torch.randint(0, 256, (count, *work.input_shape), generator=generator, dtype=torch.uint8)
@@ -142,7 +152,7 @@ def _engine(
     precision: str,
     reference: float | None,
 ) -> Row:
-    settings = work.settings if method == "kcl" else work.settings.replace(lr=0.01, dropout=0.0)
+    settings = work.settings_of(method)
     methods = [METHODS[method](settings, work.ways) for _ in range(runs)]
     cuda = device == "cuda"
     learner: Learner
@@ -157,7 +167,7 @@ def _engine(
     again = Task(1, task.train, task.test, task.classes)
     whole = _seconds(lambda: learner.learn([again] * runs, lambda _: ticks.append(time.perf_counter())))
     coreset = settings.coreset_size_per_class * work.ways if method == "kcl" else 0
-    steps = (len(task.train) - coreset) // settings.batch_size
+    steps = (len(task.train) - coreset) // settings.batch_size * settings.updates_per_batch
     gaps = [later - sooner for sooner, later in itertools.pairwise(ticks)]
     step = 1e3 * (whole / steps if cuda else statistics.median(gaps))
     learner.accuracy([again] * runs)

@@ -139,8 +139,9 @@ def _parser() -> argparse.ArgumentParser:
 
     speed = commands.add_parser("bench", help="time per step, beside a plain loop and a bare SGD step")
     speed.add_argument("works", nargs="*", metavar="WORK",
-                       help="mnist (default), cifar100, miniimagenet; or inference: what an answer costs (of mnist and "
-                       "cifar100, or of those named after it)")  # fmt: skip
+                       help="mnist (default), cifar100, miniimagenet, and with the strong recipe cifar100-strong, "
+                       "miniimagenet-strong; or inference: what an answer costs (of mnist and cifar100, or of those "
+                       "named after it)")  # fmt: skip
     speed.add_argument("--runs", default="1,5,20", help="numbers of runs trained together on a GPU (default: 1,5,20)")
     speed.add_argument("--steps", type=int, help="steps per task (default: as many as a task of the benchmark has)")
     speed.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")

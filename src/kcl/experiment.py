@@ -274,7 +274,9 @@ class Experiment:
         return parts
 
     def _fitting(self, group: Sequence[RunSpec]) -> int:
-        """How many runs fit the GPU's memory, from what a step of one takes in the task with the most classes."""
+        """How many runs fit the GPU's memory, from what a step of one takes in the task with the most classes, and what
+        its classifier takes: a captured step gives nothing back while the runs are tested.
+        """
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self.device)
         stream = self._stream(group[0])
@@ -285,6 +287,11 @@ class Experiment:
         except CannotStack:
             return len(group)
         each = torch.cuda.max_memory_allocated(self.device)
+        if learner.method.keeps_coresets:
+            torch.cuda.reset_peak_memory_stats(self.device)
+            before = torch.cuda.memory_allocated(self.device)
+            learner.rehearse_classifier([largest])
+            each += torch.cuda.max_memory_allocated(self.device) - before
         return max(1, min(len(group), int(0.7 * torch.cuda.mem_get_info(self.device)[0] / each)))
 
     def _learner(self, group: Sequence[RunSpec], streams: Sequence[Stream], separate: bool = False) -> Learner:
@@ -304,12 +311,11 @@ class Experiment:
 
     def steps(self, spec: RunSpec, stream: Stream) -> int:
         """About how many steps a run takes."""
-        return spec.settings.epochs * sum(len(task.train) for task in stream) // spec.settings.batch_size
+        return _steps(spec.settings, sum(len(task.train) for task in stream))
 
     def planned_steps(self, spec: RunSpec) -> int:
         """The same, for one of the runs asked for, without a look at its stream."""
-        samples = sum(train for train, _, _ in self._shapes[spec.key])
-        return spec.settings.epochs * samples // spec.settings.batch_size
+        return _steps(spec.settings, sum(train for train, _, _ in self._shapes[spec.key]))
 
     def _run(self, spec: RunSpec, stream: Stream) -> Run:
         make_backbone = partial(published_backbone, stream.input_shape, spec.settings)
@@ -343,6 +349,10 @@ class Experiment:
             "command": self.command,
             **self.notes,
         }
+
+
+def _steps(settings: Settings, samples: int) -> int:
+    return settings.epochs * samples // settings.batch_size * settings.updates_per_batch
 
 
 def _varied(specs: Sequence[RunSpec]) -> list[str]:

@@ -2,9 +2,9 @@
 
 `model.json` holds every setting, so that a model does not depend on the defaults of the program that reads it, the
 tasks with their classes, what was learned when, and the SHA-256 of the tensors: the weights (`model.…`), their average
-(`average.…`) where there is one, of every task
-what is kept (`task.LESSON.kept.…`) and its collapsed head (`task.LESSON.head.…`). Nothing is pickled. A module of the
-user's own is not code that a file could hold: its weights are saved, and it is given again when they are loaded.
+(`average.…`) where there is one, of every task what is kept (`task.LESSON.kept.…`) and its collapsed head
+(`task.LESSON.head.…`). Nothing is pickled. A module of the user's own is not code that a file could hold: its weights
+are saved, and it is given again when they are loaded.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from kcl.benchmarks.task import View
 from kcl.continual import ContinualModel, LearnedTask
 from kcl.errors import KclError
 from kcl.lessons import LessonLearning
-from kcl.methods import views
 from kcl.methods.collapsed import Head
 from kcl.methods.kcl import KernelModel
 from kcl.methods.recipes import published_backbone
+from kcl.methods.views import copies_at_test, rotations
 from kcl.settings import Settings
 from kcl.training.run import Kept, build_model
 
@@ -288,19 +288,18 @@ def _head(tensors: dict[str, Tensor], model: ContinualModel, task: LearnedTask) 
     """A task's head, held against the coreset and the weights it belongs to (shapes: `methods.collapsed.Head`)."""
     network = model.run.model
     assert isinstance(network, KernelModel)  # noqa: S101 - what the method builds
-    turns, mirrors = views.rotations(model.settings), views.mirrors(model.settings)
-    kept = turns * mirrors * len(model.run.kept[task.lesson].memory["inputs"])
-    width, classes = network.backbone.features, turns * len(task.labels)
+    shown = copies_at_test(model.settings) * len(model.run.kept[task.lesson].memory["inputs"])
+    width, labels = network.backbone.features, rotations(model.settings) * len(task.labels)
     fourier, draws = hasattr(network, "phases"), model.settings.test_draws if network.gaussians is not None else 1
     explicit = LessonLearning(model.settings, 0).kernel(network).explicit
-    size = (model.settings.bases if fourier else width) if explicit else kept
+    size = (model.settings.bases if fourier else width) if explicit else shown
     expected = {"scale": (), "shift": (), "usual": (draws, 2)}
-    expected |= {"weights": (draws, size, classes), "halves": (draws, kept, size)}
+    expected |= {"weights": (draws, size, labels), "halves": (draws, shown, size)}
     expected |= {"frequencies": (draws, size, width), "phases": (size,)} if fourier else {}
-    expected |= {} if explicit else {"anchors": (kept, width)}
-    if model.settings.batch_norm == "coreset":  # a mean and a variance of every channel that BatchNorm sees
+    expected |= {} if explicit else {"anchors": (shown, width)}
+    if model.settings.batch_norm == "coreset":
         norms = [module for module in network.backbone.modules() if isinstance(module, nn.BatchNorm2d)]
-        expected |= {"moments": (sum(2 * norm.num_features for norm in norms),)}
+        expected |= {"moments": (2 * sum(norm.num_features for norm in norms),)}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if found != expected or any(tensor.dtype != torch.float32 for tensor in tensors.values()):
         raise ValueError("a head has not the shape that its coreset and settings ask for")

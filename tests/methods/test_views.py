@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from kcl.learner import KernelContinualLearner
 from kcl.methods import views
 from kcl.methods.recipes import METHODS, check_backbone
 from kcl.model_folder import load_model, save_model
+from kcl.nets.backbone import ModuleBackbone
 from kcl.nets.resnet import ResNet18
 from kcl.settings import KERNELS, Settings
 
@@ -111,10 +113,13 @@ class TestAnswers:
             free = model.answer(queries)
             assert torch.isfinite(free.variance).all()
 
-    def test_a_model_saved_and_loaded_answers_to_the_bit_and_learns_on(self, seeded: Any, tmp_path: Any) -> None:
+    @pytest.mark.parametrize("kernel", ["linear", "rbf", "vrf"])
+    def test_a_model_saved_and_loaded_answers_to_the_bit_and_learns_on(
+        self, seeded: Any, tmp_path: Any, kernel: str
+    ) -> None:
         with seeded(0):
             net = ResNet18((4, 8), (1, 2), stem=3, dropout=0.02)
-        model = ContinualModel(backbone=net, kernel="linear", coreset_size_per_class=4, lr=0.01, **EVERYTHING)
+        model = ContinualModel(backbone=net, kernel=kernel, bases=32, coreset_size_per_class=4, lr=0.01, **EVERYTHING)
         model.learn(*_images(0, 3), task="first")
         save_model(model, tmp_path / "saved")
         again = load_model(tmp_path / "saved", backbone=net)
@@ -171,7 +176,89 @@ class TestAnswers:
         torch.testing.assert_close(learner.logits(queries, 0)[:1], learner.logits(queries[:1], 0), rtol=1e-4, atol=1e-5)
 
     def test_what_is_stored_does_not_grow(self, seeded: Any) -> None:
-        assert _learner(seeded, **EVERYTHING).memory_use == _learner(seeded).memory_use
+        """Beside the tasks there is the average of the weights, which is told apart: here of float32 and counts."""
+        learner, plain = _learner(seeded, **EVERYTHING), _learner(seeded)
+        numbers = sum(parameter.numel() for parameter in learner.model.parameters())
+        running = sum(2 * norm.num_features for norm in learner.model.modules() if hasattr(norm, "running_mean"))
+        norms = sum(1 for norm in learner.model.modules() if hasattr(norm, "running_mean"))
+        phases = learner.model.phases.numel()
+        average = 4 * (numbers + running + phases) + 8 * norms
+        assert learner.memory_use == plain.memory_use | {"average_bytes": average}
+
+
+class TestAgainstNumPy:
+    """The whole method, linear kernel on features of unit length, written down again in double precision."""
+
+    STRENGTH, SCALE, SHIFT = 0.37, 3.1, -0.4
+
+    @pytest.fixture
+    def made(self, seeded: Any) -> tuple[Any, Any, dict[str, Tensor], Tensor, Tensor]:
+        settings = Settings(kernel="linear", rotation_labels=True, test_views="flip", coreset_size_per_class=2)
+        with seeded(0):
+            net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 7), torch.nn.Tanh())
+            method = METHODS["kcl"](settings, 3, 3)
+            model = method.make(ModuleBackbone(net, (3, 4, 4))).double()
+            coreset, batch = torch.rand(6, 3, 4, 4).double(), torch.rand(5, 3, 4, 4).double()
+        with torch.no_grad():
+            for name, value in (("raw_strength", self.STRENGTH - 0.01), ("scale", self.SCALE), ("shift", self.SHIFT)):
+                getattr(model.head, name).fill_(value)
+        memory = method.end_task(model, {"inputs": coreset, "targets": torch.eye(3, dtype=torch.uint8).repeat(2, 1)})
+        return method, model, memory, batch, torch.tensor([2, 0, 1, 1, 2])
+
+    def _features(self, model: Any, image: np.ndarray) -> np.ndarray:
+        weight, bias = (own.detach().numpy() for own in model.backbone.module[1].parameters())
+        features = np.tanh(weight @ image.reshape(-1) + bias)
+        return features / np.linalg.norm(features)
+
+    def _turned(self, image: np.ndarray, quarters: int) -> np.ndarray:
+        """Pixel by pixel: a quarter turn takes row i, column j from row j, column last − i."""
+        for _ in range(quarters):
+            last = image.shape[-1] - 1
+            image = np.array(
+                [[[plane[j, last - i] for j in range(last + 1)] for i in range(last + 1)] for plane in image]
+            )
+        return image
+
+    def _weights(self, model: Any, images: list[tuple[np.ndarray, int]], strength: float) -> np.ndarray:
+        """Primal ridge regression from images and their pairs of class and rotation: (FᵀF + λI)⁻¹ FᵀY."""
+        features = np.stack([self._features(model, image) for image, _ in images])
+        targets = np.eye(12)[[label for _, label in images]]
+        return np.linalg.solve(features.T @ features + strength * np.eye(7), features.T @ targets)
+
+    def test_the_loss(self, made: Any, draw: Any) -> None:
+        method, model, memory, batch, labels = made
+        images = [
+            (self._turned(image.numpy(), turn), 4 * (place % 3) + turn)
+            for place, image in enumerate(memory["inputs"])
+            for turn in range(4)
+        ]
+        weights, losses = self._weights(model, images, self.STRENGTH), []
+        for image, label in zip(batch.numpy(), labels.tolist(), strict=True):
+            for turn in range(4):
+                scores = self.SCALE * self._features(model, self._turned(image, turn)) @ weights + self.SHIFT
+                losses.append(np.log(np.exp(scores).sum()) - scores[4 * label + turn])
+        [found] = method.observe(model, memory, batch, labels, None, draw)
+        assert found.item() == pytest.approx(np.mean(losses), rel=1e-9)
+
+    def test_the_vote(self, made: Any, draw: Any) -> None:
+        """Mirror images are anchors too, against twice the λ."""
+        method, model, memory, batch, _ = made
+        images = [
+            (self._turned(shown, turn), 4 * (place % 3) + turn)
+            for place, image in enumerate(memory["inputs"].numpy())
+            for shown in (image, image[:, :, ::-1])
+            for turn in range(4)
+        ]
+        weights = self._weights(model, images, 2 * self.STRENGTH)
+        with torch.no_grad():
+            found = method.answer(model, method.prepare(model, memory, draw), batch)
+        for image, own in zip(batch.numpy(), found.numpy(), strict=True):
+            votes = np.zeros(3)
+            for shown in (image, image[:, :, ::-1]):
+                for turn in range(4):
+                    scores = self.SCALE * self._features(model, self._turned(shown, turn)) @ weights + self.SHIFT
+                    votes += [scores[4 * value + turn] / 8 for value in range(3)]
+            np.testing.assert_allclose(own, votes, rtol=1e-9)
 
 
 class TestBatchNorm:

@@ -141,6 +141,32 @@ class TestGroups:
         assert [len(group) for group in self._groups(_specs(range(7)), fitting=4)] == [4, 3]
         assert [len(group) for group in self._groups(_specs(range(7)), fitting=4, runs_at_once=6)] == [6, 1]
 
+    def test_what_fits_counts_a_step_and_a_classifier(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A step of one run takes 30 of 1,000; its classifier 30 more, beside 10 that are there anyway."""
+        rehearsed: list[str] = []
+        for name in ("rehearse", "rehearse_classifier"):
+            whole = getattr(StackedRuns, name)
+            monkeypatch.setattr(
+                StackedRuns,
+                name,
+                lambda own, tasks, name=name, whole=whole: [rehearsed.append(name), whole(own, tasks)],
+            )
+        peaks = {"rehearse": 30, "rehearse_classifier": 40}
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _: None)
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: peaks[rehearsed[-1]])
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 10)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1000, 1000))
+        specs = _specs(range(50))
+        assert Experiment(specs, "")._fitting(specs) == 700 // 60
+        specs = _specs(range(50), "naive-sgd")
+        assert Experiment(specs, "")._fitting(specs) == 700 // 30
+        assert rehearsed == ["rehearse", "rehearse_classifier", "rehearse"]
+
+    def test_updates_are_steps(self) -> None:
+        one, three = _specs((0,)), _specs((0,), updates_per_batch=3)
+        steps = [Experiment(specs, "").planned_steps(specs[0]) for specs in (one, three)]
+        assert steps == [12, 36]
+
     def test_on_a_cpu_each_is_alone_unless_asked(self) -> None:
         specs = _specs(range(4))
         assert Experiment(specs, "").groups(specs) == [[spec] for spec in specs]

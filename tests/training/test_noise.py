@@ -180,6 +180,25 @@ def test_a_philox_source_names_what_a_draw_changes() -> None:
     assert _equal(_next(source), first)
 
 
+def test_a_philox_source_draws_uniforms_ahead_and_the_rest_after_them() -> None:
+    """A step that begins with uniforms need not wait for the rest: only for that is a replay's `ready` called."""
+    whole, parts, waited = _philox(SEEDS), _philox(SEEDS), []
+    for _ in range(3):
+        for tensor in parts.drawn:
+            tensor.fill_(9.0)
+        parts.draw_uniforms()
+        expected = _next(whole)
+        early = [request.kind == philox.UNIFORM for request in REQUESTS]
+        assert [torch.equal(a, b) for a, b in zip(parts.drawn, expected, strict=True)] == early
+        replay = Replay(parts.drawn, lambda: waited.append(parts.draw_others()))
+        assert torch.equal(replay.uniform(5, 3), expected[0])
+        assert waited == []
+        assert torch.equal(replay.normal(7, 2), expected[1])
+        assert waited == [None]
+        assert _equal(parts.drawn, expected)
+        waited.clear()
+
+
 class TestWhatDropoutKeeps:
     """Drawn as booleans: each run at its own rate, whatever the rates beside it."""
 

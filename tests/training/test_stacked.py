@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -349,6 +350,41 @@ class TestState:
         for size in (1, 7, 40):
             monkeypatch.setattr(StackedRuns, "_evaluation_batch", lambda *_, size=size: size)
             assert learner.accuracy(runs.tasks(0)) == whole
+
+    def test_a_classifier_is_solved_once_for_many_batches(
+        self, make_runs: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """And what noise it asks for is found out once: both cost a pass of the coreset."""
+        runs = make_runs("kcl", kernel="vrf")
+        learner = runs.stacked()
+        for index in range(2):
+            learner.learn(runs.tasks(index), lambda _: None)
+        solved, classifier = [], learner.method.classifier
+        monkeypatch.setattr(
+            learner.method,
+            "classifier",
+            lambda model, memory, noise: solved.append(1) or classifier(model, memory, noise),
+        )
+        monkeypatch.setattr(StackedRuns, "_evaluation_batch", lambda *_: 3)
+        whole = learner.scores(runs.tasks(0))
+        assert len(solved) == 2
+        assert len(whole[0]) > 6
+        learner.scores(runs.tasks(1))
+        assert len(solved) == 3
+        monkeypatch.setattr("kcl.training.stacked.BATCHES", 1)
+        for one, two in zip(learner.scores(runs.tasks(0)), whole, strict=True):
+            assert torch.equal(one, two)
+        assert len(solved) == 3 + -(-len(whole[0]) // 3)
+
+    def test_batches_on_a_gpu_have_few_sizes(self, make_runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        runs = make_runs(bases=8)
+        [task, *_] = runs.tasks(0)
+        learner = SimpleNamespace(device=torch.device("cuda"), method=runs.stacked().method, count=3)
+        each, sizes = 8 * 3 * (256 * task.test.inputs[0].numel() + 16 * 8), []
+        for fitting in (0, 1, 5, 7, 8, 15, 10_000):
+            monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, fitting=fitting: (fitting * each + 5, 0))
+            sizes.append(StackedRuns._evaluation_batch(learner, task))
+        assert sizes == [1, 1, 4, 4, 8, 8, len(task.test)]
 
     def test_tasks_to_test_on_must_be_of_one_size(self, make_runs: Any) -> None:
         runs = make_runs()

@@ -6,9 +6,8 @@ few channels. One run's convolution does not fill the GPU; several at a time do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import torch
@@ -17,8 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kcl.cuda.stacking import runs_first
-
-STREAMS = 5
+from kcl.cuda.streams import begin, side_by_side
 
 
 class _Deferred:
@@ -49,31 +47,6 @@ def deferred_weights(wanted: bool = True) -> Iterator[None]:
             _deferred.sides.clear()
 
 
-@cache
-def _streams(device: torch.device, purpose: str) -> list[torch.cuda.Stream]:
-    return [torch.cuda.Stream(device) for _ in range(STREAMS)]
-
-
-def _side_by_side(device: torch.device, purpose: str, count: int, one: Callable[[int], None], join: bool) -> None:
-    """one(run) for every run, on several streams that begin after the present one's work; with `join`, they end before
-    its next. So memory that a side stream gives back is not used again before the present stream is done with it.
-    """
-    if count == 1 and join:
-        return one(0)
-    present, sides = torch.cuda.current_stream(device), _streams(device, purpose)[:count]
-    for side in sides:
-        side.wait_stream(present)
-    for run in range(count):
-        with torch.cuda.stream(sides[run % len(sides)]):
-            one(run)
-    if join:
-        for side in sides:
-            present.wait_stream(side)
-    else:
-        _deferred.sides.update(sides)
-    return None
-
-
 def _image(x: Tensor) -> Tensor:
     """(n, h, w, c) as (n, c, h, w), the same memory: what PyTorch calls channels-last."""
     return x.permute(0, 3, 1, 2)
@@ -98,7 +71,7 @@ def _forward(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
         )  # fmt: skip
 
     out = _output(x, weight, stride, padding)
-    _side_by_side(x.device, "inputs", len(x), one, join=True)
+    side_by_side(x.device, "inputs", len(x), one)
     return out
 
 
@@ -122,7 +95,7 @@ def _inputs(grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int) 
         _image(out[run]).copy_(found[0])
 
     out = torch.empty_like(x)
-    _side_by_side(x.device, "inputs", len(x), one, join=True)
+    side_by_side(x.device, "inputs", len(x), one)
     return out
 
 
@@ -142,9 +115,11 @@ def _weights(
         out[run].copy_(found[1][:outputs, :inputs])
 
     out = _unpacked(weight, outputs, inputs)
-    _side_by_side(x.device, "weights", len(x), one, join=not later)
     if later:
+        _deferred.sides.update(begin(x.device, "weights", len(x), one))
         _deferred.held += [grad, x, weight, out]
+    else:
+        side_by_side(x.device, "weights", len(x), one)
     return out
 
 

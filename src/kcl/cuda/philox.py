@@ -52,7 +52,8 @@ def draw(
         from kcl.cuda import philox_kernel
 
         place = out.view(torch.int32) if kind == KEPT else out
-        philox_kernel.draw[(len(out), -(-blocks // 1024))](
+        # Blocks first: a grid's other sides end at 65,535, fewer blocks than the masks of a large step have.
+        philox_kernel.draw[(-(-blocks // 1024), len(out))](
             place, key, step, rates, first, out.shape[1], place.stride(0), kind, 1024
         )
         return

@@ -7,8 +7,8 @@ import triton.language as tl
 
 @triton.jit
 def draw(out, key, step, rates, first, n, stride, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    run = tl.program_id(0).to(tl.int64)
-    index = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    run = tl.program_id(1).to(tl.int64)
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     k0 = tl.load(key + 2 * run).to(tl.uint32)
     k1 = tl.load(key + 2 * run + 1).to(tl.uint32)
     c0 = (first + index).to(tl.uint32)
@@ -52,5 +52,5 @@ def draw(out, key, step, rates, first, n, stride, KIND: tl.constexpr, BLOCK: tl.
             v2 = r1 * tl.cos(a1)
             v3 = r1 * tl.sin(a1)
         values = tl.reshape(tl.join(tl.join(v0, v2), tl.join(v1, v3)), (4 * BLOCK,))
-        place = tl.program_id(1) * 4 * BLOCK + tl.arange(0, 4 * BLOCK)
+        place = tl.program_id(0) * 4 * BLOCK + tl.arange(0, 4 * BLOCK)
         tl.store(out + run * stride + place, values, mask=place < n)

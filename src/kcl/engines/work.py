@@ -11,6 +11,7 @@ from kcl import resuming
 from kcl.engines import parcel
 from kcl.engines.order import Needs, Order, Parcel
 from kcl.experiment import Experiment, Group, dataset_name
+from kcl.methods.views import copies_at_test, rotations
 from kcl.resuming import Saving
 
 TOGETHER = 20
@@ -65,18 +66,21 @@ def length(experiment: Experiment, group: Group) -> float:
     """Seconds, were the machine the one that was measured; on a CPU runs are done one after another."""
     spec = group.specs[0]
     ours, others = STEP.get(spec.settings.backbone, STEP["mlp"])
-    steps = experiment.planned_steps(spec)
+    steps = experiment.planned_steps(spec) * rotations(spec.settings)
     at_a_time = MEASURED if experiment.device.type == "cuda" and not group.separate else 1
     return steps * (ours if spec.method == "kcl" else others) / 1e3 * math.ceil(len(group.specs) / at_a_time)
 
 
 def needs(experiment: Experiment, group: Group, gpu_gigabytes: float | None) -> Needs:
-    """As many CPUs as threads; of a GPU the share that its memory takes, all of it where that is not known."""
+    """As many CPUs as threads; of a GPU the share that its memory takes, all of it where that is not known. Of samples
+    shown in several views, as many times as much as of one.
+    """
     threads = torch.get_num_threads()
     if experiment.device.type == "cpu":
         return Needs(threads)
     if gpu_gigabytes is None:
         return Needs(threads, 1.0)
-    each = GIGABYTES.get(group.specs[0].settings.backbone, max(GIGABYTES.values())) / MEASURED
+    settings = group.specs[0].settings
+    each = GIGABYTES.get(settings.backbone, max(GIGABYTES.values())) / MEASURED * copies_at_test(settings)
     runs = 1 if group.separate else len(group.specs)
     return Needs(threads, min(1.0, math.ceil(100 * each * runs / gpu_gigabytes) / 100))

@@ -74,7 +74,7 @@ class PlainLayers:
         if self._left is not None:
             size = norm.num_features
             mean, variance, self._left = self._left.split([size, size, len(self._left) - 2 * size])
-            return F.batch_norm(x, mean, variance, norm.weight, norm.bias, False, 0.0, norm.eps)
+            return _normalise(norm, x, mean, variance)
         if self.sizes is None:
             return F.batch_norm(x, *given, False, 0.0, norm.eps)
         return torch.cat([F.batch_norm(part, *given, True, 0.1, norm.eps) for part in x.split(list(self.sizes))])
@@ -95,8 +95,15 @@ class GatheringLayers(PlainLayers):
     def _norm(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
         variance, mean = torch.var_mean(x, dim=(0, 2, 3), correction=0)
         self._kept += [mean.detach(), variance.detach()]
-        scale = norm.weight * torch.rsqrt(variance + norm.eps)
-        return x * scale[:, None, None] + (norm.bias - mean * scale)[:, None, None]
+        return _normalise(norm, x, mean, variance)
+
+
+def _normalise(norm: nn.BatchNorm2d, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """BatchNorm with given statistics, in one pass over the activations. PyTorch's own would do, but vmap moves the
+    runs of activations to their channels for it, and back.
+    """
+    scale = norm.weight * torch.rsqrt(variance + norm.eps)
+    return torch.addcmul((norm.bias - mean * scale)[:, None, None], x, scale[:, None, None])
 
 
 class ChannelsLast:

@@ -17,6 +17,11 @@ from kcl.shapes import Float
 from kcl.training.checkpoint import Tree, fit, fit_all
 
 
+def weights_size(model: nn.Module) -> int:
+    """Bytes of a model's weights and running statistics, which an average holds once more."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+
+
 class WeightAverage(nn.Module):
     """For one run: `model` holds the average."""
 

@@ -49,15 +49,18 @@ class GraphedStep:
 
 @contextmanager
 def drawn_beside(source: Source, device: torch.device) -> Iterator[Callable[[], None]]:
-    """Draw a step's noise beside the step's beginning, which needs none; gives what to call before it is used."""
+    """Draw a step's noise beside the step's beginning, which needs uniforms at most; gives what to call before any
+    other is used.
+    """
     if device.type != "cuda":
         source.draw()
         yield lambda: None
         return
+    source.draw_uniforms()
     present, side = torch.cuda.current_stream(device), _side(device)
     side.wait_stream(present)
     with torch.cuda.stream(side):
-        source.draw()
+        source.draw_others()
     yield lambda: present.wait_stream(side)
     present.wait_stream(side)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from kcl.cuda.streams import side_by_side
 from kcl.functional import muon
 from kcl.nets.flat import Layout, matrix_names
 from kcl.settings import Settings
@@ -62,36 +63,48 @@ class Muon(torch.optim.Optimizer):
 
 
 class StackedMuon:
-    """For many runs, whose parameters are one flat tensor. Matrices of one shape, of all runs, are updated together."""
+    """For many runs, whose parameters are one flat tensor. Matrices of one shape, of all runs, are updated together; on
+    a GPU, which a few small matrices leave idle, several shapes at a time.
+    """
 
     def __init__(self, model: nn.Module, layout: Layout) -> None:
         names = moved_by_muon(model)
-        self.groups: dict[tuple[int, int], list[int]] = {}
-        """Where the matrices of each shape begin."""
+        begins: dict[tuple[int, int], list[int]] = {}
         begin = 0
         for (name, shape), size in zip(layout.shapes.items(), layout.sizes, strict=True):
             if name in names:
-                self.groups.setdefault((shape[0], size // shape[0]), []).append(begin)
+                begins.setdefault((shape[0], size // shape[0]), []).append(begin)
             begin += size
+        self.groups = list(begins.items())
+        """Shapes of matrices, large ones first, and where those of each shape begin."""
 
     def descend(
         self,
         optimiser: Sequence[Tensor],
         losses: Float[Tensor, " s"],
         gradient: Float[Tensor, "s p"],
+        compiled: bool = False,
     ) -> None:
         """As `state.descend`: one step in place; a run whose loss is not finite stops for good, as it was before."""
         flat, velocity, alive, rate, momentum, muon_rate = optimiser
         alive.logical_and_(torch.isfinite(losses)[:, None])
         velocity.mul_(momentum).add_(gradient)
-        step, ahead = rate * velocity, gradient + momentum * velocity
-        for (out, into), begins in self.groups.items():
+        step, ahead = rate * velocity, torch.addcmul(gradient, momentum, velocity)
+
+        def one(number: int) -> None:
+            (out, into), begins = self.groups[number]
             size = out * into
             stacked = torch.stack([ahead[:, begin : begin + size] for begin in begins], dim=1)
             found = muon.update(stacked.view(-1, out, into)).reshape(len(flat), len(begins), size)
             for begin, own in zip(begins, (muon_rate[:, None] * found).unbind(1), strict=True):
                 step[:, begin : begin + size] = own
-        flat.copy_(torch.where(alive, flat - step, flat))
+
+        if flat.is_cuda and not compiled:
+            side_by_side(flat.device, "matrices", len(self.groups), one)
+        else:
+            for number in range(len(self.groups)):
+                one(number)
+        flat.sub_(torch.where(alive, step, 0.0))
 
 
 def optimizer_of(

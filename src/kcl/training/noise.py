@@ -89,21 +89,21 @@ def merge(requests: Sequence[Sequence[Request]]) -> list[Request]:
 
 
 class Replay:
-    """Hands out draws made beforehand, in the order of the requests; `ready` is called before the first."""
+    """Hands out draws made beforehand, in the order of the requests; `ready` is called before any that is no uniform
+    (see `Source.draw_uniforms`).
+    """
 
     def __init__(self, drawn: Sequence[Tensor], ready: Callable[[], None] = lambda: None) -> None:
         self._left, self._ready = iter(drawn), ready
 
     def normal(self, *shape: int) -> Tensor:  # noqa: ARG002
-        return self._next()
+        self._ready()
+        return next(self._left)
 
     def uniform(self, *shape: int) -> Tensor:  # noqa: ARG002
-        return self._next()
+        return next(self._left)
 
     def kept(self, rate: Tensor, *shape: int) -> Tensor:  # noqa: ARG002
-        return self._next()
-
-    def _next(self) -> Tensor:
         self._ready()
         return next(self._left)
 
@@ -115,9 +115,18 @@ class Source(ABC):
     changes: Sequence[Tensor] = ()
     """Tensors of its own that a draw changes, apart from `drawn`."""
 
-    @abstractmethod
     def draw(self) -> None:
         """Fill `drawn` for the next step."""
+        self.draw_uniforms()
+        self.draw_others()
+
+    @abstractmethod
+    def draw_uniforms(self) -> None:
+        """The little that a step asks for at its beginning, where that can be had alone; `draw_others` must follow."""
+
+    @abstractmethod
+    def draw_others(self) -> None:
+        """The rest."""
 
     @abstractmethod
     def share(self, other: Any) -> None:
@@ -142,7 +151,10 @@ class SeparateSource(Source):
     def __init__(self, requests: Sequence[Request], noises: Sequence[RunNoise]) -> None:
         self.requests, self.noises = requests, noises
 
-    def draw(self) -> None:
+    def draw_uniforms(self) -> None:
+        """A run's generator gives its draws in the order of the requests: all of them together."""
+
+    def draw_others(self) -> None:
         runs = [[self._one(noise, request, run) for request in self.requests] for run, noise in enumerate(self.noises)]
         self.drawn = [torch.stack(same) for same in zip(*runs, strict=True)]
 
@@ -194,10 +206,17 @@ class PhiloxSource(Source):
                     given = torch.tensor(rates, device=device) if rates else None
                     self._fill.append((flat[:, start:end], kind, given, start // 4))
 
-    def draw(self) -> None:
-        for out, kind, rates, first in self._fill:
-            philox.draw(out, self.key, self.step, kind, rates, first)
+    def draw_uniforms(self) -> None:
+        self._draw(philox.UNIFORM)
+
+    def draw_others(self) -> None:
+        self._draw(philox.NORMAL, philox.KEPT)
         self.step += 1
+
+    def _draw(self, *kinds: int) -> None:
+        for out, kind, rates, first in self._fill:
+            if kind in kinds:
+                philox.draw(out, self.key, self.step, kind, rates, first)
 
     def share(self, other: PhiloxSource) -> None:
         self.step = other.step

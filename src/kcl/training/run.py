@@ -22,7 +22,7 @@ from kcl.nets.flat import Layout
 from kcl.randomness import check_seed, derive, numpy_generator
 from kcl.settings import Settings
 from kcl.shapes import Float, Int, Shaped
-from kcl.training.average import WeightAverage
+from kcl.training.average import WeightAverage, weights_size
 from kcl.training.muon import optimizer_of
 from kcl.training.noise import RunNoise
 
@@ -256,8 +256,9 @@ class Run:
         return classifier
 
     def memory_use(self) -> dict[str, int]:
-        """Samples kept over all tasks and the bytes everything kept takes."""
-        return self.method.memory_use([kept.memory for kept in self.kept.values()], self.carried or {})
+        """Samples kept over all tasks and the bytes everything kept takes; apart from these, of averaged weights."""
+        use = self.method.memory_use([kept.memory for kept in self.kept.values()], self.carried or {})
+        return use if self.average is None else use | {"average_bytes": weights_size(self.average.model)}
 
 
 def answers(scores: Float[Tensor, "*s n c"]) -> Int[Tensor, "*s n"]:

@@ -21,6 +21,7 @@ from kcl.methods.method import Memory, Method, Plan
 from kcl.methods.views import copies_at_test
 from kcl.nets.backbone import Backbone
 from kcl.randomness import numpy_generator
+from kcl.training.average import weights_size
 from kcl.training.checkpoint import Saved, Tree, digest
 from kcl.training.learner import Learner
 from kcl.training.noise import PhiloxSource, Recorder, Replay, Request, RunNoise, SeparateSource, Source, merge
@@ -32,6 +33,8 @@ from kcl.training.trainer import EpochExamples, Trainer
 
 LONG = 40_000
 """Steps from which compiling, which takes a quarter of a minute, pays on a GPU."""
+BATCHES = 16
+"""Batches of test samples that one classifier answers for; as stored, they take less than one batch in the network."""
 
 
 class StackedRuns(Learner):
@@ -61,6 +64,7 @@ class StackedRuns(Learner):
         self.kept: dict[int, tuple[Memory, View]] = {}
         self.carried: Memory | None = None
         self._stored: dict[int, tuple[Tensor, Tensor]] = {}
+        self._asked: dict[tuple[torch.Size, ...], list[Request]] = {}
         self._trainer: Trainer | None = None
         self._midway: Saved | None = None
         """Where the runs were in the midst of a task when they were saved."""
@@ -142,6 +146,24 @@ class StackedRuns(Learner):
             Trainer(self, working, carried, examples, view, plans).rehearse()
 
     @torch.no_grad()
+    def rehearse_classifier(self, tasks: Sequence[Task]) -> None:
+        """The classifier of a task, to see what memory that takes: all views of a coreset are passed at once."""
+        view = tasks[0].view.to(self.device)
+        memory, _, _ = self._begin(tasks, view)
+        parts = zip(self.methods, self.models, strict=True)
+        ended = [method.end_task(model, _of(run, memory)) for run, (method, model) in enumerate(parts)]
+        working = seen(stack_memories(ended, self.device), view, runs=True)
+        source = self.source(self._classifier_requests(working), "test noise", tasks[0].index)
+        source.draw()
+
+        def solve(model: nn.Module, memory: Memory, drawn: list[Tensor]) -> Tensor:
+            self.method.prepare(model, memory, Replay(drawn))
+            return memory["targets"]
+
+        with products(self.precision):
+            over_runs(self.models[0], solve, self.state.answering(), working, source.drawn)
+
+    @torch.no_grad()
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
         correct = torch.zeros(self.count, dtype=torch.int64, device=self.device)
         for scores, wanted in self._answers(tasks):
@@ -157,7 +179,7 @@ class StackedRuns(Learner):
         return [None if inputs is None else inputs[run].cpu() for run in range(self.count)]
 
     def _answers(self, tasks: Sequence[Task]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Scores (s, n, c) of a batch of every run's test samples after another, and the labels (s, n)."""
+        """Scores (s, n, c) of some of every run's test samples after another, and the labels (s, n)."""
         index, length = tasks[0].index, len(tasks[0].test)
         if length == 0 or any(len(task.test) != length for task in tasks):
             raise KclError(f"task {index} must have test samples, the same number in every run")
@@ -170,16 +192,19 @@ class StackedRuns(Learner):
         source = self.source(self._classifier_requests(working), "test noise", index)
         source.draw()
 
+        stored, batch = [self.stored(task.test.inputs) for task in tasks], self._evaluation_batch(tasks[0])
+
         def answers(model: nn.Module, memory: Memory, inputs: Tensor, drawn: list[Tensor]) -> Tensor:
             classifier = self.method.prepare(model, memory, Replay(drawn))
-            return self.method.answer(model, classifier, view.scale(inputs))
+            found = [self.method.answer(model, classifier, view.scale(part)) for part in inputs.split(batch)]
+            return torch.cat(found) if len(found) > 1 else found[0]
 
-        stored, batch = [self.stored(task.test.inputs) for task in tasks], self._evaluation_batch(tasks[0])
         state = self.state.answering()
         moves = [task.view.to(self.device).move for task in tasks]
         rows = torch.stack([task.test.rows for task in tasks]).to(self.device)
         labels = torch.stack([task.test.labels for task in tasks]).to(self.device)
-        for part, wanted in zip(rows.split(batch, dim=1), labels.split(batch, dim=1), strict=True):
+        several = BATCHES * batch
+        for part, wanted in zip(rows.split(several, dim=1), labels.split(several, dim=1), strict=True):
             inputs = torch.stack([move(array[own]) for move, array, own in zip(moves, stored, part, strict=True)])
             with products(self.precision):
                 scores = over_runs(self.models[0], answers, state, working, inputs, source.drawn)
@@ -191,8 +216,9 @@ class StackedRuns(Learner):
 
     def memory_use(self) -> list[dict[str, int]]:
         kept = [memory for memory, _ in self.kept.values()]
+        averages = {} if self.state.average is None else {"average_bytes": weights_size(self.models[0])}
         return [
-            method.memory_use([_of(run, memory) for memory in kept], _of(run, self.carried or {}))
+            method.memory_use([_of(run, memory) for memory in kept], _of(run, self.carried or {})) | averages
             for run, method in enumerate(self.methods)
         ]
 
@@ -265,16 +291,23 @@ class StackedRuns(Learner):
         return self._stored[key][1]
 
     def _classifier_requests(self, working: Memory) -> list[Request]:
-        recorder = Recorder(self.device)
-        self.method.prepare(self.models[0], {name: tensor[0] for name, tensor in working.items()}, recorder)
-        return merge([recorder.requests] * self.count)
+        """What a classifier asks of the noise, seen in a dry pass: once for all tasks of the same shapes."""
+        shapes = tuple(tensor.shape[1:] for tensor in working.values())
+        if shapes not in self._asked:
+            recorder = Recorder(self.device)
+            self.method.prepare(self.models[0], {name: tensor[0] for name, tensor in working.items()}, recorder)
+            self._asked[shapes] = merge([recorder.requests] * self.count)
+        return self._asked[shapes]
 
     def _evaluation_batch(self, task: Task) -> int:
-        """How many test samples at once: an eighth of the free memory, at a generous guess of what one takes."""
+        """How many test samples at once: an eighth of the free memory, at a generous guess of what one takes. On a GPU
+        a power of two: what is free changes, and cuDNN looks for the fastest way anew for every size.
+        """
         free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 2**33
         each = 256 * task.test.inputs[0].numel() + 16 * self.method.settings.bases
         each *= copies_at_test(self.method.settings)
-        return max(1, min(len(task.test), free // 8 // (each * self.count)))
+        fitting = max(1, free // 8 // (each * self.count))
+        return min(len(task.test), 1 << fitting.bit_length() - 1 if self.device.type == "cuda" else fitting)
 
 
 def _of(run: int, stacked: Memory) -> Memory:

@@ -266,7 +266,7 @@ class Trainer:
         if self.muon is None:
             descend(optimiser, values.sum(1), gradient, self.learner.compiled)
         else:
-            self.muon.descend(optimiser, values.sum(1), gradient)
+            self.muon.descend(optimiser, values.sum(1), gradient, self.learner.compiled)
         alive = optimiser[2]
         for name, after in changed.items():
             carried[name].copy_(torch.where(_beside(alive, after), after, carried[name]))
