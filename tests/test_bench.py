@@ -14,7 +14,10 @@ from kcl.errors import KclError
 from kcl.methods.strong import strong_settings
 from kcl.nets.resnet import cifar_resnet
 from kcl.settings import Settings
+from kcl.speeds import SPEEDS, TOGETHER
 from kcl.training.run import Run
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -112,3 +115,22 @@ def test_collapsed_and_uncollapsed_give_the_same_scores(work: bench.Work) -> Non
     torch.testing.assert_close(
         model.answerer.logits(model.queries, 0), model.uncollapsed(model.queries), rtol=1e-4, atol=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    ("file", "work", "engine", "backbone"),
+    [
+        ("h200-mnist-latest", "mnist", "kcl, compiled", "mlp"),
+        ("h200-resnets", "cifar100", "kcl", "cifar-resnet"),
+        ("h200-resnets", "miniimagenet", "kcl", "miniimagenet-resnet"),
+    ],
+)
+def test_the_speeds_that_estimates_stand_on_are_those_measured(
+    file: str, work: str, engine: str, backbone: str
+) -> None:
+    told = json.loads((ROOT / "benches" / "results" / f"{file}.json").read_text(encoding="utf-8"))["rows"]
+    rows = {row["engine"]: row for row in told if (row["work"], row["runs"]) == (work, TOGETHER)}
+    speed = SPEEDS[backbone]
+    assert speed.kcl == round(rows[engine]["ms_per_step"], 3)
+    assert speed.others == round(rows["bare SGD step"]["ms_per_step"], 3)
+    assert speed.gigabytes == round(rows[engine]["peak_mib"] * 2**20 / 1e9, 1)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from kcl.report.groups import group_runs
-from kcl.report.headline import headline
+from kcl.report.headline import headline, in_words
 from kcl.report.markdown import markdown
 from kcl.report.published import published
 from kcl.report.significance import difference_p, stands_out
@@ -85,6 +85,20 @@ def test_published_values_are_the_papers() -> None:
     assert published("split-cifar100", "kcl", "vrf", {"ways": [3, 15]}).accuracy == 61.0
     for other in ({"tasks": 5}, whole | {"train_per_task": 100}, whole | {"class_order": "shuffled"}, {"ways": [2, 9]}):
         assert published("split-cifar100", "kcl", "vrf", other) is None
+
+
+def test_published_values_stand_beside_the_paper_s_sizes_only() -> None:
+    whole = {"tasks": 20, "ways": 5}
+    assert published("split-cifar100", "kcl", "vrf", whole, {"coreset_size_per_class": 20, "bases": 2048}) is not None
+    assert published("split-cifar100", "kcl", "rbf", whole, {"coreset_size_per_class": 20}) is not None
+    for other in ({"coreset_size_per_class": 10}, {"coreset_size_per_class": 20, "bases": 256}):
+        assert published("split-cifar100", "kcl", "vrf", whole, other) is None
+    assert published("split-cifar100", "ewc", None, whole, {"coreset_size_per_class": 10}) is not None
+
+
+def test_ways_in_a_number_of_tasks_are_said_in_words() -> None:
+    assert in_words({"ways": [3, 15]}) == "3–15 ways"
+    assert in_words({"ways": [3, 15, 20]}) == "3–15 ways in 20 tasks"
 
 
 def test_published_values_are_those_the_tables_of_the_paper_are_made_with() -> None:

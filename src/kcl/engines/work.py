@@ -13,20 +13,11 @@ from kcl.engines.order import Needs, Order, Parcel
 from kcl.experiment import Experiment, Group, dataset_name
 from kcl.methods.views import copies_at_test, rotations
 from kcl.resuming import Saving
+from kcl.speeds import TOGETHER as MEASURED
+from kcl.speeds import speed_of
 
 TOGETHER = 20
 """Runs of a group for a GPU that nobody has looked at; the worker cuts it further if they do not fit."""
-STEP = {
-    "mlp": (0.479, 0.253),
-    "cifar-resnet": (4.224, 1.288),
-    "miniimagenet-resnet": (7.463, 1.763),
-}
-"""Milliseconds of a step of five runs on one H200 (benches/results), of KCL and of the others: what is longer than
-what, no more. A backbone that is not here counts as the MLP.
-"""
-GIGABYTES = {"mlp": 2.0, "cifar-resnet": 1.7, "miniimagenet-resnet": 4.5}
-"""Of GPU memory, for the same five runs."""
-MEASURED = 5
 
 
 def orders(
@@ -65,10 +56,10 @@ def orders(
 def length(experiment: Experiment, group: Group) -> float:
     """Seconds, were the machine the one that was measured; on a CPU runs are done one after another."""
     spec = group.specs[0]
-    ours, others = STEP.get(spec.settings.backbone, STEP["mlp"])
+    speed = speed_of(spec.settings.backbone)
     steps = experiment.planned_steps(spec) * rotations(spec.settings)
     at_a_time = MEASURED if experiment.device.type == "cuda" and not group.separate else 1
-    return steps * (ours if spec.method == "kcl" else others) / 1e3 * math.ceil(len(group.specs) / at_a_time)
+    return steps * (speed.kcl if spec.method == "kcl" else speed.others) / 1e3 * math.ceil(len(group.specs) / at_a_time)
 
 
 def needs(experiment: Experiment, group: Group, gpu_gigabytes: float | None) -> Needs:
@@ -81,6 +72,6 @@ def needs(experiment: Experiment, group: Group, gpu_gigabytes: float | None) -> 
     if gpu_gigabytes is None:
         return Needs(threads, 1.0)
     settings = group.specs[0].settings
-    each = GIGABYTES.get(settings.backbone, max(GIGABYTES.values())) / MEASURED * copies_at_test(settings)
+    each = speed_of(settings.backbone).gigabytes / MEASURED * copies_at_test(settings)
     runs = 1 if group.separate else len(group.specs)
     return Needs(threads, min(1.0, math.ceil(100 * each * runs / gpu_gigabytes) / 100))

@@ -10,6 +10,7 @@ from kcl.paper.cell import Scale
 from kcl.paper.item import Found, Item
 from kcl.results import write_whole
 from kcl.run_spec import RunSpec
+from kcl.speeds import BATCH, TOGETHER, speed_of
 
 
 def needed(items: Sequence[Item], scale: Scale, seeds: Sequence[int]) -> list[RunSpec]:
@@ -18,26 +19,8 @@ def needed(items: Sequence[Item], scale: Scale, seeds: Sequence[int]) -> list[Ru
     return list({spec.key: spec for spec in specs}.values())
 
 
-class Speed(NamedTuple):
-    """Of five runs together on one H200, as `kcl bench` measured it (benches/results)."""
-
-    kcl_ms: float
-    sgd_ms: float
-    steps: int
-    gigabytes: float
-    set_up: float
-    """Seconds before the steps: compiling (MNIST) and capturing graphs. By how much the first task took longer than the
-    next ones in results/paper and results/baselines, the longest, rounded up."""
-
-
-SPEEDS = {
-    "permuted-mnist": Speed(0.479, 0.253, 119_600, 2.0, 25.0),
-    "rotated-mnist": Speed(0.479, 0.253, 119_600, 2.0, 25.0),
-    "split-cifar100": Speed(4.224, 1.288, 4_800, 1.7, 8.0),
-    "split-miniimagenet": Speed(7.463, 1.763, 4_700, 4.5, 8.0),
-}
-TOGETHER, BATCH = 5, 10
-"""Runs trained together, and samples of a batch, where these were measured."""
+STEPS = {"permuted-mnist": 119_600, "rotated-mnist": 119_600, "split-cifar100": 4_800, "split-miniimagenet": 4_700}
+"""Of a stream, in batches of ten."""
 
 
 class Estimate(NamedTuple):
@@ -58,13 +41,14 @@ def estimate(specs: Sequence[RunSpec], workers: int = 1) -> Estimate:
         own = spec.seed if isinstance(spec.ways, tuple) else None  # varied ways: every seed has its own shapes
         shared = (spec.benchmark, spec.method, spec.ways, own, spec.settings.stacking_key())
         groups.setdefault(shared, []).append(spec)
-    if any(spec.benchmark not in SPEEDS for spec in specs):
+    if any(spec.benchmark not in STEPS for spec in specs):
         return Estimate(len(groups), len(specs), None, None)
     steps = set_up = gigabytes = 0.0
     for group in groups.values():
-        speed, batch = SPEEDS[group[0].benchmark], group[0].settings.batch_size
-        step = speed.kcl_ms if group[0].method == "kcl" else speed.sgd_ms
-        steps += speed.steps * BATCH / batch * step / 1e3 * -(-len(group) // TOGETHER)
+        first = group[0]
+        speed = speed_of(first.settings.backbone)
+        step = speed.kcl if first.method == "kcl" else speed.others
+        steps += STEPS[first.benchmark] * BATCH / first.settings.batch_size * step / 1e3 * -(-len(group) // TOGETHER)
         set_up += speed.set_up
         gigabytes = max(gigabytes, speed.gigabytes)
     return Estimate(len(groups), len(specs), (steps + set_up / workers) / 60.0, gigabytes * workers)

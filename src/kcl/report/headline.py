@@ -87,7 +87,10 @@ def in_words(condition: dict[str, Any]) -> str:
     words = {
         "tasks": lambda value: f"{show(value)} task{'' if value == 1 else 's'}",
         "train_per_task": lambda value: f"{show(value)} samples a task",
-        "ways": lambda value: f"{'–'.join(map(show, value)) if isinstance(value, list) else show(value)} ways",
+        "ways": lambda value: (
+            f"{'–'.join(map(show, value[:2])) if isinstance(value, list) else show(value)} ways"
+            + "".join(f" in {show(tasks)} tasks" for tasks in (value[2:] if isinstance(value, list) else []))
+        ),
         "class_order": lambda value: "" if value == "fixed" else f"{show(value)} classes",
         "image_size": lambda value: f"{show(value)} pixels",
         "data": lambda value: f"data {show(value)[:12]}",
@@ -109,7 +112,7 @@ def _best(groups: Sequence[Group]) -> Group | None:
 
 def _published(group: Group) -> Published | None:
     run = _first(group)
-    return published(group.benchmark, run["method"], run["kernel"], column_of(group).condition)
+    return published(group.benchmark, run["method"], run["kernel"], column_of(group).condition, group.settings)
 
 
 def _first(group: Group) -> Record:

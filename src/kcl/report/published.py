@@ -49,8 +49,29 @@ _VARIED: dict[tuple[str, str, str | None], Published] = {
 }
 
 
-def published(benchmark: str, method: str, kernel: str | None, condition: Mapping[str, Any]) -> Published | None:
-    """The paper's value, if the tasks are the paper's: all of them, whole, in their usual order."""
+_SIZES = {
+    benchmark: {"coreset_size_per_class": coreset, "bases": bases}
+    for benchmark, coreset, bases in (
+        (_PERMUTED, 20, 1024),
+        (_ROTATED, 20, 1024),
+        (_CIFAR, 20, 2048),
+        (_MINI, 30, 2048),
+    )
+}
+"""Of KCL, as in the appendix."""
+
+
+def published(
+    benchmark: str,
+    method: str,
+    kernel: str | None,
+    condition: Mapping[str, Any],
+    settings: Mapping[str, Any] | None = None,
+) -> Published | None:
+    """The paper's value, if the tasks are the paper's (all of them, whole, in their usual order) and KCL's sizes."""
+    sizes = _SIZES.get(benchmark, {}) if method == "kcl" else {}
+    if any((settings or {}).get(name, size) != size for name, size in sizes.items()):
+        return None
     if condition.get("train_per_task") is not None or condition.get("class_order", "fixed") != "fixed":
         return None
     ways = condition.get("ways")

@@ -1,0 +1,34 @@
+"""What `kcl bench` measured of five runs together on one H200 (benches/results): to tell about how long runs take."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+TOGETHER, BATCH = 5, 10
+"""Runs trained together, and samples of a batch, in these measurements."""
+
+
+class Speed(NamedTuple):
+    kcl: float
+    """Milliseconds of a step of KCL with the paper's settings, compiled where runs are long (the MLP)."""
+    others: float
+    """Of a bare SGD step, for which the other methods are taken."""
+    gigabytes: float
+    """Of GPU memory, for KCL."""
+    set_up: float
+    """Seconds before the steps, compiling and capturing graphs: by how much the first task took longer than the next
+    ones in results/paper and results/baselines, the longest, rounded up."""
+
+
+SPEEDS = {
+    "mlp": Speed(0.468, 0.218, 1.4, 25.0),
+    "cifar-resnet": Speed(4.267, 1.315, 1.7, 8.0),
+    "miniimagenet-resnet": Speed(7.473, 1.835, 4.7, 8.0),
+}
+"""By backbone."""
+
+
+def speed_of(backbone: str) -> Speed:
+    """A backbone that was not measured counts as the MLP in time and as the largest in memory."""
+    largest = max(speed.gigabytes for speed in SPEEDS.values())
+    return SPEEDS.get(backbone, SPEEDS["mlp"]._replace(gigabytes=largest))
