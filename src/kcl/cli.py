@@ -189,6 +189,7 @@ def _reproduce(options: argparse.Namespace) -> int:
         records = asked.finished()
     else:
         records = _execute(asked.specs, asked.out, options, options.resume, show=False) if asked.specs else []
+        records += asked.finished()
         _measure(asked, options)
     index = asked.write(records)
     if not figures.available():

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from kcl import results
 from kcl.benchmarks.catalogue import find_benchmark
 from kcl.errors import KclError
-from kcl.paper.catalogue import ITEMS, find_items
+from kcl.paper.catalogue import ITEMS, STRONG, find_items
 from kcl.paper.cell import FULL, QUICK, Scale
 from kcl.paper.item import Found, Item, Measuring
 from kcl.paper.reproduce import estimate, needed, write
@@ -20,7 +20,8 @@ from kcl.run_spec import RunSpec
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("items", nargs="*", metavar="ITEM", help="all, or some of: " + ", ".join(ITEMS))
+    names = f"all, or some of: {', '.join(ITEMS)}; past the paper: strong, or some of: {', '.join(STRONG)}"
+    command.add_argument("items", nargs="*", metavar="ITEM", help=names)
     command.add_argument("--list", action="store_true", help="name the tables and figures, and do nothing")
     command.add_argument("--seeds", help="seeds as 0,1,2 or 0..4 (default: 0..4; 0,1 with --quick)")
     command.add_argument("--quick", action="store_true",
@@ -28,19 +29,25 @@ def add_options(command: argparse.ArgumentParser) -> None:
                          "what the paper claims")  # fmt: skip
     command.add_argument("--without", action="append", default=[], metavar="BENCHMARK",
                          help="leave out the runs of a benchmark, for want of its data")  # fmt: skip
-    command.add_argument("--out", type=Path, help="output folder (default: runs/paper, runs/paper-quick)")
+    command.add_argument(
+        "--out",
+        type=Path,
+        help="output folder (default: runs/paper or, past the paper, runs/strong; with --quick, …-quick)",
+    )
     command.add_argument("--resume", action="store_true", help="keep the folder's finished runs and do the rest")
     command.add_argument("--dry-run", action="store_true", help="say what would be run, and do nothing")
     command.add_argument("--report-only", action="store_true", help="run nothing; draw what is finished")
     command.add_argument("--results", type=Path, action="append", metavar="PATH",
-                         help="with --report-only: finished runs and what was measured, a folder or a file; may be "
-                         "given again (default: OUT)")  # fmt: skip
+                         help="finished runs, a folder or a file, that are not done again; with --report-only all that "
+                         "is drawn (default: OUT); may be given again")  # fmt: skip
     command.add_argument("--into", type=Path, metavar="PAGE",
                          help="with --report-only: also renew the tables in a page (REPRODUCIBILITY.md)")  # fmt: skip
 
 
 def listed() -> dict[str, str]:
-    return {name: f"{item.title} ({item.place})" for name, item in ITEMS.items()}
+    told = {name: f"{item.title} ({item.place})" for name, item in ITEMS.items()}
+    told |= {"all": "all of these", "strong": "past the paper, which `all` leaves out: the three that follow"}
+    return told | {name: item.title for name, item in STRONG.items()}
 
 
 class Asked(NamedTuple):
@@ -51,6 +58,7 @@ class Asked(NamedTuple):
     out: Path
     results: list[Path]
     into: Path | None
+    report_only: bool = False
 
     def told(self, workers: int) -> dict[str, str]:
         """What would be run, by so many workers at the same time."""
@@ -63,20 +71,36 @@ class Asked(NamedTuple):
         }
         if guess.minutes is not None and self.specs:
             lines["time"] = f"about {guess.minutes:.0f} minutes on one NVIDIA H200, by the speeds in benches/results"
+            lines |= {f"  {name}": f"{minutes:.0f} minutes" for name, minutes in self._shares(workers).items()}
             lines["memory"] = f"about {guess.gigabytes:.1f} GB of GPU memory"
         if self.scale.note:
             lines["note"] = self.scale.note
         return lines
 
+    def _shares(self, workers: int) -> dict[str, float]:
+        """Minutes that each of several items adds to those before it."""
+        if len(self.items) == 1:
+            return {}
+        asked = {spec.key for spec in self.specs}
+        upto = [
+            estimate(
+                [spec for spec in needed(self.items[:count], self.scale, self.seeds) if spec.key in asked], workers
+            )
+            for count in range(len(self.items) + 1)
+        ]
+        minutes = [guess.minutes or 0.0 for guess in upto]
+        return {item.name: minutes[place + 1] - minutes[place] for place, item in enumerate(self.items)}
+
     def finished(self) -> list[dict[str, Any]]:
         """The runs in the results that were named."""
         files = [file for path in self.results for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])]
-        if self.specs and not files:
+        if self.specs and self.results and not files:
             raise KclError(f"there are no results (*.jsonl) in {', '.join(map(str, self.results))}")
         return [record for file in files for record in results.read(file)]
 
     def write(self, records: Sequence[Mapping[str, Any]]) -> Path:
         folders = [path if path.is_dir() else path.parent for path in self.results]
+        folders += [] if self.report_only else [self.out]
         if self.into is not None:
             page = renewed(_text(self.into), self.items, Found(records, self.scale, self.seeds, folders))
             results.write_whole(self.into, page.encode())
@@ -102,7 +126,13 @@ def asked(options: argparse.Namespace) -> Asked:
     for name in options.without:
         find_benchmark(name)
     specs = [spec for spec in needed(items, scale, seeds) if spec.benchmark not in options.without]
-    out = options.out or Path("runs") / ("paper-quick" if options.quick else "paper")
-    if not options.report_only and (options.results or options.into):
-        raise KclError("--results and --into go with --report-only")
-    return Asked(items, scale, seeds, specs, out, options.results or [out], options.into)
+    past = all(item.name in STRONG for item in items)
+    out = options.out or Path("runs") / (("strong" if past else "paper") + ("-quick" if options.quick else ""))
+    if options.into and not options.report_only:
+        raise KclError("--into goes with --report-only")
+    named = options.results or ([out] if options.report_only else [])
+    made = Asked(items, scale, seeds, specs, out, named, options.into, options.report_only)
+    if options.report_only or not named:
+        return made
+    known = Found(made.finished(), scale, seeds)
+    return made._replace(specs=[spec for spec in specs if known.run(spec) is None])

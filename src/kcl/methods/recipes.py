@@ -113,25 +113,26 @@ def published_settings(benchmark: str, method: str) -> Settings:
     return Settings().replace(**(BENCHMARK_RECIPES[benchmark] | own))
 
 
-_RESNETS = {"cifar-resnet": cifar_resnet, "miniimagenet-resnet": miniimagenet_resnet}
+RESNETS = {"cifar-resnet": cifar_resnet, "miniimagenet-resnet": miniimagenet_resnet}
+"""Backbones with BatchNorm, by name."""
 
 
 def check_backbone(input_shape: Sequence[int], settings: Settings) -> None:
     """Refuse a backbone that cannot see the stream's inputs."""
-    if settings.backbone in _RESNETS and (len(input_shape) != 3 or input_shape[0] != 3):
+    if settings.backbone in RESNETS and (len(input_shape) != 3 or input_shape[0] != 3):
         raise KclError(
             f"the backbone {settings.backbone} sees colour images, (3, height, width); these inputs have shape "
             f"{tuple(input_shape)}: choose backbone=mlp"
         )
-    resnet = settings.backbone in _RESNETS
+    resnet = settings.backbone in RESNETS
     check_abilities(settings, resnet, resnet, settings.backbone != "identity")
 
 
 def published_backbone(input_shape: Sequence[int], settings: Settings) -> Backbone:
     """The backbone that the settings name; a benchmark's recipe names the one it is published with."""
     check_backbone(input_shape, settings)
-    if settings.backbone in _RESNETS:
-        return _RESNETS[settings.backbone](settings.dropout)
+    if settings.backbone in RESNETS:
+        return RESNETS[settings.backbone](settings.dropout)
     if settings.backbone == "identity":
         return Identity(input_shape)
     return MLP(input_shape, settings.width, settings.layers, settings.dropout)

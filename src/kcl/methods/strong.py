@@ -34,11 +34,15 @@ _DIGITS: dict[str, Any] = {"dropout": 0.1, "weight_average": 0.99}
 _DIGITS_OWN: dict[str, Any] = {"warm_start": True, "log_variance_bound": 5.0}
 
 
+def strong_changes(benchmark: str, method: str) -> dict[str, Any]:
+    """What the recipe gives a method on a benchmark in place of the published values."""
+    shared, own = (_IMAGES, _IMAGES_OWN) if benchmark in SPLIT else (_DIGITS, _DIGITS_OWN)
+    return shared | own if find_method(method).keeps_coresets else shared
+
+
 def strong_settings(benchmark: str, method: str) -> Settings:
     """A method's strong settings on a benchmark: the published ones with the recipe's changes."""
-    shared, own = (_IMAGES, _IMAGES_OWN) if benchmark in SPLIT else (_DIGITS, _DIGITS_OWN)
-    changes = shared | own if find_method(method).keeps_coresets else shared
-    return published_settings(benchmark, method).replace(**changes)
+    return published_settings(benchmark, method).replace(**strong_changes(benchmark, method))
 
 
 def recipe_settings(recipe: str, benchmark: str, method: str) -> Settings:

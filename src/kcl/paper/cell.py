@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from kcl.benchmarks.ways import Ways
 from kcl.methods.recipes import published_settings
+from kcl.methods.strong import strong_changes
 from kcl.run_spec import RunSpec
 
 PERMUTED, ROTATED = "permuted-mnist", "rotated-mnist"
@@ -30,7 +31,7 @@ class Published(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """`row` and `column` say where it stands; everything that is not said is as published for the benchmark."""
+    """`row` and `column` say where it stands; everything that is not said is as the recipe has it for the benchmark."""
 
     row: str
     benchmark: str
@@ -38,6 +39,7 @@ class Cell:
     changes: Mapping[str, Any] = field(default_factory=dict)
     ways: Ways | None = None
     published: Published | None = None
+    recipe: str = "paper"
 
     @property
     def column(self) -> str:
@@ -51,10 +53,16 @@ class Scale(NamedTuple):
     stand_ins: Mapping[str, str]
     tasks: int | None
     ways: Mapping[Ways | None, Ways | None]
+    lacks: Sequence[str] = ()
+    """Settings that do not go with its data: a recipe does without them, a cell that is about one has no runs."""
 
     def specs(self, cell: Cell, seeds: Sequence[int]) -> list[RunSpec]:
+        if any(name in self.lacks for name in cell.changes):
+            return []
         benchmark = self.stand_ins.get(cell.benchmark, cell.benchmark)
-        settings = published_settings(benchmark, cell.method).replace(**cell.changes)
+        recipe = strong_changes(cell.benchmark, cell.method) if cell.recipe == "strong" else {}
+        changes = {name: value for name, value in recipe.items() if name not in self.lacks} | dict(cell.changes)
+        settings = published_settings(benchmark, cell.method).replace(**changes)
         split = cell.benchmark in (CIFAR100, MINIIMAGENET)
         ways = self.ways.get(cell.ways, cell.ways) if split else None
         tasks = None if isinstance(ways, tuple) else self.tasks
@@ -74,4 +82,5 @@ QUICK = Scale(
     },
     3,
     {None: 2, (3, 15): (2, 4), (3, 15, 20): (2, 4, 4)},
+    ("rotation_labels", "test_views", "augmentation", "batch_norm"),
 )

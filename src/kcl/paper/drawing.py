@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,14 +22,14 @@ Panel = tuple[str, Callable[["Axes"], None]]
 """A title, and what draws the panel."""
 
 
-def panels(given: Sequence[Panel], found: Found) -> Figure:
+def panels(given: Sequence[Panel], found: Found, width: float = 3.6) -> Figure:
     """Panels side by side, at most four in a row, with one legend below where it is the same for all."""
     columns = min(4, len(given))
     lines = -(-len(given) // columns)
     with figures.style():
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(3.6 * columns, 0.5 + 3.1 * lines), layout="constrained")
+        figure = Figure(figsize=(width * columns, 0.5 + 3.1 * lines), layout="constrained")
         if found.scale.note:
             figure.suptitle("In miniature, on scikit-learn's digits: not the paper's experiment", fontweight="bold")
         grid = figure.subplots(lines, columns, squeeze=False).flatten()
@@ -105,6 +105,75 @@ def sweep(
         _say_if_empty(axes, drawn)
 
     return draw
+
+
+def intervals(cells: Mapping[str, Cell], found: Found) -> Callable[[Axes], None]:
+    """Average accuracy of each cell with its 95 % interval, one below the other; the first one's also as a line."""
+
+    def draw(axes: Axes) -> None:
+        drawn = []
+        for place, cell in enumerate(cells.values()):
+            group = named(cell, found)
+            summary = group.summary("average_accuracy") if group else None
+            if summary is None:
+                continue
+            own = figures.look(0 if place == 0 else 1)
+            if place == 0:
+                axes.axvline(summary.mean, color=own["color"], linestyle="--", linewidth=1.0)
+            axes.errorbar(summary.mean, place, xerr=summary.half_width, capsize=3.0, **own)
+            drawn.append(cell.row)
+        axes.set_yticks(range(len(cells)), list(cells))
+        axes.set_ylim(len(cells) - 0.5, -0.5)
+        axes.set_xlabel("average accuracy %")
+        _say_if_empty(axes, drawn)
+
+    return draw
+
+
+class Point(NamedTuple):
+    """A cell in a plane: which look it has, whether its marker is hollow, what is written beside it."""
+
+    cell: Cell
+    label: str | None
+    look: int
+    hollow: bool = False
+    beside: str = ""
+
+
+def scatter(
+    points: Sequence[Point], found: Found, across: Callable[[Cell], float | None], xlabel: str
+) -> Callable[[Axes], None]:
+    """Average accuracy ± s.d. of each cell against what it costs, on a logarithmic scale."""
+
+    def draw(axes: Axes) -> None:
+        drawn = []
+        for point in points:
+            group, cost = named(point.cell, found), across(point.cell)
+            summary = group.summary("average_accuracy") if group else None
+            if summary is None or cost is None:
+                continue
+            own = figures.look(point.look) | {"linestyle": "none"}
+            own |= {"markerfacecolor": figures.PAPER} if point.hollow else {}
+            axes.errorbar(cost, summary.mean, yerr=summary.deviation, capsize=2.0, label=point.label, **own)
+            if point.beside:
+                axes.annotate(point.beside, (cost, summary.mean), (4, 4), textcoords="offset points", fontsize=7)
+            drawn.append(point)
+        axes.set(xscale="log", xlabel=xlabel, ylabel="average accuracy %")
+        _log_ticks(axes)
+        _say_if_empty(axes, drawn)
+
+    return draw
+
+
+def _log_ticks(axes: Axes) -> None:
+    """Powers of ten, and 2 and 5 times as much where there are few."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    low, high = axes.get_xlim()
+    if high < 1e3 * low:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter("{x:g}")
 
 
 def _say_if_empty(axes: Axes, drawn: Sequence[object]) -> None:

@@ -35,9 +35,13 @@ class Found:
         self.scale, self.seeds, self.folders = scale, seeds, folders
         self._records = {_identity(json.loads(key_of(dict(record)))): dict(record) for record in records}
 
+    def run(self, spec: RunSpec) -> dict[str, Any] | None:
+        """The run asked for, where it is finished."""
+        return self._records.get(_identity(json.loads(spec.key)))
+
     def runs(self, cell: Cell) -> list[dict[str, Any]]:
-        keys = [_identity(json.loads(spec.key)) for spec in self.scale.specs(cell, self.seeds)]
-        return [self._records[key] for key in keys if key in self._records]
+        runs = (self.run(spec) for spec in self.scale.specs(cell, self.seeds))
+        return [run for run in runs if run is not None]
 
     def group(self, cell: Cell) -> Group | None:
         """The runs of a cell together; None where none is finished."""
@@ -76,6 +80,10 @@ class Item(ABC):
     title: ClassVar[str]
     note: ClassVar[str] = ""
     """What must be known to read ours beside the paper's."""
+    miniature: ClassVar[str] = ""
+    """What its miniature does without, besides."""
+    judged: ClassVar[bool] = True
+    """Whether it is one of the paper's, whose numbers are held against what it prints."""
 
     @abstractmethod
     def cells(self) -> Sequence[Cell]:
@@ -103,8 +111,10 @@ class Item(ABC):
         """table.md, table.csv and, where there is one and matplotlib too, the figure as SVG, PDF and PNG."""
         folder = out / self.name
         folder.mkdir(parents=True, exist_ok=True)
-        heading = f"# {self.title}\n\n{self.place} of the paper. `kcl reproduce {self.name}`\n"
-        notes = [note for note in (found.scale.note, self.note) if note]
+        place = f"{self.place} of the paper" if self.judged else self.place
+        heading = f"# {self.title}\n\n{place}. `kcl reproduce {self.name}`\n"
+        small = (found.scale.note, self.miniature) if found.scale.note else ()
+        notes = [note for note in (*small, self.note) if note]
         text = "\n".join([heading, *(f"{note}\n" for note in notes), self.markdown(found)])
         write_whole(folder / "table.md", text.encode())
         write_whole(folder / "table.csv", _csv(self.rows(found)).encode())

@@ -1,4 +1,6 @@
-"""The tables of REPRODUCIBILITY.md: every printed number, ours, their difference, a verdict and the command."""
+"""The tables of REPRODUCIBILITY.md: every printed number, ours, their difference, a verdict and the command; and those
+of docs/strong.md, where nothing is printed to be held against.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +8,18 @@ from collections.abc import Iterable, Sequence
 
 from kcl.benchmarks.ways import show_ways
 from kcl.errors import KclError
-from kcl.methods.recipes import published_settings
+from kcl.methods.strong import recipe_settings
 from kcl.paper.cell import Cell
 from kcl.paper.item import Found, Item
+from kcl.paper.tables import MISSING, row
 from kcl.paper.verdict import LIMIT, judge
-
-_MISSING = "–"
 
 
 def section(item: Item, found: Found) -> str:
-    """An item's table: with verdicts where the paper prints numbers, and else ours alone."""
+    """An item's table: with verdicts where the paper prints numbers, else ours alone; past the paper, its own."""
     cells = item.cells()
+    if not item.judged:
+        return item.markdown(found)
     if any(cell.published for cell in cells):
         return _judged([cell for cell in cells if cell.published], found)
     return _grid(cells, found) if cells else item.markdown(found)
@@ -39,7 +42,8 @@ def command(cell: Cell, found: Found) -> str:
     """The command that does a cell's runs, in the precision they were done in."""
     words = ["kcl run", cell.benchmark]
     words += [] if cell.method == "kcl" else ["--method", cell.method]
-    usual = published_settings(cell.benchmark, cell.method).to_dict()
+    words += [] if cell.recipe == "paper" else ["--recipe", cell.recipe]
+    usual = recipe_settings(cell.recipe, cell.benchmark, cell.method).to_dict()
     changes = {name: value for name, value in cell.changes.items() if usual[name] != value}
     words += ["--kernel", changes.pop("kernel")] if "kernel" in changes else []
     words += [f"--set {name}={value}" for name, value in changes.items()]
@@ -68,12 +72,12 @@ def _judged(cells: Sequence[Cell], found: Found) -> str:
             (
                 cell.column,
                 cell.row,
-                _spread(paper.accuracy, paper.deviation) if paper else _MISSING,
+                _spread(paper.accuracy, paper.deviation) if paper else MISSING,
                 _spread(ours.mean, ours.deviation) if ours else "not run yet",
-                f"{verdict.difference:+.1f} ({verdict.deviations:+.1f} sd)" if verdict else _MISSING,
-                str(verdict) if verdict else _MISSING,
-                f"{paper.forgetting:.2f}" if paper and paper.forgetting is not None else _MISSING,
-                f"{forgetting.mean:.3f}" if forgetting else _MISSING,
+                f"{verdict.difference:+.1f} ({verdict.deviations:+.1f} sd)" if verdict else MISSING,
+                str(verdict) if verdict else MISSING,
+                f"{paper.forgetting:.2f}" if paper and paper.forgetting is not None else MISSING,
+                f"{forgetting.mean:.3f}" if forgetting else MISSING,
                 f"`{command(cell, found)}`",
             )
         )
@@ -82,7 +86,7 @@ def _judged(cells: Sequence[Cell], found: Found) -> str:
     )  # fmt: skip
     good = sum(verdict.reproduced for verdict in verdicts)
     count = f"{good} of {len(verdicts)} accuracies lie within {LIMIT:.0f} standard deviations of the difference."
-    return "\n".join([_row(header), _row(["---"] * len(header)), *map(_row, lines), "", count])
+    return "\n".join([row(header), row(["---"] * len(header)), *map(row, lines), "", count])
 
 
 def _grid(cells: Sequence[Cell], found: Found) -> str:
@@ -92,17 +96,13 @@ def _grid(cells: Sequence[Cell], found: Found) -> str:
     for cell in cells:
         group = found.group(cell)
         ours = group.summary("average_accuracy") if group else None
-        lines.setdefault(cell.row, dict.fromkeys(columns, _MISSING))[cell.column] = (
+        lines.setdefault(cell.row, dict.fromkeys(columns, MISSING))[cell.column] = (
             _spread(ours.mean, ours.deviation) if ours else "not run yet"
         )
     header = ["", *columns]
-    body = [_row([name, *values.values()]) for name, values in lines.items()]
-    return "\n".join([_row(header), _row(["---"] * len(header)), *body])
+    body = [row([name, *values.values()]) for name, values in lines.items()]
+    return "\n".join([row(header), row(["---"] * len(header)), *body])
 
 
 def _spread(mean: float, deviation: float | None) -> str:
     return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

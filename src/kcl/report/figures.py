@@ -89,7 +89,7 @@ def average_accuracy(axes: Axes, groups: Sequence[Group], looks: Sequence[int] |
         curve, seen = average_accuracy_curve(group), np.arange(1, group.tasks + 1)
         label = _wrapped(group.label, _LEGEND_WIDTH)
         if not has_history(group):  # multi-task training is measured once, at the end
-            axes.axhline(float(curve.mean[-1]), label=label, **_look(index, marker=False))
+            axes.axhline(float(curve.mean[-1]), label=label, **look(index, marker=False))
             continue
         draw(axes, seen, curve, index, label)
     axes.set(xlabel="tasks learned", ylabel="average accuracy %")
@@ -147,9 +147,9 @@ def _draw_benchmark(part: SubFigure, name: str, groups: list[Group], grid: tuple
 
 
 def draw(axes: Axes, seen: npt.NDArray[np.int_], curve: Curve, index: int, label: str) -> None:
-    look, step = _look(index), max(1, len(seen) // 6)
-    axes.plot(seen, curve.mean, label=label, markevery=(index % step, step), **look)
-    axes.fill_between(seen, curve.mean - curve.band, curve.mean + curve.band, color=look["color"], alpha=0.18, lw=0)
+    own, step = look(index), max(1, len(seen) // 6)
+    axes.plot(seen, curve.mean, label=label, markevery=(index % step, step), **own)
+    axes.fill_between(seen, curve.mean - curve.band, curve.mean + curve.band, color=own["color"], alpha=0.18, lw=0)
 
 
 def _whole_ticks(axes: Axes) -> None:
@@ -158,9 +158,10 @@ def _whole_ticks(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
 
 
-def _look(index: int, marker: bool = True) -> dict[str, Any]:
-    look = {"color": _COLOURS[index % len(_COLOURS)], "linestyle": _LINES[index % len(_LINES)]}
-    return look | {"marker": _MARKERS[index % len(_MARKERS)]} if marker else look
+def look(index: int, marker: bool = True) -> dict[str, Any]:
+    """Colour, line and marker number `index`, as matplotlib takes them."""
+    own = {"color": _COLOURS[index % len(_COLOURS)], "linestyle": _LINES[index % len(_LINES)]}
+    return own | {"marker": _MARKERS[index % len(_MARKERS)]} if marker else own
 
 
 def _with_history(groups: Sequence[Group]) -> list[Group]:

@@ -1,0 +1,286 @@
+"""Past the paper: the strong recipe beside all methods, its ingredients one by one, and what it costs."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcl import run_options
+from kcl.benchmarks.catalogue import BENCHMARKS, find_benchmark
+from kcl.cli import _parser, main
+from kcl.methods.recipes import METHODS, published_settings
+from kcl.methods.strong import strong_settings
+from kcl.paper import ablation
+from kcl.paper.ablation import Ablation, ingredients
+from kcl.paper.catalogue import GROUPS, ITEMS, STRONG, find_items
+from kcl.paper.cell import CIFAR100, FULL, MINIIMAGENET, PERMUTED, QUICK, ROTATED, Cell
+from kcl.paper.cost import cost_of
+from kcl.paper.item import Found, Item
+from kcl.paper.reproduce import estimate, needed
+from kcl.paper.reproducibility import command, renewed
+from kcl.paper.streams import shapes
+from kcl.paper.strong import BENCHMARKS as FOUR
+from kcl.paper.strong import NOT_YET, TARGETS, StrongResults
+from kcl.paper.strong_cost import StrongCost
+from kcl.report.summary import Summary
+from kcl.results import read
+from kcl.run_spec import RunSpec
+from kcl.speeds import BATCH, SPEEDS
+
+ROOT = Path(__file__).parents[2]
+SEEDS = [0, 1, 2]
+
+
+def _record(cell: Cell, seed: int, accuracy: float, **changes: Any) -> dict[str, Any]:
+    [spec] = FULL.specs(cell, [seed])
+    lower = [[accuracy if after >= task else None for task in range(20)] for after in range(20)]
+    fields = dataclasses.asdict(spec) | {"tasks": 20, "kernel": spec.settings.kernel, "data": "some data"}
+    if spec.benchmark.startswith("split"):
+        fields |= {"ways": 5, "class_order": "fixed"}
+    measured = {"average_accuracy": accuracy, "forgetting": 0.005, "seconds": 100.0, "runs_at_once": 5}
+    told = {"memory": {"samples": 1, "bytes": 2000, "average_bytes": 300}, "device": "some GPU", "precision": "tf32"}
+    return fields | measured | told | {"accuracy_matrix": lower, "diverged": False} | changes
+
+
+def test_all_is_the_paper_s_and_strong_is_what_goes_past_it() -> None:
+    assert find_items(["all"]) == list(ITEMS.values())
+    assert find_items(["strong"]) == list(STRONG.values())
+    assert find_items(["strong", "kernels", "strong-ablation"]) == [*STRONG.values(), ITEMS["kernels"]]
+    assert not set(ITEMS) & set(STRONG)
+    assert not set(GROUPS) & {*ITEMS, *STRONG}
+
+
+@pytest.mark.parametrize("item", STRONG.values(), ids=lambda item: item.name)
+class TestEveryItem:
+    def test_every_command_asks_for_its_cell_s_runs(self, item: Item) -> None:
+        for cell in item.cells():
+            options = _parser().parse_args(shlex.split(command(cell, Found([], FULL, SEEDS)))[1:])
+            assert [spec.key for spec in run_options.specs(options)] == [spec.key for spec in FULL.specs(cell, SEEDS)]
+
+    def test_runs_are_found_once_they_are_finished(self, item: Item) -> None:
+        for cell in item.cells():
+            found = Found([_record(cell, seed, 60.0) for seed in SEEDS], FULL, SEEDS)
+            assert [run["seed"] for run in found.runs(cell)] == SEEDS
+
+    def test_says_what_is_not_measured_and_writes_all_the_same(self, item: Item, tmp_path: Path) -> None:
+        written = item.write(Found([], FULL, SEEDS), tmp_path)
+        assert all(path.stat().st_size for path in written)
+        text = (tmp_path / item.name / "table.md").read_text(encoding="utf-8")
+        assert NOT_YET in text
+        assert "of the paper. `kcl" not in text
+
+    def test_cells_stand_in_places_of_their_own(self, item: Item) -> None:
+        places = [(cell.row, cell.column) for cell in item.cells()]
+        assert len(set(places)) == len(places)
+
+    def test_the_miniature_leaves_out_what_an_mlp_cannot_see(self, item: Item) -> None:
+        specs = item.specs(QUICK, SEEDS)
+        assert specs
+        assert all(spec.benchmark.endswith("digits") and not spec.settings.rotation_labels for spec in specs)
+        assert {spec.settings.weight_average for spec in specs} == {0.0, 0.99}
+
+
+class TestResults:
+    def test_every_method_stands_on_every_benchmark_kcl_first(self) -> None:
+        cells = StrongResults().cells()
+        strong = {(cell.benchmark, cell.method) for cell in cells if cell.recipe == "strong"}
+        assert strong == {(benchmark, method) for benchmark in FOUR for method in METHODS}
+        assert [cell.benchmark for cell in cells[:4]] == list(FOUR)
+        assert all(cell.method == "kcl" for cell in cells[:8])
+        for cell in cells:
+            settings = strong_settings if cell.recipe == "strong" else published_settings
+            assert FULL.specs(cell, [0])[0].settings == settings(cell.benchmark, cell.method)
+
+    def test_a_row_tells_spread_cost_target_and_command(self) -> None:
+        first = StrongResults().cells()[0]
+        found = Found([_record(first, seed, 80.0 + seed) for seed in SEEDS], FULL, SEEDS)
+        text = StrongResults().markdown(found)
+        [line] = [line for line in text.splitlines() if line.startswith("| KCL, strong recipe | 3 |")]
+        told = [part.strip() for part in line.strip("|").split("|")]
+        assert told[2:6] == ["81.00 ± 1.00", "[78.52, 83.48]", "0.005 ± 0.000", "2,000"]
+        assert told[6:] == ["300", "84.48", "8", "20", "`kcl run split-cifar100 --recipe strong --seeds 0..2`"]
+        assert "≥ 80, forgetting ≤ 0.01: reached." in text
+        assert text.count(f": {NOT_YET}.") == 3
+        assert "| generative KCL, as published | – | 72.80 |" in text
+        row = StrongResults().rows(found)[0]
+        assert (row["target"], row["target reached"], row["seconds a run"]) == (80.0, True, 20.0)
+
+    @pytest.mark.parametrize(
+        ("accuracy", "forgetting", "reached"),
+        [(80.0, 0.01, True), (79.9, 0.0, False), (90.0, 0.02, False), (None, None, None), (90.0, None, None)],
+    )
+    def test_a_target_is_reached_by_both_numbers(
+        self, accuracy: float | None, forgetting: float | None, reached: bool | None
+    ) -> None:
+        made = [None if value is None else Summary(5, value, 1.0, 1.0) for value in (accuracy, forgetting)]
+        assert TARGETS[CIFAR100].reached(*made) is reached
+
+    def test_a_miniature_has_no_targets_commands_and_printed_numbers(self) -> None:
+        text = StrongResults().markdown(Found([], QUICK, SEEDS))
+        assert "Asked of the recipe" not in text
+        assert "as published" not in text
+        assert "`kcl run" not in text
+
+
+class TestAblation:
+    def test_every_difference_from_the_paper_s_recipe_is_one_ingredient_or_a_guard(self) -> None:
+        strong, paper = (own(CIFAR100, "kcl").to_dict() for own in (strong_settings, published_settings))
+        differing = {name for name, value in strong.items() if paper[name] != value}
+        named = [setting for settings in ingredients().values() for setting in settings]
+        assert len(set(named)) == len(named)
+        assert differing <= {*named, *ablation.GUARDS}
+        assert len(ingredients()) >= 7
+
+    def test_left_out_and_alone_change_one_ingredient_only(self) -> None:
+        for cells, base in ((Ablation().left_out(), strong_settings), (Ablation().alone(), published_settings)):
+            own = base(CIFAR100, "kcl").to_dict()
+            for cell, settings in zip(cells[1:], ingredients().values(), strict=True):
+                made = FULL.specs(cell, [0])[0].settings.to_dict()
+                changed = {name for name, value in made.items() if own[name] != value}
+                assert changed
+                assert changed <= set(settings)
+
+    def test_what_acts_at_test_computes_no_more_while_training(self) -> None:
+        found = Found([], FULL, SEEDS)
+        whole, *others = Ablation().left_out()
+        for cell in others:
+            if set(cell.changes) <= set(ablation.AT_TEST):
+                assert cost_of(cell, found).images_per_sample == cost_of(whole, found).images_per_sample  # type: ignore[union-attr]
+
+    def test_rows_are_paired_with_their_own_recipe(self) -> None:
+        cells = Ablation().cells()
+        records = [_record(cell, seed, 50.0 + place + seed) for place, cell in enumerate(cells) for seed in SEEDS]
+        rows = Ablation().rows(Found(records, FULL, SEEDS))
+        middle = len(cells) // 2
+        assert [row["accuracy beside its recipe"] for row in rows[:3]] == pytest.approx([0.0, 1.0, 2.0])
+        assert [row["accuracy beside its recipe"] for row in rows[middle : middle + 2]] == pytest.approx([0.0, 1.0])
+
+
+class TestCost:
+    def test_few_runs_are_asked_for_beside_those_of_the_table(self) -> None:
+        shared = {spec.key for item in (StrongResults(), Ablation()) for spec in item.specs(FULL, [0])}
+        assert len([spec for spec in StrongCost().specs(FULL, [0]) if spec.key not in shared]) == 4
+
+    def test_the_figure_has_a_panel_for_compute_and_one_for_memory_of_every_benchmark(self) -> None:
+        cells = StrongCost().cells()
+        found = Found([_record(cell, seed, 60.0 + seed) for cell in cells for seed in SEEDS], FULL, SEEDS)
+        figure = StrongCost().figure(found)
+        assert len(figure.axes) == 8
+        for axes in figure.axes:
+            assert len(axes.containers) == (13 if "CIFAR" in axes.get_title(loc="left") else 8)
+
+
+class TestStreams:
+    @pytest.mark.parametrize("name", ["permuted-digits", "rotated-digits", "split-digits"])
+    def test_the_digits_have_the_samples_they_are_said_to_have(self, name: str) -> None:
+        self._check(name, 2 if name == "split-digits" else None, 3)
+
+    @pytest.mark.data
+    @pytest.mark.parametrize("name", [PERMUTED, ROTATED, CIFAR100, MINIIMAGENET])
+    def test_the_paper_s_streams_too(self, name: str) -> None:
+        self._check(name, None, None if name.startswith("split") else 2)
+
+    @staticmethod
+    def _check(name: str, ways: int | None, tasks: int | None) -> None:
+        benchmark = find_benchmark(name)
+        assert name in BENCHMARKS
+        chosen = {} if ways is None else {"ways": ways}
+        chosen |= {} if tasks is None else {"tasks": tasks}
+        stream = benchmark.stream(benchmark.load(None, lambda _: None), seed=0, **chosen)
+        spec = RunSpec(name, "kcl", 0, published_settings(name, "kcl"), tasks, ways=ways)
+        assert [(len(task.train), task.ways) for task in stream] == shapes(spec)
+
+
+class TestEstimate:
+    def test_a_step_takes_what_was_measured_where_it_was_measured(self) -> None:
+        for speed in SPEEDS.values():
+            assert speed.step(speed.images) == pytest.approx(speed.kcl)
+            assert speed.step(BATCH) == pytest.approx(speed.others)
+            assert speed.memory(speed.images) == speed.gigabytes
+
+    def test_rotations_updates_and_coresets_take_longer(self) -> None:
+        def minutes(**changes: Any) -> float:
+            guess = estimate(FULL.specs(Cell("", CIFAR100, changes=changes), range(5)))
+            assert guess.minutes is not None
+            return guess.minutes
+
+        set_up = SPEEDS["cifar-resnet"].set_up / 60
+        plain = minutes()
+        assert minutes(updates_per_batch=2) - set_up == pytest.approx(2 * (plain - set_up))
+        assert 3 < (minutes(rotation_labels=True) - set_up) / (plain - set_up) < 4
+        assert minutes(coreset_size_per_class=40) > plain > minutes(coreset_size_per_class=5)
+
+    def test_the_main_rows_come_first_and_are_the_cheaper_part(self) -> None:
+        specs = needed(list(STRONG.values()), FULL, range(5))
+        rows = [spec for spec in specs[:20] if spec.method == "kcl" and spec.settings.weight_average]
+        assert rows == specs[:20]
+        whole, main_rows = estimate(specs).minutes, estimate(rows).minutes
+        assert whole is not None
+        assert main_rows is not None
+        assert main_rows < 0.25 * whole
+
+
+class TestCommandLine:
+    def test_the_miniature_runs_and_results_that_are_there_are_not_done_again(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        first, second = tmp_path / "first", tmp_path / "second"
+        given = ["--quick", "--seeds", "0", "--device", "cpu"]
+        given += ["--without", "permuted-digits", "--without", "rotated-digits"]
+        assert main(["reproduce", "strong-ablation", *given, "--out", str(first), "--quiet"]) == 0
+        done = len(read(first / "results.jsonl"))
+        assert done == len(Ablation().specs(QUICK, [0]))
+        assert main(["reproduce", "strong", *given, "--out", str(second), "--results", str(first), "--quiet"]) == 0
+        split = {spec.key for spec in needed(list(STRONG.values()), QUICK, [0]) if spec.benchmark == "split-digits"}
+        assert len(read(second / "results.jsonl")) == len(split) - done
+        with (second / "strong-ablation" / "table.csv").open(encoding="utf-8", newline="") as file:
+            seeds = {row["row"]: row["seeds"] for row in csv.DictReader(file)}
+        assert seeds["the whole recipe"] == seeds["averaged weights alone"] == "1"
+        assert seeds["rotation labels alone"] == "0"
+        assert (second / "strong-cost" / "figure.svg").stat().st_size
+        text = (second / "strong-results" / "table.md").read_text(encoding="utf-8")
+        assert "The MLP sees no images" in text
+        capsys.readouterr()
+
+    def test_lists_what_goes_past_the_paper_apart(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["reproduce", "--list"]) == 0
+        names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+        assert names == [*ITEMS, "all", "strong", *STRONG]
+
+    def test_says_how_long_each_part_takes(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        arguments = ["reproduce", "strong", "--dry-run", "--out", str(tmp_path / "out")]
+        assert main(arguments) == 0
+        without = capsys.readouterr().out
+        assert all(f"  {name}" in without for name in STRONG)
+        assert main([*arguments, "--results", str(ROOT / "results" / "paper")]) == 0
+        assert "runs               230," in capsys.readouterr().out
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["strong", "--results", "nowhere.jsonl"], "nowhere.jsonl"),
+            (["strong", "--into", "page.md"], "--into goes with --report-only"),
+            (["stron"], "did you mean strong"),
+        ],
+    )
+    def test_mistakes_are_told_in_one_line(
+        self, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["reproduce", *arguments]) == 2
+        shown = capsys.readouterr().err
+        assert words in shown
+        assert shown.count("\n") == 1
+
+
+def test_the_page_shows_what_the_results_give() -> None:
+    page = (ROOT / "docs" / "strong.md").read_text(encoding="utf-8")
+    folders = [ROOT / "results" / name for name in ("strong", "paper", "baselines")]
+    records = [record for folder in folders for file in sorted(folder.glob("*.jsonl")) for record in read(file)]
+    assert all(f"<!-- {name}: begin -->" in page for name in STRONG)
+    assert renewed(page, STRONG.values(), Found(records, FULL, range(5))) == page, "run make report"

@@ -1,0 +1,79 @@
+"""The images that pass the backbone, counted beforehand and while runs learn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kcl.methods import ewc
+from kcl.methods.compute import Shape, training_compute
+from kcl.methods.recipes import METHODS
+from kcl.nets.mlp import MLP
+from kcl.nets.resnet import ResNet18
+
+VIEWS: dict[str, Any] = {"rotation_labels": True, "augmentation": "flip", "updates_per_batch": 2, "test_views": "flip"}
+
+
+def _counted(runs: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Images that pass and updates, while one run learns its whole stream."""
+    images, updates = [0], [0]
+    forward, forward_parts = MLP.forward, ResNet18.forward_parts
+
+    def noting(net: Any, x: Any, noise: Any = None) -> Any:
+        images[0] += len(x) if noise is not None else 0
+        return forward(net, x, noise)
+
+    def noting_parts(net: Any, parts: Any, noise: Any) -> Any:
+        images[0] += sum(map(len, parts))
+        return forward_parts(net, parts, noise)
+
+    monkeypatch.setattr(MLP, "forward", noting)
+    monkeypatch.setattr(ResNet18, "forward_parts", noting_parts)
+    learner = runs[[0]].separate()
+    for index in range(runs.lessons):
+        told: list[Any] = []
+        learner.learn(runs[[0]].lesson(index), told.append)
+        updates[0] += len(told)
+    return images[0], updates[0]
+
+
+def _expected(runs: Any) -> tuple[int, int]:
+    tasks = [Shape(len(task.train), task.ways) for task in runs.streams[0]]
+    found = training_compute(runs.method, runs.settings[0], tasks)
+    assert found.samples == sum(task.samples for task in tasks)
+    assert found.images_per_sample == pytest.approx(found.images / found.samples)
+    return found.images, found.updates
+
+
+@pytest.mark.parametrize("method", METHODS)
+class TestTheCountIsWhatPasses:
+    def test_with_the_published_settings(self, method: str, monkeypatch: pytest.MonkeyPatch, make_runs: Any) -> None:
+        runs = make_runs(method, samples=47, tasks=3, epochs=2)
+        assert _counted(runs, monkeypatch) == _expected(runs)
+
+    def test_with_views_and_updates(self, method: str, monkeypatch: pytest.MonkeyPatch, make_runs: Any) -> None:
+        runs = make_runs(method, "resnet", samples=33, split=True, recalled_per_step=7, memory_per_class=3, **VIEWS)
+        assert _counted(runs, monkeypatch) == _expected(runs)
+
+    def test_with_a_last_sample_that_joins_the_batch_before(
+        self, method: str, monkeypatch: pytest.MonkeyPatch, make_runs: Any
+    ) -> None:
+        own = 8 if method == "kcl" else 0
+        runs = make_runs(method, "resnet", samples=21 + own, split=True, backbone="cifar-resnet")
+        assert _counted(runs, monkeypatch) == _expected(runs)
+
+
+def test_a_classic_fisher_passes_its_samples_too(make_runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    classic = make_runs("ewc", "resnet", samples=30, split=True, ewc_fisher="classic", ewc_fisher_samples=7, **VIEWS)
+    fisher, seen = ewc.diagonal_fisher, []
+
+    def noting(log_probabilities: Any, parameters: Any, inputs: Any) -> Any:
+        seen.append(len(inputs))
+        return fisher(log_probabilities, parameters, inputs)
+
+    monkeypatch.setattr(ewc, "diagonal_fisher", noting)
+    _, updates = _counted(classic, monkeypatch)
+    without = make_runs("ewc", "resnet", samples=30, split=True, **VIEWS)
+    assert _expected(without)[1] == updates
+    assert _expected(classic)[0] - _expected(without)[0] == sum(seen) == 2 * 7 * 4
