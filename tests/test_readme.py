@@ -2,6 +2,7 @@
 
 import json
 import re
+import statistics
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -50,17 +51,39 @@ def test_a_model_that_keeps_learning(
     assert (tmp_path / "model" / "model.json").is_file()
 
 
-def test_the_costs_of_an_answer_are_what_was_measured() -> None:
+@pytest.mark.parametrize(("device", "many"), [("cpu", 1), ("h200", 3)])
+def test_the_costs_of_an_answer_are_what_was_measured(device: str, many: int) -> None:
     page = (ROOT / "docs" / "inference.md").read_text(encoding="utf-8")
-    rows = json.loads((ROOT / "benches" / "results" / "cpu-inference.json").read_text(encoding="utf-8"))["rows"]
+    rows = json.loads((ROOT / "benches" / "results" / f"{device}-inference.json").read_text(encoding="utf-8"))["rows"]
     for table in ("coreset", "bases"):
-        for queries, title, digits in ((1, "one query", 3), (10_000, "10,000 queries", 1)):
+        for queries, title, digits in ((1, "one query", 3), (10_000, "10,000 queries", many)):
             for way in ("plain", "collapsed"):
                 found = [r["ms"] for r in rows if (r["table"], r["queries"], r["way"]) == (table, queries, way)]
                 assert f"| {title}, {way} | " + " | ".join(f"{ms:.{digits}f}" for ms in found) + " |" in page
     for way, title in (("named task", "another task in each call"), ("task inferred", "task inferred")):
         found = [r["ms"] for r in rows if r["table"] == "tasks" and r["way"] == way and r["queries"] == 1]
         assert f"| one query, {title} | " + " | ".join(f"{ms:.3f}" for ms in found) + " |" in page
+
+
+@pytest.mark.parametrize("benchmark", ["permuted-mnist", "rotated-mnist", "split-cifar100", "split-miniimagenet"])
+def test_unknown_tasks_are_told_as_they_were_measured(benchmark: str) -> None:
+    page = (ROOT / "docs" / "inference.md").read_text(encoding="utf-8")
+    told = json.loads((ROOT / "results" / "task-free" / f"h200-{benchmark}.json").read_text(encoding="utf-8"))
+    rows = told["rows"]
+    assert told["command"] in page
+    assert [row["seed"] for row in rows] == [0, 1, 2, 3, 4]
+
+    def shown(values: list[float]) -> str:
+        return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
+
+    cells = [shown([row["known_task_accuracy"] for row in rows])]
+    cells += [shown([row["scores"]["typicality"]["task_free_accuracy"] for row in rows])]
+    cells += [
+        shown([row["scores"][score]["task_accuracy"] for row in rows])
+        for score in ("typicality", "variance", "entropy")
+    ]
+    before, after = (statistics.mean(row[f"ece_{kind}"] for row in rows) for kind in ("uncalibrated", "calibrated"))
+    assert f"| {' | '.join(cells)} | {before:.3f} → {after:.3f} |" in page
 
 
 def test_the_table_is_what_the_results_give() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from kcl.benchmarks.ways import Ways
@@ -40,6 +40,15 @@ class Cell:
     ways: Ways | None = None
     published: Published | None = None
     recipe: str = "paper"
+    printed_with: Mapping[str, Any] = field(default_factory=dict)
+    """Settings nearer to those of the program behind the printed number, where ours are not the same."""
+
+    @property
+    def as_printed(self) -> Cell | None:
+        """The same with settings nearer to those behind the printed number; None where there are no such."""
+        if not self.printed_with:
+            return None
+        return replace(self, changes={**self.changes, **self.printed_with}, printed_with={})
 
     @property
     def column(self) -> str:
@@ -82,5 +91,5 @@ QUICK = Scale(
     },
     3,
     {None: 2, (3, 15): (2, 4), (3, 15, 20): (2, 4, 4)},
-    ("rotation_labels", "test_views", "augmentation", "batch_norm"),
+    ("rotation_labels", "test_views", "augmentation", "batch_norm", "backbone"),
 )

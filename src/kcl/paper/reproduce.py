@@ -80,4 +80,5 @@ def write(
 
 
 def _progress(item: Item, found: Found) -> tuple[int, int]:
-    return sum(len(found.runs(cell)) for cell in item.cells()), len(item.specs(found.scale, found.seeds))
+    specs = item.specs(found.scale, found.seeds)
+    return sum(found.run(spec) is not None for spec in specs), len(specs)

@@ -61,13 +61,15 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _judged(cells: Sequence[Cell], found: Found) -> str:
-    lines, verdicts = [], []
+    lines, verdicts, explained = [], [], 0
     for cell in cells:
         group, paper = found.group(cell), cell.published
         ours = group.summary("average_accuracy") if group else None
         forgetting = group.summary("forgetting") if group else None
         verdict = judge(ours, paper)
         verdicts += [verdict] if verdict else []
+        reason = _explanation(cell, found) if verdict and not verdict.reproduced else ""
+        explained += bool(reason)
         lines.append(
             (
                 cell.column,
@@ -75,7 +77,7 @@ def _judged(cells: Sequence[Cell], found: Found) -> str:
                 _spread(paper.accuracy, paper.deviation) if paper else MISSING,
                 _spread(ours.mean, ours.deviation) if ours else "not run yet",
                 f"{verdict.difference:+.1f} ({verdict.deviations:+.1f} sd)" if verdict else MISSING,
-                str(verdict) if verdict else MISSING,
+                f"{verdict}{reason}" if verdict else MISSING,
                 f"{paper.forgetting:.2f}" if paper and paper.forgetting is not None else MISSING,
                 f"{forgetting.mean:.3f}" if forgetting else MISSING,
                 f"`{command(cell, found)}`",
@@ -86,7 +88,20 @@ def _judged(cells: Sequence[Cell], found: Found) -> str:
     )  # fmt: skip
     good = sum(verdict.reproduced for verdict in verdicts)
     count = f"{good} of {len(verdicts)} accuracies lie within {LIMIT:.0f} standard deviations of the difference."
+    if explained:
+        count += f" {explained} more, marked as explained, with settings nearer to those behind the printed number."
     return "\n".join([row(header), row(["---"] * len(header)), *map(row, lines), "", count])
+
+
+def _explanation(cell: Cell, found: Found) -> str:
+    """What settings nearer to those behind the printed number give, where that is the printed number."""
+    group = found.group(cell.as_printed) if cell.as_printed else None
+    ours = group.summary("average_accuracy") if group else None
+    verdict = judge(ours, cell.published)
+    if ours is None or verdict is None or not verdict.reproduced:
+        return ""
+    settings = " ".join(f"{name}={value}" for name, value in cell.printed_with.items())
+    return f"; explained: {_spread(ours.mean, ours.deviation)} with `--set {settings}`"
 
 
 def _grid(cells: Sequence[Cell], found: Found) -> str:
