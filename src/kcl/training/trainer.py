@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map
 
 from kcl.benchmarks.task import Task, View
-from kcl.cuda.convolution import deferred_weights
+from kcl.cuda.convolution import weights_beside
 from kcl.functional.noise import Noise
 from kcl.methods.episodic import recall
 from kcl.methods.method import Memory, Method, Plan, Recalled
@@ -262,11 +262,12 @@ class Trainer:
         inputs, labels, places, cursor, done, losses = epoch
         memory, carried, recalls = kept
         before = [flat.clone() for flat in running]
-        batch = inputs.index_select(1, cursor + places), labels.index_select(1, cursor + places)
+        here = cursor + places
+        batch = inputs.index_select(1, here), labels.index_select(1, here)
         number = done if self.updates == 1 else done // self.updates
         recalled = self._recall(memory, carried, [planned.index_select(0, number)[0] for planned in recalls], epoch)
         layout = self.state.layout
-        with torch.enable_grad(), deferred_weights(not self.learner.compiled):
+        with torch.enable_grad(), weights_beside(self.learner.device, not self.learner.compiled):
             parameters = self.state.parameters(optimiser[0])
             for leaf, trained in zip(parameters.values(), layout.trained, strict=True):
                 leaf.requires_grad_(trained)
