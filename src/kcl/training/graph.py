@@ -7,7 +7,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,15 +36,15 @@ def rehearse(step: Callable[[], None], changed: Sequence[Tensor]) -> None:
 
 
 class Graph:
-    """Captures `work` once; every call replays it. Graphs of one `pool`, replayed one after another, share memory."""
+    """Captures `work` once; every call replays it. It uses the memory of `another` that is never replayed beside it."""
 
-    def __init__(self, work: Callable[[], None], pool: Any) -> None:
+    def __init__(self, work: Callable[[], None], another: Graph | None) -> None:
         self.graph = torch.cuda.CUDAGraph()
         gc.collect()  # a graph that is thrown away while another is captured spoils the capture
         collecting = gc.isenabled()
         gc.disable()
         try:
-            with torch.cuda.graph(self.graph, pool=pool):
+            with torch.cuda.graph(self.graph, pool=None if another is None else another.graph.pool()):
                 work()
         finally:
             if collecting:

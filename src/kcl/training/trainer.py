@@ -122,7 +122,6 @@ class Trainer:
         self.sources: dict[int, Source] = {}
         self.twins: dict[int, Source] = {}
         self.steps_done = 0
-        self._pool = torch.cuda.graph_pool_handle() if learner.device.type == "cuda" else None
 
     def suits(self, working: Memory, examples: EpochExamples, view: View, plans: Sequence[Plan] | None) -> bool:
         """Whether another task has the shapes this trainer was made for."""
@@ -217,7 +216,8 @@ class Trainer:
                 graph.rehearse(lambda: self._steps(size, 1), [*changed, *self.sources[size].changes])
             if count > 1 and size not in self.twins:
                 self.twins[size] = self.sources[size].twin()
-            self.graphs[size, count] = graph.Graph(lambda: self._steps(size, count), self._pool)
+            others = list(self.graphs.values())
+            self.graphs[size, count] = graph.Graph(lambda: self._steps(size, count), others[0] if others else None)
         self.graphs[size, count]()
 
     @torch.no_grad()
