@@ -56,17 +56,24 @@ class EpochExamples:
         self.learner, self.tasks, self.positions = learner, tasks, positions
         self.length = len(positions[0])
         self.shape, self.dtype = tasks[0].train.inputs.shape[1:], tasks[0].train.inputs.dtype
+        self._orders: dict[tuple[int, int], np.ndarray] = {}
 
     def orders(self, run: int) -> list[np.ndarray]:
         """The order of every epoch of a run."""
-        epochs, seed, index = self.learner.method.settings.epochs, self.learner.seeds[run], self.tasks[run].index
-        return [batch_order(seed, index, epoch, self.positions[run]) for epoch in range(epochs)]
+        return [self._order(run, epoch) for epoch in range(self.learner.method.settings.epochs)]
+
+    def _order(self, run: int, epoch: int) -> np.ndarray:
+        """Drawn once, though a plan and the batches both ask for it."""
+        if (run, epoch) not in self._orders:
+            seed, index = self.learner.seeds[run], self.tasks[run].index
+            self._orders[run, epoch] = batch_order(seed, index, epoch, self.positions[run])
+        return self._orders[run, epoch]
 
     def in_order(self, epoch: int) -> tuple[Tensor, Int[Tensor, "s n"]]:
         learner, inputs, labels = self.learner, [], []
         stored = learner.stored(self.tasks[0].train.inputs)
-        for seed, task, positions in zip(learner.seeds, self.tasks, self.positions, strict=True):
-            order = torch.from_numpy(batch_order(seed, task.index, epoch, positions)).to(learner.device)
+        for run, task in enumerate(self.tasks):
+            order = torch.from_numpy(self._order(run, epoch)).to(learner.device)
             here = task.to(learner.device, stored)
             inputs.append(here.moved(order))
             labels.append(here.train.labels[order])
