@@ -1,9 +1,10 @@
-"""Noise drawn ahead, and progress told in chunks: who waits for whom. What a GPU does is in `cuda/test_device.py`."""
+"""Steps taken together, their noise drawn ahead, their progress told. What a GPU does is in `cuda/test_device.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from kcl.training import graph
 from kcl.training.run import Step
+from kcl.training.trainer import Trainer
 
 GPU = torch.device("cuda", 0)
 
@@ -110,6 +112,32 @@ def test_one_source_serves_steps_taken_one_by_one(device: _Device) -> None:
     for _, ready in graph.drawn_ahead([source], 1, GPU):
         ready()
     assert device.order == [0]
+
+
+@pytest.mark.parametrize(
+    ("device", "plan", "done", "counts"),
+    [
+        ("cuda", [10] * 8, 0, [4, 4]),
+        ("cuda", [10] * 10 + [3], 0, [4, 4, 1, 1, 1]),
+        ("cuda", [10] * 10, 10, [1, 1, 4, 4]),  # a second epoch
+        ("cuda", [10] * 10, 5, [1, 1, 1, 1, 1]),  # gone on with after five steps
+        ("cuda", [10, 10, 10, 7], 0, [1, 1, 1, 1]),
+        ("cuda", [10, 10, 6, 6], 0, [1, 1, 1, 1]),
+        ("cpu", [10] * 3, 0, [1, 1, 1]),
+    ],
+)
+def test_steps_alike_are_taken_together_from_multiples_of_their_number(
+    monkeypatch: pytest.MonkeyPatch, device: str, plan: list[int], done: int, counts: list[int]
+) -> None:
+    monkeypatch.setattr(graph, "TOGETHER", 4)
+    learner = SimpleNamespace(device=torch.device(device))
+    trainer: Any = SimpleNamespace(learner=learner, plan=plan, steps_done=done)
+    found, begun = [], done % len(plan)
+    while begun < len(plan):
+        found.append(Trainer._together(trainer, begun))
+        begun += found[-1]
+        trainer.steps_done += found[-1]
+    assert found == counts
 
 
 class _Event:
