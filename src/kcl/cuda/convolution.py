@@ -16,35 +16,61 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kcl.cuda.stacking import runs_first
-from kcl.cuda.streams import begin, side_by_side
+from kcl.cuda.streams import begin, side_by_side, stream
 
 
-class _Deferred:
-    """Gradients of weights that nobody has waited for yet. Nothing but the update needs them, so they are computed
-    beside the rest of the pass backwards; what they read must stay until then.
+class _Beside:
+    """What is done with convolutions' weights beside the passes. Their gradients nothing but the update needs: nobody
+    has waited for them yet, and what they read must stay until then. Packing them needs nothing that a pass computes.
     """
 
     def __init__(self) -> None:
-        self.wanted, self.held, self.sides = False, list[Tensor](), set[torch.cuda.Stream]()
+        self.packing: torch.cuda.Stream | None = None
+        self.held, self.sides = list[Tensor](), set[torch.cuda.Stream]()
 
 
-_deferred = _Deferred()
+_beside = _Beside()
 
 
 @contextmanager
-def deferred_weights(wanted: bool = True) -> Iterator[None]:
-    """Let the gradients of convolutions' weights, of losses computed inside, be ready only at the end."""
-    _deferred.wanted = wanted
+def weights_beside(device: torch.device, wanted: bool = True) -> Iterator[None]:
+    """Let convolutions' weights, which nothing inside may change, be packed from the beginning on, and let their
+    gradients, of losses computed inside, be ready only at the end.
+    """
+    if not wanted or device.type != "cuda":
+        yield
+        return
+    present, _beside.packing = torch.cuda.current_stream(device), stream(device, "packing")
+    _beside.packing.wait_stream(present)
     try:
         yield
     finally:
-        _deferred.wanted = False
-        if _deferred.held:
-            present = torch.cuda.current_stream(_deferred.held[0].device)
-            for side in _deferred.sides:
-                present.wait_stream(side)
-            _deferred.held.clear()
-            _deferred.sides.clear()
+        for side in (_beside.packing, *_beside.sides):
+            present.wait_stream(side)
+        _beside.packing = None
+        _beside.held.clear()
+        _beside.sides.clear()
+
+
+def _packed(weight: Tensor, x: Tensor) -> Tensor:
+    """Weights (s, o, c, k, k) as (s, o, k, k, c) in the activations' data type, both channels padded with zeros: to the
+    activations' and to a multiple of 16 bytes.
+    """
+    pads = [0, x.shape[-1] - weight.shape[2]] + [0] * 5 + [-weight.shape[1] % (16 // x.element_size())]
+    packed = weight.permute(0, 1, 3, 4, 2).to(x.dtype, memory_format=torch.contiguous_format)
+    return F.pad(packed, pads).contiguous() if any(pads) else packed.contiguous()
+
+
+def _packed_beside(weight: Tensor, x: Tensor) -> Tensor:
+    """The same, on a stream of its own where there is one. Its memory is used again by that stream alone, which does
+    not go on before the next step.
+    """
+    if _beside.packing is None:
+        return _packed(weight, x)
+    with torch.cuda.stream(_beside.packing):
+        packed = _packed(weight, x)
+    torch.cuda.current_stream(x.device).wait_stream(_beside.packing)
+    return packed
 
 
 def _image(x: Tensor) -> Tensor:
@@ -87,21 +113,30 @@ def _(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
 
 
 @torch.library.custom_op("kcl::convolve_inputs", mutates_args=())
-def _inputs(grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    """The gradient of a convolution's input."""
+def _inputs(grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, other: Tensor | None) -> Tensor:
+    """The gradient of a convolution's input, plus the `other` gradient of every stride-th pixel of it."""
 
     def one(run: int) -> None:
-        found = _gradients(grad[run], x[run], weight[run], stride, padding, [True, False, False])
-        _image(out[run]).copy_(found[0])
+        found = _gradients(grad[run], x[run], weight[run], stride, padding, [True, False, False])[0]
+        if other is None or stride > 1:
+            _image(out[run]).copy_(found)
+        else:
+            torch.add(found, _image(other[run]), out=_image(out[run]))
 
     out = torch.empty_like(x)
     side_by_side(x.device, "inputs", len(x), one)
+    if other is not None and stride > 1:
+        _strided(out, stride).add_(other)
     return out
 
 
 @_inputs.register_fake
-def _(grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
+def _(grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, other: Tensor | None) -> Tensor:
     return torch.empty_like(x)
+
+
+def _strided(x: Tensor, stride: int) -> Tensor:
+    return x[:, :, ::stride, ::stride]
 
 
 @torch.library.custom_op("kcl::convolve_weights", mutates_args=())
@@ -116,8 +151,8 @@ def _weights(
 
     out = _unpacked(weight, outputs, inputs)
     if later:
-        _deferred.sides.update(begin(x.device, "weights", len(x), one))
-        _deferred.held += [grad, x, weight, out]
+        _beside.sides.update(begin(x.device, "weights", len(x), one))
+        _beside.held += [grad, x, weight, out]
     else:
         side_by_side(x.device, "weights", len(x), one)
     return out
@@ -137,32 +172,36 @@ class _Convolution(torch.autograd.Function):
     """Takes its runs in the first dimension; `convolve` and vmap see to that."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, stride: int, padding: int) -> tuple[Tensor, Tensor]:
-        pads = [0, x.shape[-1] - weight.shape[2]] + [0] * 5 + [-weight.shape[1] % (16 // x.element_size())]
-        packed = weight.permute(0, 1, 3, 4, 2).to(x.dtype, memory_format=torch.contiguous_format)
-        packed = F.pad(packed, pads).contiguous() if any(pads) else packed.contiguous()
-        return torch.ops.kcl.convolve(x, packed, stride, padding), packed
+    def forward(x: Tensor, weight: Tensor, stride: int, padding: int, shows: bool) -> tuple[Tensor, ...]:
+        packed = _packed_beside(weight, x)
+        out = torch.ops.kcl.convolve(x, packed, stride, padding)
+        if not shows:
+            return out, packed
+        return out, packed, _strided(x, stride).contiguous() if stride > 1 else x.view_as(x)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        x, weight, *ctx.how = inputs
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        x, weight, *ctx.how, _ = inputs
+        ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(output[1])
-        ctx.outputs, ctx.inputs, ctx.later = weight.shape[1], weight.shape[2], _deferred.wanted
+        ctx.outputs, ctx.inputs, ctx.later = weight.shape[1], weight.shape[2], _beside.packing is not None
         ctx.save_for_backward(x, output[1])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
-        grad = grad.contiguous()
+    def backward(ctx: Any, grad: Tensor, _: None, other: Tensor | None = None) -> tuple[Tensor | None, ...]:
+        grad, other = grad.contiguous(), None if other is None else other.contiguous()
         saved, own = ctx.saved_tensors, (ctx.outputs, ctx.inputs, ctx.later)
         weights = torch.ops.kcl.convolve_weights(grad, *saved, *ctx.how, *own)
-        inputs = torch.ops.kcl.convolve_inputs(grad, *saved, *ctx.how) if ctx.needs_input_grad[0] else None
-        return inputs, weights, None, None
+        wanted = ctx.needs_input_grad[0]
+        inputs = torch.ops.kcl.convolve_inputs(grad, *saved, *ctx.how, other) if wanted else None
+        return inputs, weights, None, None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor, *how: int) -> Any:
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor, *how: Any) -> Any:
         runs = [tensor.squeeze(1) for tensor in runs_first(info.batch_size, in_dims[:2], (x, weight))]
-        return tuple(tensor.unsqueeze(1) for tensor in _Convolution.apply(*runs, *how)), (0, 0)
+        output = _Convolution.apply(*runs, *how)
+        return tuple(tensor.unsqueeze(1) for tensor in output), (0,) * len(output)
 
 
 def convolve(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
@@ -170,4 +209,12 @@ def convolve(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
 
     The output's channels are padded with zeros to a multiple of 16 bytes.
     """
-    return _Convolution.apply(x.unsqueeze(0), weight.unsqueeze(0), stride, padding)[0].squeeze(0)
+    return _Convolution.apply(x.unsqueeze(0), weight.unsqueeze(0), stride, padding, False)[0].squeeze(0)
+
+
+def convolve_and_show(x: Tensor, weight: Tensor, stride: int, padding: int) -> tuple[Tensor, Tensor]:
+    """The same, and every stride-th pixel of x for what else is done with it: so both gradients of x are added up where
+    the first is written.
+    """
+    out, _, shown = _Convolution.apply(x.unsqueeze(0), weight.unsqueeze(0), stride, padding, True)
+    return out.squeeze(0), shown.squeeze(0)

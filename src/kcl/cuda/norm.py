@@ -42,6 +42,16 @@ class _Layout(NamedTuple):
         stretches = -(-first // stretch) + -(-(rows - first) // stretch)
         return cls(rows, first, 1 + (rows > first), stretch, stretches, channels, columns, tile)
 
+    def in_tiles(self) -> _Layout:
+        """The same rows cut up as finely as can be: for what sums nothing up, so that no program is late."""
+        stretches = -(-self.first // self.tile) + -(-(self.rows - self.first) // self.tile)
+        return self._replace(stretch=self.tile, stretches=stretches)
+
+    @property
+    def cut(self) -> tuple[int, int, int]:
+        """What the kernels are told of it."""
+        return self.rows, self.first, self.stretch
+
     @property
     def fixed(self) -> dict[str, int]:
         """What the kernels are compiled for."""
@@ -95,20 +105,20 @@ def _forward(
     from kcl.cuda import norm_kernel as kernel
 
     layout, runs, own = _Layout.of(x, first), len(x), weight.shape[1]
-    cut = (layout.rows, layout.first, layout.stretch)
+    written = layout if chains else layout.in_tiles()
     mean, deviation, out = layout.total(x), layout.total(x), torch.empty_like(x)
     if means is None or squares is None:
         means, squares = layout.partial(x), layout.partial(x)
         kernel.moments[(layout.stretches, runs)](
-            x, means, squares, *cut, relu_before, layout.channels, layout.columns, layout.tile, num_warps=8
+            x, means, squares, *layout.cut, relu_before, layout.channels, layout.columns, layout.tile, num_warps=8
         )
     kernel.statistics[(runs, -(-layout.channels // COLUMNS))](
-        means, squares, mean, deviation, running_mean, running_variance, *cut, layout.stretches, own, eps,
+        means, squares, mean, deviation, running_mean, running_variance, *layout.cut, layout.stretches, own, eps,
         **layout.summed,
     )  # fmt: skip
-    kernel.forward[(layout.stretches, runs)](
+    kernel.forward[(written.stretches, runs)](
         x, mean, deviation, weight, weight.stride(0), bias, bias.stride(0), *_dropping(x, kept, rate),
-        x if residual is None else residual, out, *(following := layout.following(x, chains)), *cut, own,
+        x if residual is None else residual, out, *(following := layout.following(x, chains)), *written.cut, own,
         relu_before, relu_after, kept is not None, residual is not None, chains, **layout.fixed, TILE=layout.tile,
     )  # fmt: skip
     return out, mean, deviation, *following
@@ -139,19 +149,23 @@ def _backward(
     from kcl.cuda import norm_kernel as kernel
 
     layout, runs, own = _Layout.of(x, first), len(x), weight.shape[1]
-    cut, grid = (layout.rows, layout.first, layout.stretch), (layout.stretches, runs)
+    written = layout.in_tiles()
     parameters = (weight, weight.stride(0), bias, bias.stride(0))
     shared = (grad, x, mean, deviation, *parameters, *_dropping(x, kept, rate))
     how = (relu_before, relu_after, kept is not None)
     plain, weighted = layout.partial(x), layout.partial(x)
-    kernel.sums[grid](*shared, plain, weighted, *cut, own, *how, **layout.fixed, TILE=layout.tile, num_warps=8)
+    kernel.sums[(layout.stretches, runs)](
+        *shared, plain, weighted, *layout.cut, own, *how, **layout.fixed, TILE=layout.tile, num_warps=8
+    )
     plain_mean, weighted_mean = layout.total(x), layout.total(x)
     weight_grad, bias_grad, out = weight.new_empty(weight.shape), bias.new_empty(bias.shape), torch.empty_like(x)
     kernel.totals[(runs, -(-layout.channels // COLUMNS))](
-        plain, weighted, plain_mean, weighted_mean, weight_grad, bias_grad, *cut, layout.stretches, own,
+        plain, weighted, plain_mean, weighted_mean, weight_grad, bias_grad, *layout.cut, layout.stretches, own,
         **layout.summed,
     )  # fmt: skip
-    kernel.backward[grid](*shared, plain_mean, weighted_mean, out, *cut, own, *how, **layout.fixed, TILE=layout.tile)
+    kernel.backward[(written.stretches, runs)](
+        *shared, plain_mean, weighted_mean, out, *written.cut, own, *how, **layout.fixed, TILE=layout.tile
+    )
     return out, weight_grad, bias_grad
 
 

@@ -15,6 +15,11 @@ def _streams(device: torch.device, purpose: str) -> list[torch.cuda.Stream]:
     return [torch.cuda.Stream(device) for _ in range(STREAMS)]
 
 
+def stream(device: torch.device, purpose: str) -> torch.cuda.Stream:
+    """A stream for work beside the present one's."""
+    return _streams(device, purpose)[0]
+
+
 def begin(device: torch.device, purpose: str, count: int, one: Callable[[int], None]) -> list[torch.cuda.Stream]:
     """one(0), …, one(count − 1) on several streams, given back, that begin after the present one's work."""
     present, sides = torch.cuda.current_stream(device), _streams(device, purpose)[:count]

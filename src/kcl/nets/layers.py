@@ -27,6 +27,10 @@ class Layers(Protocol):
 
     def convolve(self, layer: nn.Conv2d, x: Tensor) -> Tensor: ...
 
+    def fork(self, layer: nn.Conv2d, shortcut: nn.Conv2d | None, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Both ways through a block: the convolution, and the shortcut around it, which has the same stride."""
+        ...
+
     def norm_relu(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
         """relu(BN(x)): the stem's."""
         ...
@@ -56,6 +60,10 @@ class PlainLayers:
 
     def convolve(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
         return convolve(x, layer.weight, layer.stride[0], int(layer.padding[0]))
+
+    def fork(self, layer: nn.Conv2d, shortcut: nn.Conv2d | None, x: Tensor) -> tuple[Tensor, Tensor]:
+        around = x if shortcut is None else self.convolve(shortcut, x)
+        return self.convolve(layer, x), around
 
     def norm_relu(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
         return torch.relu(self._norm(norm, x))
@@ -125,13 +133,16 @@ class ChannelsLast:
         return enter(list(parts), channels, self.dtype)
 
     def convolve(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
-        stride = layer.stride[0]
-        if layer.kernel_size != (1, 1):
-            return convolution.convolve(x, layer.weight, stride, int(layer.padding[0]))
-        x, weight = x[:, ::stride, ::stride], layer.weight.flatten(1)  # a product, for all runs at once
+        return convolution.convolve(x, layer.weight, layer.stride[0], int(layer.padding[0]))
+
+    def fork(self, layer: nn.Conv2d, shortcut: nn.Conv2d | None, x: Tensor) -> tuple[Tensor, Tensor]:
+        out, x = convolution.convolve_and_show(x, layer.weight, layer.stride[0], int(layer.padding[0]))
+        if shortcut is None:
+            return out, x
+        weight = shortcut.weight.flatten(1)  # a 1×1 convolution is a product, for all runs at once
         pads = [0, x.shape[-1] - weight.shape[1], 0, -len(weight) % self.multiple]
         weight = F.pad(weight, pads) if any(pads) else weight
-        return (x.flatten(0, 2) @ weight.to(self.dtype).mT).unflatten(0, x.shape[:3])
+        return out, (x.flatten(0, 2) @ weight.to(self.dtype).mT).unflatten(0, x.shape[:3])
 
     def norm_relu(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
         return self._norm(norm, x, None, None, None, relu_before=False)

@@ -28,8 +28,8 @@ class Block(nn.Module):
         self.inner_norm, self.outer_norm = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
 
     def forward(self, x: Tensor, rate: Tensor, layers: Layers) -> Tensor:
-        shortcut = x if self.shortcut is None else layers.convolve(self.shortcut, x)
-        inner = layers.relu_norm_drop(self.inner_norm, layers.convolve(self.convolution, x), rate, shortcut)
+        convolved, shortcut = layers.fork(self.convolution, self.shortcut, x)
+        inner = layers.relu_norm_drop(self.inner_norm, convolved, rate, shortcut)
         return layers.relu_norm_drop(self.outer_norm, inner, rate)
 
 

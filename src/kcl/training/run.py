@@ -38,8 +38,8 @@ class Step(NamedTuple):
 
 
 OnStep = Callable[[Step], None]
-BetweenSteps = Callable[[], None]
-"""Called after every step, when the state of a run is whole: it may be saved, and the training may be ended."""
+BetweenSteps = Callable[[int], None]
+"""Called after a step, or so many, when the state of a run is whole: it may be saved, and the training may be ended."""
 
 
 class Kept(NamedTuple):
@@ -89,7 +89,7 @@ class Run:
         """The model as it answers: with its last weights, or with their average."""
         return self.model if self.average is None else self.average.model
 
-    def learn(self, task: Task, on_step: OnStep = lambda _: None, between_steps: BetweenSteps = lambda: None) -> None:
+    def learn(self, task: Task, on_step: OnStep = lambda _: None, between_steps: BetweenSteps = lambda _: None) -> None:
         """One task: draw what is kept of it, then pass over the rest in batches, `epochs` times, with
         `updates_per_batch` updates on each.
         """
@@ -140,7 +140,7 @@ class Run:
             self._version += 1
             midway.step = step
             on_step(Step(step, steps, value))
-            between_steps()
+            between_steps(1)
         with torch.no_grad():
             ended = self.method.end_task(self.model, memory)
             rng = numpy_generator(self.seed, "consolidation", task.index)

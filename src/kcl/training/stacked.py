@@ -70,7 +70,7 @@ class StackedRuns(Learner):
         """Where the runs were in the midst of a task when they were saved."""
         self._learning = False
 
-    def learn(self, tasks: Sequence[Task], on_step: OnStep, between_steps: BetweenSteps = lambda: None) -> None:
+    def learn(self, tasks: Sequence[Task], on_step: OnStep, between_steps: BetweenSteps = lambda _: None) -> None:
         index, view = tasks[0].index, tasks[0].view.to(self.device)
         memory, working, examples = self._begin(tasks, view)
         if self.carried is None:

@@ -14,14 +14,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map
 
 from kcl.benchmarks.task import Task, View
-from kcl.cuda.convolution import deferred_weights
+from kcl.cuda.convolution import weights_beside
 from kcl.functional.noise import Noise
 from kcl.methods.episodic import recall
 from kcl.methods.method import Memory, Method, Plan, Recalled
 from kcl.shapes import Float, Int
+from kcl.training import graph
 from kcl.training.average import update as update_average
 from kcl.training.checkpoint import Saved, fit
-from kcl.training.graph import GraphedStep, Watcher, drawn_beside
 from kcl.training.muon import StackedMuon
 from kcl.training.muon import rate as muon_rate
 from kcl.training.noise import Recorder, Replay, Request, Source, merge
@@ -56,17 +56,24 @@ class EpochExamples:
         self.learner, self.tasks, self.positions = learner, tasks, positions
         self.length = len(positions[0])
         self.shape, self.dtype = tasks[0].train.inputs.shape[1:], tasks[0].train.inputs.dtype
+        self._orders: dict[tuple[int, int], np.ndarray] = {}
 
     def orders(self, run: int) -> list[np.ndarray]:
         """The order of every epoch of a run."""
-        epochs, seed, index = self.learner.method.settings.epochs, self.learner.seeds[run], self.tasks[run].index
-        return [batch_order(seed, index, epoch, self.positions[run]) for epoch in range(epochs)]
+        return [self._order(run, epoch) for epoch in range(self.learner.method.settings.epochs)]
+
+    def _order(self, run: int, epoch: int) -> np.ndarray:
+        """Drawn once, though a plan and the batches both ask for it."""
+        if (run, epoch) not in self._orders:
+            seed, index = self.learner.seeds[run], self.tasks[run].index
+            self._orders[run, epoch] = batch_order(seed, index, epoch, self.positions[run])
+        return self._orders[run, epoch]
 
     def in_order(self, epoch: int) -> tuple[Tensor, Int[Tensor, "s n"]]:
         learner, inputs, labels = self.learner, [], []
         stored = learner.stored(self.tasks[0].train.inputs)
-        for seed, task, positions in zip(learner.seeds, self.tasks, self.positions, strict=True):
-            order = torch.from_numpy(batch_order(seed, task.index, epoch, positions)).to(learner.device)
+        for run, task in enumerate(self.tasks):
+            order = torch.from_numpy(self._order(run, epoch)).to(learner.device)
             here = task.to(learner.device, stored)
             inputs.append(here.moved(order))
             labels.append(here.train.labels[order])
@@ -106,6 +113,7 @@ class Trainer:
         sizes = batch_sizes(learner.models[0], self.length, self.batch)
         self.plan = [size for size in sizes for _ in range(self.updates)]
         """The size of the batch of every update of an epoch."""
+        self.places = torch.arange(max(sizes), device=learner.device)
         muon = settings.optimizer == "muon"
         self.muon = StackedMuon(learner.models[0], learner.state.layout) if muon else None
         self.steps = self.epochs * len(self.plan)
@@ -115,9 +123,11 @@ class Trainer:
         self._await_draws: Callable[[], None] = lambda: None
         self.requests = {size: self._requests(size) for size in set(self.plan)}
         self._see_that_it_stacks(self.plan[0])
-        self.graphs: dict[int, GraphedStep] = {}
+        self.graphs: dict[tuple[int, int], graph.Graph] = {}
+        """By the size of the batches and the number of steps."""
         self.compiled: dict[int, Callable[..., Tensor]] = {}
         self.sources: dict[int, Source] = {}
+        self.twins: dict[int, Source] = {}
         self.steps_done = 0
 
     def suits(self, working: Memory, examples: EpochExamples, view: View, plans: Sequence[Plan] | None) -> bool:
@@ -134,7 +144,7 @@ class Trainer:
 
     def rehearse(self) -> None:
         self._renew_noise(0)
-        self._step(self.plan[0])
+        self._steps(self.plan[0], 1)
 
     def train(
         self,
@@ -143,7 +153,7 @@ class Trainer:
         examples: EpochExamples,
         plans: Sequence[Plan] | None,
         on_step: OnStep,
-        between_steps: BetweenSteps = lambda: None,
+        between_steps: BetweenSteps = lambda _: None,
         saved: Saved | None = None,
     ) -> None:
         """`saved`: go on in the midst of the task, from where this was saved."""
@@ -160,18 +170,20 @@ class Trainer:
         self._renew_noise(index)
         self.steps_done = 0 if saved is None else self._go_on(saved)
         self.done.fill_(self.steps_done)
-        watcher = Watcher(self.learner.device, self.losses, on_step, self.steps_done)
+        watcher = graph.Watcher(self.learner.device, self.losses, on_step, self.steps_done)
         for epoch in range(self.steps_done // len(self.plan), self.epochs):
             inputs, labels = examples.in_order(epoch)
             self.inputs.copy_(inputs)
             self.labels.copy_(labels)
             begun = self.steps_done - epoch * len(self.plan)
             self.cursor.fill_(sum(self.plan[: begun - begun % self.updates : self.updates]))
-            for size in self.plan[begun:]:
-                self._run_step(size)
-                self.steps_done += 1
-                watcher.one_more()
-                between_steps()
+            while begun < len(self.plan):
+                count = self._together(begun)
+                self._take(self.plan[begun], count)
+                begun += count
+                self.steps_done += count
+                watcher.more(count)
+                between_steps(count)
         watcher.finish()
 
     def saved(self) -> Saved:
@@ -192,38 +204,56 @@ class Trainer:
         weights = np.stack([plan.weights for plan in plans], axis=1)
         return [torch.from_numpy(array).to(self.learner.device) for array in (places, weights)]
 
-    def _run_step(self, size: int) -> None:
+    def _together(self, begun: int) -> int:
+        """How many steps follow as one graph after `begun` of an epoch. Where several do, they begin at a multiple of
+        their number, so that what is told of the progress does not depend on where the runs were stopped.
+        """
+        count = graph.TOGETHER if self.learner.device.type == "cuda" else 1
+        alike = self.plan[begun : begun + count] == [self.plan[begun]] * count
+        return count if alike and self.steps_done % count == 0 else 1
+
+    def _take(self, size: int, count: int) -> None:
+        """`count` steps over batches of `size` samples, from a graph where there can be one."""
         if self.learner.device.type != "cuda":
-            self._step(size)
+            self._steps(size, count)
             return
-        if size not in self.graphs:
-            changed = [*self.state.changed(), *self.carried.values(), self.cursor, self.done]
-            changed += self.sources[size].changes
-            self.graphs[size] = GraphedStep(lambda: self._step(size), changed)
-        self.graphs[size]()
+        if (size, count) not in self.graphs:
+            if not any(size == captured for captured, _ in self.graphs):
+                changed = [*self.state.changed(), *self.carried.values(), self.cursor, self.done]
+                graph.rehearse(lambda: self._steps(size, 1), [*changed, *self.sources[size].changes])
+            if count > 1 and size not in self.twins:
+                self.twins[size] = self.sources[size].twin()
+            others = list(self.graphs.values())
+            self.graphs[size, count] = graph.Graph(lambda: self._steps(size, count), others[0] if others else None)
+        self.graphs[size, count]()
 
     @torch.no_grad()
-    def _step(self, size: int) -> None:
-        """One batch of every run, from the cursor on: draw, loss, gradient, update. Nothing leaves the device."""
-        if not self.learner.compiled:
-            with drawn_beside(self.sources[size], self.learner.device) as self._await_draws:
-                self._advance(*self._tensors(size))
-            return
-        self.sources[size].draw()
-        tensors = self._tensors(size)
+    def _steps(self, size: int, count: int) -> None:
+        """Batches of every run, from the cursor on: draw, loss, gradient, update. Nothing leaves the device."""
+        sources = [self.sources[size], *([self.twins[size]] if size in self.twins else [])]
+        for drawn, ready in graph.drawn_ahead(sources, count, self.learner.device):
+            if self.learner.compiled:
+                ready()
+                self._compiled_step(size, drawn)
+            else:
+                self._await_draws = ready
+                self._advance(*self._tensors(size, drawn))
+
+    def _compiled_step(self, size: int, drawn: list[Tensor]) -> None:
+        tensors = self._tensors(size, drawn)
         if size not in self.compiled:
             copies = tree_map(torch.clone, tensors)  # tracing runs the step
             traced = make_fx(lambda *given: self._advance(*given))(*copies)
             self.compiled[size] = torch.compile(traced, dynamic=False, fullgraph=True)
         self.compiled[size](*tensors)
 
-    def _tensors(self, size: int) -> tuple[Any, ...]:
+    def _tensors(self, size: int, drawn: list[Tensor]) -> tuple[Any, ...]:
         """Everything a step over `size` samples reads and changes."""
-        source, places = self.sources[size], torch.arange(size, device=self.learner.device)
+        places = self.places[:size]
         epoch = [self.inputs, self.labels, places, self.cursor, self.done, self.losses]
         kept = self.memory, self.carried, self.recalls
         average = [] if self.state.average is None else self.state.average.tensors()
-        return self.state.optimiser(), average, self.state.running, self.state.buffers, kept, epoch, source.drawn
+        return self.state.optimiser(), average, self.state.running, self.state.buffers, kept, epoch, drawn
 
     def _advance(
         self,
@@ -239,11 +269,12 @@ class Trainer:
         inputs, labels, places, cursor, done, losses = epoch
         memory, carried, recalls = kept
         before = [flat.clone() for flat in running]
-        batch = inputs.index_select(1, cursor + places), labels.index_select(1, cursor + places)
+        here = cursor + places
+        batch = inputs.index_select(1, here), labels.index_select(1, here)
         number = done if self.updates == 1 else done // self.updates
         recalled = self._recall(memory, carried, [planned.index_select(0, number)[0] for planned in recalls], epoch)
         layout = self.state.layout
-        with torch.enable_grad(), deferred_weights(not self.learner.compiled):
+        with torch.enable_grad(), weights_beside(self.learner.device, not self.learner.compiled):
             parameters = self.state.parameters(optimiser[0])
             for leaf, trained in zip(parameters.values(), layout.trained, strict=True):
                 leaf.requires_grad_(trained)

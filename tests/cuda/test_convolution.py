@@ -1,0 +1,130 @@
+"""Stacked convolutions, channels last, with PyTorch's own in cuDNN's place: shapes, padding and gradients. What cuDNN
+computes is in `test_device.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kcl.cuda import convolution
+
+RUNS = 3
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def convolve(x: Tensor, weight: Tensor, padding: list[int], stride: list[int], *_: Any, out: Tensor) -> None:
+        out.copy_(F.conv2d(x, weight, stride=stride, padding=padding))
+
+    def one_by_one(_: Any, __: str, count: int, one: Callable[[int], None]) -> None:
+        for number in range(count):
+            one(number)
+
+    monkeypatch.setattr(torch.ops.aten, "cudnn_convolution", SimpleNamespace(out=convolve))
+    monkeypatch.setattr(convolution, "side_by_side", one_by_one)
+
+
+def _leaves(size: int, side: int, channels: int, padded: int, outputs: int, kernel: int) -> tuple[Tensor, Tensor]:
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(RUNS, size, side, side, padded, generator=random)
+    x[..., channels:] = 0.0
+    weight = torch.randn(RUNS, outputs, channels, kernel, kernel, generator=random)
+    return x.requires_grad_(), weight.requires_grad_()
+
+
+def _expected(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
+    """Run by run in double precision, channels first in between."""
+    images = x[..., : weight.shape[2]].double().permute(0, 1, 4, 2, 3)
+    parts = zip(images, weight.double(), strict=True)
+    return torch.stack([F.conv2d(image, own, stride=stride, padding=padding) for image, own in parts]).permute(
+        0, 1, 3, 4, 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("side", "channels", "padded", "outputs", "kernel", "stride"),
+    [(6, 4, 4, 8, 3, 1), (6, 5, 8, 5, 3, 2), (7, 3, 4, 6, 3, 2), (5, 4, 4, 4, 3, 1), (9, 3, 4, 7, 7, 2)],
+)
+def test_the_gradients_of_both_ways_are_added_up(
+    side: int, channels: int, padded: int, outputs: int, kernel: int, stride: int
+) -> None:
+    x, weight = _leaves(2, side, channels, padded, outputs, kernel)
+
+    def both(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return convolution.convolve_and_show(x, weight, stride, kernel // 2)
+
+    out, shown = torch.func.vmap(both)(x, weight)
+    wide = -(-outputs // 4) * 4
+    assert out.shape[-1] == wide
+    assert not out[..., outputs:].any()
+    assert torch.equal(shown, x[:, :, ::stride, ::stride])
+    expected = _expected(x, weight, stride, kernel // 2)
+    torch.testing.assert_close(out[..., :outputs].double(), expected, rtol=1e-4, atol=1e-4)
+    random = torch.Generator().manual_seed(1)
+    one, two = (torch.randn(tensor.shape, generator=random) for tensor in (out, shown))
+    two[..., channels:] = 0.0
+    for both_count in (False, True):
+        loss, same = (out * one).sum(), (expected * one[..., :outputs]).sum()
+        if both_count:
+            loss, same = loss + (shown * two).sum(), same + (x[:, :, ::stride, ::stride] * two).sum()
+        found, wanted = (torch.autograd.grad(value, [x, weight], retain_graph=True) for value in (loss, same))
+        for mine, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+
+
+def test_the_sum_of_both_gradients_is_rounded_once_as_adding_them_would_be() -> None:
+    """So a block is the same to the last bit as one whose gradients autograd adds up."""
+    x, weight = _leaves(2, 6, 4, 4, 4, 3)
+
+    def apart(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return convolution.convolve(x, weight, 2, 1), x[:, ::2, ::2]
+
+    def both(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return convolution.convolve_and_show(x, weight, 2, 1)
+
+    found = []
+    for way in (apart, both):
+        out, shown = torch.func.vmap(way)(x, weight)
+        found.append(torch.autograd.grad(out.square().sum() + shown.exp().sum(), [x, weight]))
+    for mine, other in zip(*found, strict=True):
+        assert torch.equal(mine, other)
+
+
+def test_images_need_no_gradient() -> None:
+    x, weight = _leaves(2, 6, 3, 4, 4, 3)
+    out = torch.func.vmap(lambda x, weight: convolution.convolve(x, weight, 1, 1))(x.detach(), weight)
+    (found,) = torch.autograd.grad(out.sum(), [weight])
+    (wanted,) = torch.autograd.grad(_expected(x, weight, 1, 1).sum(), [weight])
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+class _Stream:
+    def __init__(self, name: str, told: list[str]) -> None:
+        self.name, self.told = name, told
+
+    def wait_stream(self, other: _Stream) -> None:
+        self.told.append(f"{self.name} waits for {other.name}")
+
+
+def test_packing_begins_with_the_step_and_ends_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU there is nothing to wait for."""
+    told: list[str] = []
+    present, packing, weights = (_Stream(name, told) for name in ("present", "packing", "weights"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: present)
+    monkeypatch.setattr(convolution, "stream", lambda *_: packing)
+    with convolution.weights_beside(torch.device("cpu")), convolution.weights_beside(torch.device("cuda", 0), False):
+        assert convolution._beside.packing is None
+    assert told == []
+    with convolution.weights_beside(torch.device("cuda", 0)):
+        assert told == ["packing waits for present"]
+        convolution._beside.sides.add(weights)  # type: ignore[arg-type]
+    assert sorted(told[1:]) == ["present waits for packing", "present waits for weights"]
+    assert convolution._beside.packing is None
+    assert not convolution._beside.sides
