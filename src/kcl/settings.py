@@ -53,6 +53,7 @@ TEST_VIEWS = {
 AUGMENTATIONS = {
     "none": "samples as they are",
     "flip": "each sample of batch and coreset mirrored with probability one half, anew in every update",
+    "flip-shift": "the same, then moved up to an eighth of its side up or down and left or right, its edge repeated",
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kcl.benchmarks.arrays import ArrayStream
@@ -93,6 +94,30 @@ class TestCopies:
         turned = (shown == x.flip(-1)).flatten(1).all(1)
         assert torch.equal(shown[~turned], x[~turned])
         assert 150 < int(turned.sum()) < 250
+
+    @pytest.mark.parametrize(("height", "width"), [(16, 16), (8, 24)])
+    def test_a_moved_image_is_a_crop_of_itself_with_its_edge_repeated(self, draw: Any, height: int, width: int) -> None:
+        x = draw.uniform(2000, 2, height, width)
+        shown = views.moved_by_chance(x, draw)
+        up, along = height // 8, width // 8
+        wider = F.pad(x, (along, along, up, up), mode="replicate")
+        crops = {
+            (row, column): (shown == wider[:, :, row : row + height, column : column + width]).flatten(1).all(1)
+            for row in range(2 * up + 1)
+            for column in range(2 * along + 1)
+        }
+        found = torch.stack(list(crops.values()))
+        assert torch.equal(found.sum(0), torch.ones(2000, dtype=torch.long))
+        assert int(found.sum(1).min()) > 0.5 * 2000 / len(crops)  # every way to move it, about as often
+
+    def test_what_is_varied_is_mirrored_then_moved(self, draw: Any) -> None:
+        x = draw.uniform(50, 1, 8, 8)
+        assert views.varied(x, "none", draw) is x
+        state = draw.generator.get_state()
+        mirrored = views.varied(x, "flip", draw)
+        expected = views.moved_by_chance(mirrored, draw)
+        draw.generator.set_state(state)
+        assert torch.equal(views.varied(x, "flip-shift", draw), expected)
 
 
 class TestAnswers:

@@ -28,6 +28,7 @@ ALONE: list[dict[str, Any]] = [
     {"test_views": "flip"},
     {"warm_start": True},
     {"augmentation": "flip"},
+    {"augmentation": "flip-shift"},
     {"updates_per_batch": 3},
 ]
 

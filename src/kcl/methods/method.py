@@ -178,12 +178,12 @@ class Method(ABC):
     ) -> tuple[Float[Tensor, ""], ...]:
         """`losses` of a step over samples as the settings show them (`methods.views`)."""
         turns = views.rotations(self.settings)
-        if self.settings.augmentation == "flip":
-            inputs = views.mirrored_by_chance(inputs, noise)
+        if (augmentation := self.settings.augmentation) != "none":
+            inputs = views.varied(inputs, augmentation, noise)
             if "inputs" in memory:
-                memory = memory | {"inputs": views.mirrored_by_chance(memory["inputs"], noise)}
+                memory = memory | {"inputs": views.varied(memory["inputs"], augmentation, noise)}
             if recalled is not None:
-                recalled = recalled._replace(inputs=views.mirrored_by_chance(recalled.inputs, noise))
+                recalled = recalled._replace(inputs=views.varied(recalled.inputs, augmentation, noise))
         memory, recalled = views.shown_memory(memory, turns), recalled and views.shown_recalled(recalled, turns)
         inputs, labels = views.copies(inputs, turns), views.turned_labels(labels, turns)
         return self.losses(model, memory, inputs, labels, recalled, noise)

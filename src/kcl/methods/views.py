@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from kcl.methods.method import Memory, Recalled
 
 ROTATIONS = 4
+REACH = 1 / 8
+"""Of an image's side, by which `augmentation=flip-shift` moves it at most."""
 
 
 def rotations(settings: Settings) -> int:
@@ -129,10 +131,31 @@ def shown_recalled(recalled: Recalled, turns: int) -> Recalled:
     )
 
 
+def varied(x: Float[Tensor, "n c h w"], augmentation: str, noise: Noise) -> Float[Tensor, "n c h w"]:
+    """Each image as the setting of this name varies it while training."""
+    if augmentation == "none":
+        return x
+    mirrored = mirrored_by_chance(x, noise)
+    return mirrored if augmentation == "flip" else moved_by_chance(mirrored, noise)
+
+
 def mirrored_by_chance(x: Float[Tensor, "n c h w"], noise: Noise) -> Float[Tensor, "n c h w"]:
     """Each image, or its mirror image."""
     heads = noise.uniform(len(x)) < 0.5
     return torch.where(heads[:, None, None, None], x.flip(-1), x)
+
+
+def moved_by_chance(x: Float[Tensor, "n c h w"], noise: Noise) -> Float[Tensor, "n c h w"]:
+    """Each image moved by whole pixels, up to `REACH` of its side each way and along; what comes in is its edge."""
+    drawn = noise.uniform(2, len(x))
+    for axis, own in ((-2, drawn[0]), (-1, drawn[1])):
+        side = x.shape[axis]
+        reach = max(1, int(side * REACH))
+        move = (own * (2 * reach + 1)).floor().clamp_max(2 * reach).long() - reach
+        places = (torch.arange(side, device=x.device) + move[:, None]).clamp(0, side - 1)
+        shape = (-1, 1, side, 1) if axis == -2 else (-1, 1, 1, side)
+        x = x.gather(axis, places.view(shape).expand_as(x))
+    return x
 
 
 def vote(scores: Float[Tensor, "v k"], turns: int, mirrored: int) -> Float[Tensor, "n w"]:
