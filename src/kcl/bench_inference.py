@@ -36,7 +36,7 @@ QUERIES = {"mnist": (1, 10_000), "cifar100": (1, 500)}
 """One, and all test samples of a task."""
 SETTINGS = {"coreset": ("coreset_size_per_class", CORESETS), "bases": ("bases", BASES)}
 """What each of the paper's tables varies."""
-ROUNDS, CALLS, SECONDS = 7, 40, 2.0
+ROUNDS, CALLS, SECONDS = 7, 15, 2.0
 """In each of so many turns a call is made so often, or until its share of the seconds is spent."""
 Key = TypeVar("Key", bound=Hashable)
 
