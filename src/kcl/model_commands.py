@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import io
 import json
@@ -21,6 +22,7 @@ from kcl.data.samples import DEFAULT_LABEL, Samples
 from kcl.devices import choose_device, choose_threads, device_name
 from kcl.errors import KclError
 from kcl.inference import DEFAULT_SCORE, TASK_SCORES
+from kcl.locking import locked
 from kcl.methods.recipes import BENCHMARK_RECIPES
 from kcl.onnx_export import export_onnx
 from kcl.results import write_json, write_whole
@@ -92,9 +94,24 @@ def _device(options: argparse.Namespace) -> str:
 
 
 def _update(options: argparse.Namespace) -> int:
+    there = options.model.exists()
+    model_folder.next_version(options.model)  # refuses what can hold no versions, before a lock is put there
+    try:
+        with locked(options.model):
+            return _learn_more(options)
+    except BaseException:
+        if not there:
+            with contextlib.suppress(OSError):
+                options.model.rmdir()
+        raise
+
+
+def _learn_more(options: argparse.Namespace) -> int:
+    """Alone in the folder: of two that began with the same version, the later would lose what the other learned."""
+    model_folder.clear_drafts(options.model)
     out = model_folder.next_version(options.model)
     if out.name == "0001":
-        data = samples.read(options.data, True, options.label, options.image_size)
+        data = samples.read(options.data, True, options.label, options.image_size, say=_say)
         model = _new_model(data, options, _device(options))
     else:
         if options.assignments or any(
@@ -104,7 +121,7 @@ def _update(options: argparse.Namespace) -> int:
                 f"{options.model} holds a model already: --set, --seed, --held-out and --image-size are for new ones"
             )
         model = model_folder.load_model(options.model, device=_device(options))
-        data = samples.read(options.data, True, options.label, _side(model), model.columns)
+        data = samples.read(options.data, True, options.label, _side(model), model.columns, _say)
     model.learn(data.inputs, data.labels, options.task)
     model_folder.save_model(model, out)
     told = model.history[-1]

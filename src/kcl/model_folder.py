@@ -174,6 +174,12 @@ def next_version(folder: str | Path) -> Path:
     return folder / f"{int(versions[-1]) + 1 if versions else 1:04d}"
 
 
+def clear_drafts(folder: Path) -> None:
+    """Remove what processes that were killed while saving left; to be called by who holds the folder."""
+    for draft in folder.glob(".[0-9]*.*"):
+        shutil.rmtree(draft, ignore_errors=True)
+
+
 def _versions(folder: Path) -> list[str]:
     try:
         names = [path.name for path in folder.iterdir() if path.name.isdecimal() and (path / ABOUT).is_file()]

@@ -88,7 +88,7 @@ class TestMemory:
                 assert allowed.nonzero().flatten().tolist() == list(own.classes)
 
     def test_every_sample_of_a_class_is_as_likely_to_be_kept(self, stream: ArrayStream) -> None:
-        """Of 20 samples one is kept: each count is Binomial(2000, 1/20), one of 40 beyond 5.6 deviations about once in a million."""
+        """Of 20 samples one is kept: counts are Binomial(2000, 1/20), one of 40 beyond 5.6 deviations once in 10⁶."""
         method, counts = _run().method, np.zeros(40)
         carried = method.carry(None, stream[0])
         for seed in range(2000):
