@@ -47,6 +47,35 @@ def test_the_page_shows_what_the_results_give() -> None:
     assert renewed(PAGE, shown, _committed()) == PAGE, "run make report"
 
 
+def test_numbers_are_given_where_there_are_some() -> None:
+    """Joint training has a last row only; everything else has every row, with its spread over five seeds."""
+    found = _committed()
+    rows = ITEMS["all-methods"].rows(found)
+    assert sum("multi-task" in row["row"] for row in rows) == 3
+    assert len(rows) == 3 * (6 * 20 + 1)
+    rows += ITEMS["first-tasks"].rows(found)
+    assert all(0.0 <= row["accuracy"] <= 100.0 and row["deviation"] > 0.0 for row in rows)
+
+
+def test_the_other_methods_are_counted() -> None:
+    lines = [line for line in PAGE.split("<!-- comparison: end -->")[0].splitlines() if "`kcl run" in line]
+    others = [line for line in lines if "(VRF)" not in line]
+    good = sum("| reproduced |" in line for line in others)
+    assert f"Of the {len(others)} accuracies of the other methods {good} lie within two standard deviations." in PAGE
+
+
+def test_memory_is_told_in_samples_and_bytes() -> None:
+    comparison, found = ITEMS["comparison"], _committed()
+    kept = {(row["benchmark"], row["row"]): (row["samples kept"], row["bytes kept"]) for row in comparison.rows(found)}
+    assert kept["Permuted MNIST", "A-GEM"][0] == 200
+    assert kept["Split miniImageNet", "kernel continual learning (VRF)"][0] == 3000
+    assert all(size > samples for samples, size in kept.values())
+    assert f"| {3000:,} ({kept['Split miniImageNet', 'kernel continual learning (VRF)'][1]:,}) |" in (
+        comparison.markdown(found)
+    )
+    assert "4,000 samples on the MNIST streams, 2,000 on Split CIFAR-100 and 3,000 on Split miniImageNet" in PAGE
+
+
 def test_every_published_accuracy_of_kcl_is_within_two_points() -> None:
     found = _committed()
     for cell in ITEMS["comparison"].cells():
