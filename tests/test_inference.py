@@ -66,6 +66,13 @@ def test_the_task_with_the_best_score_answers(model: kcl.ContinualModel, score: 
         np.testing.assert_allclose(found.variance[mine], own.variance.numpy()[mine], rtol=1e-4, atol=1e-6)
 
 
+def test_an_answer_just_as_sure_as_asked_for_is_given(model: kcl.ContinualModel) -> None:
+    queries = _points(0.1, ["a", "b"])[0]
+    sure = model.predict(queries, "low").confidence
+    found = model.predict(queries, "low", abstain_below=float(np.sort(sure)[30])).label
+    assert sum(label is not None for label in found) == (sure >= np.sort(sure)[30]).sum() >= 30
+
+
 def test_evidence_is_the_ridge_regression_s_own(model: kcl.ContinualModel) -> None:
     """Responses before scale, shift and temperature; surprise in the deviations usual for the task."""
     queries = torch.from_numpy(_points(0.1, ["a", "b"])[0])

@@ -226,6 +226,25 @@ class TestMistakes:
         assert main(["update", "--model", str(model.parent / "new"), "--data", str(path), "--task", "u"]) == 2
         assert "index=False" in capsys.readouterr().err
 
+    def test_in_a_parquet_file(self, model: Path, capsys: Any) -> None:
+        pandas = pytest.importorskip("pandas")
+        pytest.importorskip("pyarrow")
+        path, new = model.parent / "x.parquet", model.parent / "new"
+        table = pandas.DataFrame({"a": [1.0, 2.0, 3.0, 9.0], "b": [True, False, True, False], "label": list("xyxy")})
+        for column, value, words in (
+            ("a", [1.0, None, 3.0, 4.0], "'a', sample 2: 'nan'"),
+            ("b", ["1", "2", "c", "d"], "'b', sample 3: 'c'"),
+            ("b", pandas.Timestamp("2020-01-01"), "'b', sample 1: '2020"),
+            ("label", ["x", None, "y", "x"], "sample 2: it has no label"),
+        ):
+            table.assign(**{column: value}).to_parquet(path)
+            assert main(["update", "--model", str(new), "--data", str(path), "--task", "u"]) == 2
+            assert words in capsys.readouterr().err
+            assert not new.exists()
+        table.iloc[::-1].to_parquet(path)  # its index becomes a column, which is no feature
+        assert main(["update", "--model", str(new), "--data", str(path), "--task", "u"]) == 0
+        assert json.loads((new / "0001" / "model.json").read_text("utf-8"))["columns"] == ["a", "b"]
+
     def test_one_at_a_time(self, model: Path, capsys: Any) -> None:
         with locked(model):
             data = ["--data", str(model.parent / "one.csv"), "--task", "u"]

@@ -159,6 +159,8 @@ def _parquet(path: Path, labelled: bool, label: str, columns: Sequence[str]) -> 
         for place, name in enumerate(wanted):
             values = found[name].to_numpy()
             try:
+                if values.dtype.kind not in "biufO":  # moments in time would be taken for numbers
+                    raise TypeError
                 inputs[:, place] = values
             except (TypeError, ValueError):
                 row = next((row for row, value in enumerate(values.tolist()) if not _is_number(value)), 0)
