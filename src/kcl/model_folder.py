@@ -42,6 +42,11 @@ ABOUT, TENSORS = "model.json", "tensors.safetensors"
 LARGEST_ABOUT = 64 * 2**20
 _HELD_OUT = ("held_out", "held_out_accuracy")
 """What the history tells of a lesson whose samples were partly held out."""
+_YOUNGER = {
+    *("optimizer", "muon_lr", "muon_lr_decay", "updates_per_batch", "augmentation", "rotation_labels"),
+    *("weight_average", "batch_norm", "test_views", "warm_start", "log_variance_bound"),
+}
+"""Settings that models of this format were saved without."""
 _TYPES = {"uint8": torch.uint8, "float32": torch.float32}
 
 
@@ -245,8 +250,11 @@ def _tensors(model: ContinualModel) -> dict[str, Tensor]:
 
 
 def _settings(saved: dict[str, Any]) -> Settings:
-    """Exactly the settings that were saved: one that is missing is not made up for."""
-    missing = {field.name for field in dataclasses.fields(Settings)} - set(saved)
+    """The settings that were saved: one that every model has is not made up for.
+
+    Those younger than a model are at their defaults, which do what was done before there were any.
+    """
+    missing = {field.name for field in dataclasses.fields(Settings)} - _YOUNGER - set(saved)
     if missing:
         raise ValueError(f"it lacks the settings {', '.join(sorted(missing))}")
     return Settings().replace(**saved)
