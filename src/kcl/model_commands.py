@@ -9,6 +9,7 @@ import io
 import json
 import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from kcl.onnx_export import export_onnx
 from kcl.results import write_json, write_whole
 from kcl.settings import Settings, parse_setting
 from kcl.task_free import Engine
+from kcl.training.run import OnStep, Step
 
 LARGEST_SMALL_IMAGE = 48
 # For rows of numbers, as KernelContinualClassifier: our own choice, nothing is published.
@@ -122,7 +124,8 @@ def _learn_more(options: argparse.Namespace) -> int:
             )
         model = model_folder.load_model(options.model, device=_device(options))
         data = samples.read(options.data, True, options.label, _side(model), model.columns, _say)
-    model.learn(data.inputs, data.labels, options.task)
+    with _shown_steps(options.task) as on_step:
+        model.learn(data.inputs, data.labels, options.task, on_step)
     model_folder.save_model(model, out)
     told = model.history[-1]
     print(f"learned {told['samples']} samples of {told['classes']} classes of task {options.task!r}")
@@ -130,6 +133,20 @@ def _learn_more(options: argparse.Namespace) -> int:
         print(f"{told['held_out']} samples held out: {told['held_out_accuracy']:.1f} % answered right")
     print(f"model: {out}")
     return 0
+
+
+@contextlib.contextmanager
+def _shown_steps(task: str) -> Iterator[OnStep]:
+    """A bar, where a person looks at a terminal."""
+    from tqdm import tqdm
+
+    with tqdm(desc=f"learning {task}", unit=" steps", leave=False, disable=None) as bar:
+
+        def show(step: Step) -> None:
+            bar.total = step.steps
+            bar.update(step.step - bar.n)
+
+        yield show
 
 
 def _new_model(data: Samples, options: argparse.Namespace, device: str) -> ContinualModel:
