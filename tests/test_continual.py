@@ -131,6 +131,7 @@ class TestLearning:
 
         def stop(step: Any) -> None:
             if step.step == 3:
+                model.predict(ONE[0])  # heads of the weights on the way must not outlive them
                 raise KeyboardInterrupt
 
         for inputs, labels, name in ((*_clusters(5, ["x", "y"]), "new"), (*ONE, "animals")):
@@ -192,6 +193,17 @@ def test_mistakes_are_told_in_words(inputs: Any, labels: Any, words: str) -> Non
     with pytest.raises(kcl.KclError, match=words):
         model.learn(inputs, labels, "other")
     assert list(model.tasks) == ["animals"]
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e-13, 1.0, 1e30])
+def test_features_are_standardised_in_any_unit_and_constants_are_only_centred(unit: float) -> None:
+    inputs = np.concatenate([unit * ONE[0], np.full((len(ONE[0]), 1), 1e6 / 3)], axis=1).astype(np.float32)
+    model = kcl.ContinualModel(standardise=True, feature_norm="none", backbone="identity", **SMALL)
+    model.learn(inputs, ONE[1], task="animals")
+    assert model.accuracy(inputs, ONE[1], "animals") > 95.0
+    assert model.view.std is not None
+    assert model.view.std[-1] == pytest.approx(7**0.5)
+    np.testing.assert_allclose(model.view.std[:6], 7**0.5 * (unit * ONE[0].astype(float)).std(0), rtol=1e-5)
 
 
 def test_text_and_numbers_are_not_mixed_in_a_task() -> None:

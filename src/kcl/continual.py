@@ -341,5 +341,6 @@ def _standardising(x: Tensor, settings: Settings) -> View:
         raise KclError(f"standardise is for rows of numbers, not for inputs of shape {tuple(x.shape)} and {x.dtype}")
     bare = settings.backbone == "identity" and settings.feature_norm == "none"
     std = x.double().std(0, correction=0)
-    std = torch.where(std > 1e-12, std, 1.0) * (x.shape[1] ** 0.5 if bare else 1.0)
+    # Beside its own size: rounding gives a large constant a spread, and a small unit is none.
+    std = torch.where(std > 1e-9 * x.double().abs().amax(0), std, 1.0) * (x.shape[1] ** 0.5 if bare else 1.0)
     return View(None, tuple(x.double().mean(0).tolist()), tuple(std.tolist()))
