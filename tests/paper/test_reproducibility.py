@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import statistics
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,24 @@ def test_numbers_are_given_where_there_are_some() -> None:
     assert len(rows) == 3 * (6 * 20 + 1)
     rows += ITEMS["first-tasks"].rows(found)
     assert all(0.0 <= row["accuracy"] <= 100.0 and row["deviation"] > 0.0 for row in rows)
+    [cell] = [cell for cell in ITEMS["first-tasks"].cells() if cell.benchmark == "rotated-mnist"]
+    matrices = [run["accuracy_matrix"] for run in found.runs(cell)]
+    [told] = [row for row in rows if (row["benchmark"], row.get("task"), row.get("after task")) == (cell.column, 1, 7)]
+    own = [matrix[7][1] for matrix in matrices]
+    assert (told["accuracy"], told["deviation"]) == pytest.approx((statistics.mean(own), statistics.stdev(own)))
+
+
+def test_figures_have_bands_of_one_deviation() -> None:
+    figures = pytest.importorskip("matplotlib.figure")
+    figure = ITEMS["memory-benefit"].figure(_committed())
+    assert isinstance(figure, figures.Figure)
+    [cell] = [cell for cell in ITEMS["memory-benefit"].cells() if cell.row == "VRF, 10"]
+    group = _committed().group(cell)
+    ours = group.summary("average_accuracy") if group else None
+    assert ours is not None
+    corners = figure.axes[0].collections[0].get_paths()[0].vertices
+    heights = corners[corners[:, 0] == 10.0][:, 1]
+    assert (heights.min(), heights.max()) == pytest.approx((ours.mean - ours.deviation, ours.mean + ours.deviation))
 
 
 def test_the_other_methods_are_counted() -> None:
