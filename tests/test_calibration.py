@@ -18,6 +18,12 @@ def test_the_error_by_hand() -> None:
     assert expected_calibration_error(confidence, correct, bins=2) == pytest.approx(expected)
 
 
+def test_a_confidence_on_the_border_belongs_below_it() -> None:
+    """(0, 1/2] holds 0.5, (1/2, 1] holds 0.6."""
+    found = expected_calibration_error(torch.tensor([0.5, 0.6]), torch.tensor([False, True]), bins=2)
+    assert found == pytest.approx((0.5 + 0.4) / 2)
+
+
 def test_the_error_of_what_is_calibrated_is_nothing_and_of_no_samples_unknown() -> None:
     assert expected_calibration_error(torch.ones(4), torch.ones(4, dtype=torch.bool)) == 0.0
     assert expected_calibration_error(torch.zeros(4), torch.ones(4, dtype=torch.bool)) == 1.0

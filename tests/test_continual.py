@@ -131,6 +131,7 @@ class TestLearning:
 
         def stop(step: Any) -> None:
             if step.step == 3:
+                model.predict(ONE[0])  # heads of the weights on the way must not outlive them
                 raise KeyboardInterrupt
 
         for inputs, labels, name in ((*_clusters(5, ["x", "y"]), "new"), (*ONE, "animals")):
@@ -162,6 +163,13 @@ class TestLearning:
         assert told["held_out"] == 180
         assert 50.0 < told["held_out_accuracy"] <= 100.0
         assert fitted.tasks["task 0"].seen == plain.tasks["task 0"].seen
+        before = fitted.tasks["task 0"].temperature
+        fitted.learn(inputs[:20], labels[:20], "task 0")  # six samples held out would calibrate nothing
+        assert "held_out" not in fitted.history[1]
+        assert fitted.tasks["task 0"].temperature == before
+        fitted.learn(inputs, labels, "task 0")
+        assert fitted.tasks["task 0"].temperature != before
+        assert fitted.tasks["task 0"].temperature == pytest.approx(before, abs=0.15)  # fitted to the scores as they are
 
 
 @pytest.mark.parametrize(
@@ -176,6 +184,7 @@ class TestLearning:
         ([["a"]], [0], "no array of numbers"),
         (np.zeros((2, 6)), np.array([None, 1]), "all text or all numbers"),
         (np.zeros((2, 6)), [np.nan, 1.0], "finite"),
+        (np.zeros((2, 6)), [0, 0], "'other' has the one class 0"),
     ],
 )
 def test_mistakes_are_told_in_words(inputs: Any, labels: Any, words: str) -> None:
@@ -184,6 +193,42 @@ def test_mistakes_are_told_in_words(inputs: Any, labels: Any, words: str) -> Non
     with pytest.raises(kcl.KclError, match=words):
         model.learn(inputs, labels, "other")
     assert list(model.tasks) == ["animals"]
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e-13, 1.0, 1e30])
+def test_features_are_standardised_in_any_unit_and_constants_are_only_centred(unit: float) -> None:
+    inputs = np.concatenate([unit * ONE[0], np.full((len(ONE[0]), 1), 1e6 / 3)], axis=1).astype(np.float32)
+    model = kcl.ContinualModel(standardise=True, feature_norm="none", backbone="identity", **SMALL)
+    model.learn(inputs, ONE[1], task="animals")
+    assert model.accuracy(inputs, ONE[1], "animals") > 95.0
+    assert model.view.std is not None
+    assert model.view.std[-1] == pytest.approx(7**0.5)
+    np.testing.assert_allclose(model.view.std[:6], 7**0.5 * (unit * ONE[0].astype(float)).std(0), rtol=1e-5)
+
+
+def test_text_and_numbers_are_not_mixed_in_a_task() -> None:
+    model = kcl.ContinualModel(backbone="identity", **SMALL)
+    model.learn(*ONE, task="animals")
+    with pytest.raises(kcl.KclError, match="use one or the other"):
+        model.learn(*_clusters(2, [0, 1]), task="animals")
+    with pytest.raises(kcl.KclError, match="needs a name"):
+        model.learn(*TWO, task="")
+    with pytest.raises(kcl.KclError, match="must be a probability"):
+        model.predict(ONE[0], abstain_below=-1.0)
+
+
+def test_inputs_in_whatever_holds_them() -> None:
+    pandas = pytest.importorskip("pandas")
+    model, made = kcl.ContinualModel(backbone="identity", **SMALL), kcl.ContinualModel(backbone="identity", **SMALL)
+    model.learn(*ONE, task="animals")
+    made.learn(pandas.DataFrame(ONE[0]), pandas.Series(ONE[1]), task="animals")
+    expected = model.predict(ONE[0]).confidence
+    fixed, backwards = ONE[0].copy(), ONE[0][::-1].copy()[::-1]
+    fixed.flags.writeable = False
+    for held in (ONE[0].tolist(), torch.tensor(ONE[0]), fixed, backwards, pandas.DataFrame(ONE[0])):
+        np.testing.assert_array_equal(made.predict(held).confidence, expected)
+    with pytest.raises(kcl.KclError, match="no array of numbers"):
+        made.predict(pandas.DataFrame({"a": ["x"], "b": [1]}))
 
 
 def test_nothing_learned_nothing_answered() -> None:

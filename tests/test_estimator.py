@@ -94,6 +94,14 @@ class TestTasks:
         with pytest.raises(ValueError, match="one for each row"):
             learned.predict(ONE[0], task=["animals"])
 
+    def test_labels_of_another_kind_are_refused_and_nothing_is_learned(
+        self, learned: kcl.KernelContinualClassifier
+    ) -> None:
+        before = learned.predict_proba(ONE[0], task="animals")
+        with pytest.raises(ValueError, match="string and number"):
+            learned.partial_fit(ONE[0], np.arange(len(ONE[0])) % 2, task="animals")
+        np.testing.assert_array_equal(learned.predict_proba(ONE[0], task="animals"), before)
+
     def test_fit_begins_anew(self, learned: kcl.KernelContinualClassifier) -> None:
         assert learned.fit(*TWO).tasks_ == ["default"]
         assert learned.classes_.tolist() == ["blue", "green", "red"]
@@ -139,6 +147,12 @@ def test_pandas() -> None:
     assert model.score(table, TWO[1]) > 0.95
     with pytest.raises(ValueError, match="feature names"):
         model.predict(table[list("fedcba")])
+    names = pandas.Series(["default"] * len(table))
+    for tasks in (names, names.astype("category"), pandas.Index(names)):
+        np.testing.assert_array_equal(model.predict(table, task=tasks), model.predict(table))
+    table.iloc[3, 2] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        model.predict(table)
 
 
 @pytest.mark.parametrize(

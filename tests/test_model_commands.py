@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from kcl.cli import main
+from kcl.locking import locked
 
 CENTRES = np.random.default_rng(0).normal(size=(5, 4)) * 3
 
@@ -92,7 +93,7 @@ def test_the_loop(tmp_path: Path, answers: Any, capsys: Any, kind: str) -> None:
     assert about["coreset_bytes"] == 60 * (4 * 4 + 3) + 40 * (4 * 4 + 2)
 
 
-def test_images(tmp_path: Path, answers: Any) -> None:
+def test_images(tmp_path: Path, answers: Any, capsys: Any) -> None:
     image = pytest.importorskip("PIL.Image")
     random = np.random.default_rng(0)
     for name, colour in (("red", (220, 30, 30)), ("blue", (30, 30, 220))):
@@ -106,6 +107,16 @@ def test_images(tmp_path: Path, answers: Any) -> None:
     found = answers("--model", tmp_path / "m", "--input", tmp_path / "data")
     assert np.mean([row["sample"].startswith(row["label"]) for row in found]) > 0.8
     assert len(answers("--model", tmp_path / "m", "--input", tmp_path / "data" / "red" / "0.png")) == 1
+    (tmp_path / "data" / "blue").rename(tmp_path / "blue")
+    (tmp_path / "data" / "red").rename(tmp_path / "data" / "scarlet")
+    (tmp_path / "data" / "scarlet" / "notes.txt").write_text("no image")
+    assert main(["update", "--model", str(tmp_path / "m"), *data]) == 0  # one new class of an old task
+    assert "left out" in capsys.readouterr().err
+    (tmp_path / "data" / "empty").mkdir()
+    assert main(["update", "--model", str(tmp_path / "m"), *data]) == 2
+    assert "class 'empty'" in capsys.readouterr().err
+    assert main(["update", "--model", str(tmp_path / "new"), *data, "--image-size", "0"]) == 2
+    assert "image size must lie in" in capsys.readouterr().err
 
 
 def test_columns_are_found_by_name(tmp_path: Path, answers: Any) -> None:
@@ -148,14 +159,17 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("name", "content", "words"),
         [
-            ("x.csv", "a,b,c,d,label\n1,2,3,?,low\n", "'d', sample 1: '?' is not a number"),
+            ("x.csv", "a,b,c,d,label\n1,2,3,?,low\n", "'d', sample 1: '?' is not a finite number"),
             ("x.csv", "a,b,c,d,label\n1,2,3\n", "line 2: 3 values for 5 columns"),
             ("x.csv", "a,b,c,label\n1,2,3,low\n", "lacks the columns d"),
             ("x.csv", "a,b,c,d\n1,2,3,4\n", "no column 'label'"),
             ("x.csv", "a,a,label\n", "each once"),
             ("x.csv", "", "name of every column"),
             ("x.csv", "a,b,c,d,label\n", "holds no samples"),
-            ("x.csv", "a,b,c,d,label\n1,2,3,inf,low\n1,2,3,4,high\n", "not finite"),
+            ("x.csv", "a,b,c,d,label\n1,2,3,4,low\n1,2,3,inf,high\n", "'d', sample 2: 'inf' is not a finite number"),
+            ("x.csv", "a,b,c,d,label\n1,2,3,4,low\n1,,3,4,high\n", "'b', sample 2: '' is not a finite number"),
+            ("x.csv", "a,b,c,d,label\n1,2,3,4,low\n1,2,3,4,\n", "sample 2: it has no label"),
+            ("x.csv", "a,b,c,d,label\n1,2,3,4,low\n1,2,3,5,low\n", "'u' has the one class 'low'"),
             ("x.npz", "nonsense", "no whole .npz"),
             ("x.parquet", "nonsense", "Parquet"),
             ("x.txt", "nonsense", "expected a folder of images"),
@@ -187,6 +201,9 @@ class TestMistakes:
             (["update", "--model", "M/0001", "--data", "D", "--task", "u"], "hold its versions"),
             (["predict", "--model", "nowhere", "--input", "D"], "holds no model"),
             (["predict", "--model", "M", "--input", "D", "--task", "x"], "was not learned"),
+            (["predict", "--model", "M", "--input", "D", "--abstain-below", "nan"], "must be a probability"),
+            (["update", "--model", "M", "--data", "D", "--task", " "], "needs a name"),
+            (["update", "--model", "D", "--data", "D", "--task", "u"], "cannot write to the output folder"),
             (["inspect", "nowhere"], "holds no model"),
             (["update", "--model", "new", "--data", "D", "--task", "u", "--set", "lr"], "NAME=VALUE"),
             (["update", "--model", "new", "--data", "D", "--task", "u", "--set", "lrr=1"], "unknown setting"),
@@ -200,3 +217,42 @@ class TestMistakes:
         capsys.readouterr()
         assert main(["D.csv" if argument == "D" else argument for argument in arguments]) == 2
         assert words in capsys.readouterr().err
+        assert sorted(path.name for path in Path().iterdir()) == ["D.csv", "M"]
+        assert [path.name for path in Path("M").iterdir()] == ["0001"]
+
+    def test_an_index_of_pandas_is_no_feature(self, model: Path, capsys: Any) -> None:
+        path = model.parent / "x.csv"
+        path.write_text(",a,label\n0,1,low\n1,2,high\n", encoding="utf-8")
+        assert main(["update", "--model", str(model.parent / "new"), "--data", str(path), "--task", "u"]) == 2
+        assert "index=False" in capsys.readouterr().err
+
+    def test_in_a_parquet_file(self, model: Path, capsys: Any) -> None:
+        pandas = pytest.importorskip("pandas")
+        pytest.importorskip("pyarrow")
+        path, new = model.parent / "x.parquet", model.parent / "new"
+        table = pandas.DataFrame({"a": [1.0, 2.0, 3.0, 9.0], "b": [True, False, True, False], "label": list("xyxy")})
+        for column, value, words in (
+            ("a", [1.0, None, 3.0, 4.0], "'a', sample 2: 'nan'"),
+            ("b", ["1", "2", "c", "d"], "'b', sample 3: 'c'"),
+            ("b", pandas.Timestamp("2020-01-01"), "'b', sample 1: '2020"),
+            ("label", ["x", None, "y", "x"], "sample 2: it has no label"),
+        ):
+            table.assign(**{column: value}).to_parquet(path)
+            assert main(["update", "--model", str(new), "--data", str(path), "--task", "u"]) == 2
+            assert words in capsys.readouterr().err
+            assert not new.exists()
+        table.iloc[::-1].to_parquet(path)  # its index becomes a column, which is no feature
+        assert main(["update", "--model", str(new), "--data", str(path), "--task", "u"]) == 0
+        assert json.loads((new / "0001" / "model.json").read_text("utf-8"))["columns"] == ["a", "b"]
+
+    def test_one_at_a_time(self, model: Path, capsys: Any) -> None:
+        with locked(model):
+            data = ["--data", str(model.parent / "one.csv"), "--task", "u"]
+            assert main(["update", "--model", str(model), *data]) == 2
+            assert "in use by another kcl" in capsys.readouterr().err
+            assert main(["inspect", str(model)]) == 0
+
+    def test_what_a_killed_process_left_is_removed(self, model: Path) -> None:
+        (model / ".0002.half").mkdir()
+        assert main(["update", "--model", str(model), "--data", str(model.parent / "one.csv"), "--task", "u"]) == 0
+        assert sorted(path.name for path in model.iterdir()) == ["0001", "0002"]

@@ -166,6 +166,15 @@ class TestRefused:
         with pytest.raises(kcl.KclError, match="lacks the settings bases"):
             kcl.load_model(folder)
 
+    def test_a_model_older_than_a_setting_is_read(self, folder: Path) -> None:
+        """As the first models of this format were saved; what came later was off by then."""
+        before = kcl.load_model(folder)
+        about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        first = {name: value for name, value in about["settings"].items() if name not in model_folder._YOUNGER}
+        assert len(first) == 28
+        self._change(folder, settings=first)
+        assert kcl.load_model(folder).settings == before.settings
+
     @pytest.mark.parametrize(
         "change", [{"tasks": []}, {"tasks": {"a": {}}}, {"view": 3}, {"seed": "x"}, {"dtype": "?"}]
     )

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -60,6 +61,38 @@ def test_held_out_samples_are_not_trained_on() -> None:
     split = task_free.hold_out(task, 5, 100)
     assert len(split.examples) == 100
     assert sorted([*split.task.train.rows.tolist(), *split.examples.rows.tolist()]) == sorted(task.train.rows.tolist())
+
+
+def test_what_is_told_is_what_the_answers_say() -> None:
+    """Counted from `Answerer.answer`, sample by sample, with the task named and without."""
+    stream = PermutedPixels(digits.load(), tasks=3, seed=0, train_per_task=300)
+    settings = published_settings("permuted-digits", "kcl").replace(bases=32, width=16, coreset_size_per_class=3)
+    run = Run(KernelContinualLearning(settings, 10), lambda: published_backbone(stream.input_shape, settings), 0)
+    for task in stream:
+        run.learn(task)
+    learner, temperatures = SeparateRuns([run]), {0: 3.0, 1: 0.4, 2: 1.0}
+    calibrated, plain = (task_free._answerer(learner, 0, own) for own in (temperatures, {}))
+    found = task_free.evaluate(calibrated, stream, "cpu", 60)
+    rows: dict[str, list[Any]] = {"right": [], "sure": [], "raw": [], "task": [], "free": []}
+    for task in stream:
+        inputs, labels = task.view(task.test.inputs[task.test.rows[:60]]), task.test.labels[:60]
+        named, free = calibrated.answer(inputs, task.index), calibrated.answer(inputs, score="entropy")
+        rows["right"] += (named.label == labels).tolist()
+        rows["sure"] += named.confidence.tolist()
+        rows["raw"] += plain.answer(inputs, task.index).confidence.tolist()
+        rows["task"] += (free.task == task.index).tolist()
+        rows["free"] += (free.label == labels).tolist()
+    right, sure, raw = (np.array(rows[name]) for name in ("right", "sure", "raw"))
+    assert found["test_samples"] == 180
+    assert found["known_task_accuracy"] == pytest.approx(100 * right.mean())
+    assert found["scores"]["entropy"]["task_accuracy"] == pytest.approx(100 * np.mean(rows["task"]))
+    assert found["scores"]["entropy"]["task_free_accuracy"] == pytest.approx(100 * np.mean(rows["free"]))
+    assert np.mean(rows["free"]) < right.mean() - 0.02
+    for name, confidence in (("ece_calibrated", sure), ("ece_uncalibrated", raw)):
+        places = np.ceil(15 * confidence)
+        gaps = [abs((right - confidence)[places == place].sum()) for place in range(1, 16)]
+        assert found[name] == pytest.approx(sum(gaps) / 180, abs=1e-4)
+    assert abs(found["ece_calibrated"] - found["ece_uncalibrated"]) > 0.01
 
 
 def test_stacked_runs_are_measured_as_separate_ones_are() -> None:

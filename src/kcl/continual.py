@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from kcl.benchmarks.task import Examples, View
 from kcl.calibration import expected_calibration_error, fit_temperature
 from kcl.errors import KclError
-from kcl.inference import DEFAULT_SCORE, Answerer, Answers, Known, checked
+from kcl.inference import DEFAULT_SCORE, Answerer, Answers, Known, as_tensor, checked
 from kcl.lessons import Lesson, LessonLearning, choose_coreset
 from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.methods.recipes import published_backbone
@@ -138,6 +138,8 @@ class ContinualModel:
         or, should anything go wrong, none of it.
         """
         name = f"task {len(self.tasks)}" if task is None else str(task)
+        if not name.strip():
+            raise KclError("a task needs a name that can be seen")
         x, own_labels = _samples(inputs, labels)
         undo = self._snapshot()
         try:
@@ -158,7 +160,11 @@ class ContinualModel:
         rng = numpy_generator(self.seed, "lesson", number)
         old = self.tasks.get(name)
         known = old.labels if old else ()
+        if len({isinstance(label, str) for label in (*known, *own_labels, *announced)}) > 1:
+            raise KclError(f"the labels of task {name!r} are text here and numbers there: use one or the other")
         classes = known + tuple(sorted({*own_labels, *announced} - set(known)))
+        if len(classes) < 2:
+            raise KclError(f"task {name!r} has the one class {classes[0]!r}; it needs at least two to tell apart")
         places = {label: place for place, label in enumerate(classes)}
         y = torch.tensor([places[label] for label in own_labels])
         shown = torch.bincount(y, minlength=len(classes)).tolist()
@@ -180,7 +186,8 @@ class ContinualModel:
         if old is not None:
             del run.kept[old.lesson]
         total = tuple(before + new for before, new in zip(seen, shown, strict=True))
-        self.tasks[name] = LearnedTask(number, classes, total)
+        # Too few samples to fit a temperature leave the one there was: it is nearer than none.
+        self.tasks[name] = LearnedTask(number, classes, total, old.temperature if old else 1.0)
         told = {"task": name, "samples": len(own_labels), "classes": len(classes)}
         self.history.append(told | (self._calibrate(name, held_x, held_y) if len(held_y) else {}))
 
@@ -201,7 +208,7 @@ class ContinualModel:
     def _calibrate(self, name: str, x: Tensor, y: Tensor) -> dict[str, Any]:
         """Fit the task's temperature on samples that were not trained on; what was measured on them."""
         task = self.tasks[name]
-        logits = self.answerer.logits(self._shown(x), task.lesson).cpu()
+        logits = self.answerer.logits(self._shown(x), task.lesson).cpu() * task.temperature
         temperature = fit_temperature(logits, y)
         self.tasks[name] = LearnedTask(task.lesson, task.labels, task.seen, temperature)
         found = logits.softmax(-1).max(-1)
@@ -271,10 +278,7 @@ class ContinualModel:
     def _as_stored(self, inputs: Any) -> Tensor:
         if self._begun is None:
             raise KclError("no task was learned yet, so there is nothing to answer from: learn a task first")
-        try:
-            x = torch.as_tensor(inputs)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise KclError(f"the inputs are no array of numbers: {error}") from None
+        x = as_tensor(inputs)
         if (x.dtype == torch.uint8) != (self.dtype == torch.uint8):
             kinds = {True: "bytes (uint8), which are divided by 255", False: "numbers, which are used as they are"}
             raise KclError(f"the model learned from {kinds[self.dtype == torch.uint8]}; these inputs are {x.dtype}")
@@ -312,10 +316,7 @@ def label_array(values: Sequence[Any]) -> np.ndarray:
 
 
 def _samples(inputs: Any, labels: Any) -> tuple[Tensor, list[Label]]:
-    try:
-        x = torch.as_tensor(inputs)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise KclError(f"the inputs are no array of numbers: {error}") from None
+    x = as_tensor(inputs)
     y = np.asarray(labels)
     if y.ndim != 1 or x.ndim < 2 or len(x) != len(y):
         raise KclError(f"inputs of shape {tuple(x.shape)} do not go with labels of shape {y.shape}: give one for each")
@@ -340,5 +341,6 @@ def _standardising(x: Tensor, settings: Settings) -> View:
         raise KclError(f"standardise is for rows of numbers, not for inputs of shape {tuple(x.shape)} and {x.dtype}")
     bare = settings.backbone == "identity" and settings.feature_norm == "none"
     std = x.double().std(0, correction=0)
-    std = torch.where(std > 1e-12, std, 1.0) * (x.shape[1] ** 0.5 if bare else 1.0)
+    # Beside its own size: rounding gives a large constant a spread, and a small unit is none.
+    std = torch.where(std > 1e-9 * x.double().abs().amax(0), std, 1.0) * (x.shape[1] ** 0.5 if bare else 1.0)
     return View(None, tuple(x.double().mean(0).tolist()), tuple(std.tolist()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -107,13 +107,12 @@ lr_decay, momentum
         X, y = validate_data(self, X, y, dtype=np.float32, reset=reset)
         check_classification_targets(y)
         announced = [] if classes is None else list(unique_labels(classes))
+        known = unique_labels(y, *([announced] if announced else []), *([] if reset else [self.classes_]))
         with _as_value_error():
             model = self._make() if reset else self.model_
             model.learn(X.copy(), y, ONLY_TASK if task is None else str(task), classes=np.array(announced).tolist())
         self.model_: ContinualModel = model
-        self.classes_: npt.NDArray[Any] = unique_labels(
-            y, np.array(model.labels), *([announced] if announced else []), *([] if reset else [self.classes_])
-        )
+        self.classes_: npt.NDArray[Any] = known
         return self
 
     def _make(self) -> ContinualModel:
@@ -185,7 +184,7 @@ lr_decay, momentum
         with _as_value_error():
             if task is None:
                 names = self.model_.predict(X).task
-            elif isinstance(task, Sequence | np.ndarray) and not isinstance(task, str):
+            elif isinstance(task, Iterable) and not isinstance(task, str):  # a list, an array, a column of a table
                 names = np.array([str(name) for name in task])
             else:
                 names = np.full(len(X), str(task))

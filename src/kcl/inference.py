@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -175,6 +176,8 @@ class Answerer:
         the least k(x, x) − k_xᵀ(K + λI)⁻¹k_x, for "typicality" the same with the variance usual for the task taken out.
         An answer whose confidence is below `abstain_below` is withheld.
         """
+        if not abstain_below >= 0.0:
+            raise KclError(f"abstain_below must be a probability, not {abstain_below}")
         if score not in TASK_SCORES:
             raise KclError(f"unknown score {score!r}; {nearest(score, list(TASK_SCORES))}")
         candidates = sorted(self.tasks()) if index is None else [index]
@@ -205,12 +208,21 @@ class Answerer:
         return best._replace(task=task, task_margin=margin)
 
 
-def checked(inputs: Any, shape: Sequence[int]) -> Tensor:
-    """Queries as a tensor, refused unless each has the shape the model knows and finite values."""
+def as_tensor(inputs: Any) -> Tensor:
+    """Numbers in whatever holds them: a tensor, an array, lists, a table of pandas'."""
     try:
-        queries = torch.as_tensor(inputs)
+        if isinstance(inputs, Tensor):
+            return inputs
+        array = np.asarray(inputs)
+        plain = array.flags.writeable and all(stride >= 0 for stride in array.strides)
+        return torch.from_numpy(array if plain else array.copy())
     except (TypeError, ValueError, RuntimeError) as error:
         raise KclError(f"the inputs are no array of numbers: {error}") from None
+
+
+def checked(inputs: Any, shape: Sequence[int]) -> Tensor:
+    """Queries as a tensor, refused unless each has the shape the model knows and finite values."""
+    queries = as_tensor(inputs)
     if tuple(queries.shape[1:]) != tuple(shape) or queries.ndim < 2:
         raise KclError(
             f"inputs have shape {tuple(queries.shape)}; expected {tuple(shape)} for each query, "

@@ -38,7 +38,7 @@ def _take(path: Path) -> int:
             if not _lock(descriptor):
                 raise KclError(
                     f"{path.parent} is in use by another kcl, process {_owner(descriptor)}; "
-                    "wait until it has ended or choose another --out"
+                    "wait until it has ended or choose another folder"
                 )
             if _is_still_at(path, descriptor):
                 os.ftruncate(descriptor, 0)

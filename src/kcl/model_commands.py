@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import io
 import json
 import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,13 @@ from kcl.data.samples import DEFAULT_LABEL, Samples
 from kcl.devices import choose_device, choose_threads, device_name
 from kcl.errors import KclError
 from kcl.inference import DEFAULT_SCORE, TASK_SCORES
+from kcl.locking import locked
 from kcl.methods.recipes import BENCHMARK_RECIPES
 from kcl.onnx_export import export_onnx
 from kcl.results import write_json, write_whole
 from kcl.settings import Settings, parse_setting
 from kcl.task_free import Engine
+from kcl.training.run import OnStep, Step
 
 LARGEST_SMALL_IMAGE = 48
 # For rows of numbers, as KernelContinualClassifier: our own choice, nothing is published.
@@ -92,9 +96,24 @@ def _device(options: argparse.Namespace) -> str:
 
 
 def _update(options: argparse.Namespace) -> int:
+    there = options.model.exists()
+    model_folder.next_version(options.model)  # refuses what can hold no versions, before a lock is put there
+    try:
+        with locked(options.model):
+            return _learn_more(options)
+    except BaseException:
+        if not there:
+            with contextlib.suppress(OSError):
+                options.model.rmdir()
+        raise
+
+
+def _learn_more(options: argparse.Namespace) -> int:
+    """Alone in the folder: of two that began with the same version, the later would lose what the other learned."""
+    model_folder.clear_drafts(options.model)
     out = model_folder.next_version(options.model)
     if out.name == "0001":
-        data = samples.read(options.data, True, options.label, options.image_size)
+        data = samples.read(options.data, True, options.label, options.image_size, say=_say)
         model = _new_model(data, options, _device(options))
     else:
         if options.assignments or any(
@@ -104,8 +123,9 @@ def _update(options: argparse.Namespace) -> int:
                 f"{options.model} holds a model already: --set, --seed, --held-out and --image-size are for new ones"
             )
         model = model_folder.load_model(options.model, device=_device(options))
-        data = samples.read(options.data, True, options.label, _side(model), model.columns)
-    model.learn(data.inputs, data.labels, options.task)
+        data = samples.read(options.data, True, options.label, _side(model), model.columns, _say)
+    with _shown_steps(options.task) as on_step:
+        model.learn(data.inputs, data.labels, options.task, on_step)
     model_folder.save_model(model, out)
     told = model.history[-1]
     print(f"learned {told['samples']} samples of {told['classes']} classes of task {options.task!r}")
@@ -113,6 +133,20 @@ def _update(options: argparse.Namespace) -> int:
         print(f"{told['held_out']} samples held out: {told['held_out_accuracy']:.1f} % answered right")
     print(f"model: {out}")
     return 0
+
+
+@contextlib.contextmanager
+def _shown_steps(task: str) -> Iterator[OnStep]:
+    """A bar, where a person looks at a terminal."""
+    from tqdm import tqdm
+
+    with tqdm(desc=f"learning {task}", unit=" steps", leave=False, disable=None) as bar:
+
+        def show(step: Step) -> None:
+            bar.total = step.steps
+            bar.update(step.step - bar.n)
+
+        yield show
 
 
 def _new_model(data: Samples, options: argparse.Namespace, device: str) -> ContinualModel:

@@ -42,6 +42,11 @@ ABOUT, TENSORS = "model.json", "tensors.safetensors"
 LARGEST_ABOUT = 64 * 2**20
 _HELD_OUT = ("held_out", "held_out_accuracy")
 """What the history tells of a lesson whose samples were partly held out."""
+_YOUNGER = {
+    *("optimizer", "muon_lr", "muon_lr_decay", "updates_per_batch", "augmentation", "rotation_labels"),
+    *("weight_average", "batch_norm", "test_views", "warm_start", "log_variance_bound"),
+}
+"""Settings that models of this format were saved without."""
 _TYPES = {"uint8": torch.uint8, "float32": torch.float32}
 
 
@@ -174,6 +179,12 @@ def next_version(folder: str | Path) -> Path:
     return folder / f"{int(versions[-1]) + 1 if versions else 1:04d}"
 
 
+def clear_drafts(folder: Path) -> None:
+    """Remove what processes that were killed while saving left; to be called by who holds the folder."""
+    for draft in folder.glob(".[0-9]*.*"):
+        shutil.rmtree(draft, ignore_errors=True)
+
+
 def _versions(folder: Path) -> list[str]:
     try:
         names = [path.name for path in folder.iterdir() if path.name.isdecimal() and (path / ABOUT).is_file()]
@@ -239,8 +250,11 @@ def _tensors(model: ContinualModel) -> dict[str, Tensor]:
 
 
 def _settings(saved: dict[str, Any]) -> Settings:
-    """Exactly the settings that were saved: one that is missing is not made up for."""
-    missing = {field.name for field in dataclasses.fields(Settings)} - set(saved)
+    """The settings that were saved: one that every model has is not made up for.
+
+    Those younger than a model are at their defaults, which do what was done before there were any.
+    """
+    missing = {field.name for field in dataclasses.fields(Settings)} - _YOUNGER - set(saved)
     if missing:
         raise ValueError(f"it lacks the settings {', '.join(sorted(missing))}")
     return Settings().replace(**saved)

@@ -87,6 +87,16 @@ class TestMemory:
                 assert own.classes[int(own.train.labels[found])] == place
                 assert allowed.nonzero().flatten().tolist() == list(own.classes)
 
+    def test_every_sample_of_a_class_is_as_likely_to_be_kept(self, stream: ArrayStream) -> None:
+        """Of 20 samples one is kept: counts are Binomial(2000, 1/20), one of 40 beyond 5.6 deviations once in 10⁶."""
+        method, counts = _run().method, np.zeros(40)
+        carried = method.carry(None, stream[0])
+        for seed in range(2000):
+            plan = method.plan(carried, stream[0], [np.arange(40)], [10] * 4, np.random.default_rng(seed))
+            counts[plan.kept[plan.kept >= 0] - 6] += 1
+        assert counts.sum() == 4000
+        assert np.abs(counts - 100).max() < 5.6 * np.sqrt(2000 * 0.05 * 0.95)
+
     def test_what_it_held_stays(self, stream: ArrayStream) -> None:
         run = _run(memory_per_class=2)
         run.learn(stream[0])
@@ -165,8 +175,11 @@ class TestSteps:
         for gradients, followed in seen:
             assert float(followed @ gradients[1]) >= -1e-5 * float(gradients[1].norm() * gradients[0].norm())
 
-    def test_the_reference_loss_is_over_each_sample_s_own_classes(self, stream: ArrayStream, make_noise: Any) -> None:
-        run = _run(memory_per_class=2, recalled_per_step=5)
+    @pytest.mark.parametrize(("size", "recalled_per_step"), [(2, 5), (1, 10)])  # of 8, and 4 of which two fill up
+    def test_the_reference_loss_is_over_each_sample_s_own_classes(
+        self, stream: ArrayStream, make_noise: Any, size: int, recalled_per_step: int
+    ) -> None:
+        run = _run(memory_per_class=size, recalled_per_step=recalled_per_step)
         run.learn(stream[0])
         run.learn(stream[1])
         plan = run.method.plan(run.carried, stream[2], [np.arange(40)], [10] * 4, np.random.default_rng(0))
@@ -175,7 +188,7 @@ class TestSteps:
         batch = stream[2].train.inputs[:10], stream[2].train.labels[:10]
         loss, reference = run.method.losses(run.model, memory, *batch, recalled, make_noise(0))
         expected = []
-        for place in plan.places[0].tolist():
+        for place in set(plan.places[0].tolist()):
             value = int(run.carried["classes"][place])
             classes = stream[value // 2].classes
             scores = run.model.output(run.model.backbone(run.carried["inputs"][place][None]))[:, list(classes)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
 
 from kcl.benchmarks.arrays import ArrayStream
+from kcl.benchmarks.task import View
 from kcl.methods.ewc import ElasticWeightConsolidation, anchored
 from kcl.methods.sgd import LinearModel, NaiveSGD
 from kcl.nets.backbone import ModuleBackbone
@@ -96,6 +98,15 @@ class TestLinearGaussian:
         torch.testing.assert_close(carried["window"], gradients[20:].square().sum(0))
         assert carried["steps"] == 25
 
+    def test_the_running_fisher_is_of_the_task_s_gradient_without_the_penalty(self, draw64: Any) -> None:
+        method = ElasticWeightConsolidation(Settings(ewc_fisher="running", ewc_window=1), class_count=2)
+        weights, gradient = draw64.normal(3), draw64.normal(3)
+        running = {"fisher": torch.zeros(3), "window": torch.zeros(3), "steps": torch.tensor(0)}
+        carried = anchored(_carried(3, 1.0), draw64.uniform(3), draw64.normal(3), add=True) | running
+        followed, changed = method.direction(weights, gradient[None], carried | {"decay": torch.tensor(1.0)})
+        assert (followed - gradient).abs().min() > 1e-3
+        torch.testing.assert_close(changed["fisher"], gradient.square())
+
 
 @pytest.fixture
 def stream(draw: Any) -> ArrayStream:
@@ -176,6 +187,36 @@ def test_the_classic_fisher_is_that_of_softmax_regression(stream: ArrayStream) -
     expected = torch.einsum("nk,nj->kj", spread, inputs.square()) / len(inputs)
     found = Layout(model).split(run.carried["importance"])
     torch.testing.assert_close(found["output.weight"], expected.detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_the_classic_penalties_of_all_tasks_add_up(stream: ArrayStream) -> None:
+    """Each with the Fisher and the weights of its own end."""
+    run, expected = _run("classic", 1.0), []
+    for task in stream:
+        before = dict(run.carried or {})
+        run.learn(task)
+        weights = Layout(run.model).weights(run.model)
+        own = run.carried["importance"] - before.get("importance", 0.0)
+        assert (own >= 0).all()
+        assert (own > 0.01).any()
+        expected.append((own, weights))
+    there = torch.linspace(-1.0, 1.0, len(weights))
+    total = sum((fisher * (there - anchor) ** 2).sum() for fisher, anchor in expected)
+    torch.testing.assert_close(run.method.penalty(there, run.carried), total, rtol=1e-4, atol=1e-5)
+
+
+def test_the_classic_fisher_sees_samples_as_their_task_shows_them() -> None:
+    """Where a permutation brings dark pixels to the front, the weights of the front do not matter."""
+    images = torch.zeros(40, 1, 2, 2, dtype=torch.uint8)
+    images[:, :, 0] = torch.randint(50, 255, (40, 1, 2), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    task = ArrayStream([(images, torch.arange(40) % 2)])[0]
+    settings = Settings(ewc_fisher="classic", lr=0.05, dropout=0.0, ewc_fisher_samples=40)
+    for turned in (False, True):
+        view = View(torch.tensor([2, 3, 0, 1])) if turned else View()
+        run = Run(ElasticWeightConsolidation(settings, 2), lambda: ModuleBackbone(torch.nn.Flatten(), (1, 2, 2)), 0)
+        run.learn(dataclasses.replace(task, view=view))
+        fisher = Layout(run.model).split(run.carried["importance"])["output.weight"]
+        assert (fisher > 0).tolist() == [[turned ^ (place < 2) for place in range(4)]] * 2
 
 
 def test_the_classic_fisher_counts_only_the_task_s_own_classes(draw: Any) -> None:

@@ -181,7 +181,7 @@ def test_a_step_learns_from_batch_and_memory_alike(stream: ArrayStream, make_noi
 
 
 def test_the_first_step_of_a_stream_has_nothing_to_recall(stream: ArrayStream, make_noise: Any) -> None:
-    run = _run()
+    run = _run(recalled_per_step=4)  # what fills the shape is not the whole batch once more
     task, carried = stream[0], run.method.carry(run.model, stream[0])
     run.carried = carried
     plan = run.method.plan(carried, task, [np.arange(40)], [10] * 4, np.random.default_rng(5))

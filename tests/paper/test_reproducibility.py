@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import statistics
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,53 @@ def test_the_page_shows_what_the_results_give() -> None:
     shown = [item for item in ITEMS.values() if f"<!-- {item.name}: begin -->" in PAGE]
     assert {"comparison", "kernels", "ways", "coreset-size", "bases"} <= {item.name for item in shown}
     assert renewed(PAGE, shown, _committed()) == PAGE, "run make report"
+
+
+def test_numbers_are_given_where_there_are_some() -> None:
+    """Joint training has a last row only; everything else has every row, with its spread over five seeds."""
+    found = _committed()
+    rows = ITEMS["all-methods"].rows(found)
+    assert sum("multi-task" in row["row"] for row in rows) == 3
+    assert len(rows) == 3 * (6 * 20 + 1)
+    rows += ITEMS["first-tasks"].rows(found)
+    assert all(0.0 <= row["accuracy"] <= 100.0 and row["deviation"] > 0.0 for row in rows)
+    [cell] = [cell for cell in ITEMS["first-tasks"].cells() if cell.benchmark == "rotated-mnist"]
+    matrices = [run["accuracy_matrix"] for run in found.runs(cell)]
+    [told] = [row for row in rows if (row["benchmark"], row.get("task"), row.get("after task")) == (cell.column, 1, 7)]
+    own = [matrix[7][1] for matrix in matrices]
+    assert (told["accuracy"], told["deviation"]) == pytest.approx((statistics.mean(own), statistics.stdev(own)))
+
+
+def test_figures_have_bands_of_one_deviation() -> None:
+    figures = pytest.importorskip("matplotlib.figure")
+    figure = ITEMS["memory-benefit"].figure(_committed())
+    assert isinstance(figure, figures.Figure)
+    [cell] = [cell for cell in ITEMS["memory-benefit"].cells() if cell.row == "VRF, 10"]
+    group = _committed().group(cell)
+    ours = group.summary("average_accuracy") if group else None
+    assert ours is not None
+    corners = figure.axes[0].collections[0].get_paths()[0].vertices
+    heights = corners[corners[:, 0] == 10.0][:, 1]
+    assert (heights.min(), heights.max()) == pytest.approx((ours.mean - ours.deviation, ours.mean + ours.deviation))
+
+
+def test_the_other_methods_are_counted() -> None:
+    lines = [line for line in PAGE.split("<!-- comparison: end -->")[0].splitlines() if "`kcl run" in line]
+    others = [line for line in lines if "(VRF)" not in line]
+    good = sum("| reproduced |" in line for line in others)
+    assert f"Of the {len(others)} accuracies of the other methods {good} lie within two standard deviations." in PAGE
+
+
+def test_memory_is_told_in_samples_and_bytes() -> None:
+    comparison, found = ITEMS["comparison"], _committed()
+    kept = {(row["benchmark"], row["row"]): (row["samples kept"], row["bytes kept"]) for row in comparison.rows(found)}
+    assert kept["Permuted MNIST", "A-GEM"][0] == 200
+    assert kept["Split miniImageNet", "kernel continual learning (VRF)"][0] == 3000
+    assert all(size > samples for samples, size in kept.values())
+    assert f"| {3000:,} ({kept['Split miniImageNet', 'kernel continual learning (VRF)'][1]:,}) |" in (
+        comparison.markdown(found)
+    )
+    assert "4,000 samples on the MNIST streams, 2,000 on Split CIFAR-100 and 3,000 on Split miniImageNet" in PAGE
 
 
 def test_every_published_accuracy_of_kcl_is_within_two_points() -> None:

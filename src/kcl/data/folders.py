@@ -28,10 +28,14 @@ def load(
     root: Path, side: int = DEFAULT_SIDE, cache_dir: Path | None = None, say: Callable[[str], None] = quiet
 ) -> Dataset:
     """The images under a folder, uint8 (n, 3, side, side), mapped from the cache."""
-    if not SMALLEST_SIDE <= side <= LARGEST_SIDE:
-        raise KclError(f"the image size must lie in {SMALLEST_SIDE} … {LARGEST_SIDE} pixels, not {side}")
+    check_side(side)
     train, test = split(root.expanduser(), say)
     return image_cache.load(source("folder", side, train, test), cache_dir, say)[0]
+
+
+def check_side(side: int) -> None:
+    if not SMALLEST_SIDE <= side <= LARGEST_SIDE:
+        raise KclError(f"the image size must lie in {SMALLEST_SIDE} … {LARGEST_SIDE} pixels, not {side}")
 
 
 def source(name: str, side: int, train: Classes, test: Classes) -> image_cache.Source:
@@ -71,7 +75,7 @@ def split(root: Path, say: Callable[[str], None] = quiet) -> tuple[Classes, Clas
     return train, test
 
 
-def list_classes(folder: Path, say: Callable[[str], None] = quiet) -> Classes:
+def list_classes(folder: Path, say: Callable[[str], None] = quiet, least: int = 2) -> Classes:
     """The image files of every class, in the order of their names; what is no image is left out and told."""
     left_out: list[Path] = []
     try:
@@ -83,16 +87,20 @@ def list_classes(folder: Path, say: Callable[[str], None] = quiet) -> Classes:
     if left_out:
         others = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
         say(f"left out, as no JPEG, PNG or WebP image of a class: {left_out[0]}{others}")
-    if len(classes) < 2:
+    if len(classes) < least:
         raise KclError(f"{folder} holds {len(classes)} class folders; expected one folder of images for each class")
     return classes
 
 
 def _images(folder: Path, left_out: list[Path]) -> list[Path]:
     files = sorted(entry for entry in folder.iterdir() if not _is_litter(entry))
-    images = [path for path in files if path.suffix.lower() in pictures.SUFFIXES and path.is_file()]
+    images = [path for path in files if is_image(path)]
     left_out += sorted(set(files) - set(images))
     return images
+
+
+def is_image(path: Path) -> bool:
+    return path.suffix.lower() in pictures.SUFFIXES and path.is_file() and not _is_litter(path)
 
 
 def _is_litter(path: Path) -> bool:

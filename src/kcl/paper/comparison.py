@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kcl.paper import tables
-from kcl.paper.cell import CIFAR100, MINIIMAGENET, PERMUTED, ROTATED, Cell, Published
+from kcl.paper.cell import CIFAR100, MINIIMAGENET, PERMUTED, ROTATED, TITLES, Cell, Published
 from kcl.paper.item import Found, Item
 
 KCL = "kernel continual learning (VRF)"
@@ -18,7 +18,12 @@ ROWS = {
     KCL: "kcl",
     "multi-task (upper bound)": "multi-task",
 }
-MEMORY = {"a-gem": "while training", "er-reservoir": "while training", "kcl": "at test"}
+MEMORY = {
+    "a-gem": "while training",
+    "er-reservoir": "while training",
+    "kcl": "at test",
+    "multi-task": "no memory: all at once",
+}
 """Which methods keep samples, and when they use them."""
 
 PAPER = {
@@ -93,13 +98,26 @@ class Comparison(Item):
         ]
 
     def markdown(self, found: Found) -> str:
-        kept = [("method", "samples kept are used"), ("---", "---")]
-        kept += [(row, MEMORY.get(method, "none kept")) for row, method in ROWS.items()]
-        memory = "\n".join(f"| {' | '.join(line)} |" for line in kept)
-        return tables.markdown(self.cells(), found, KCL, "method") + f"\n## Memory\n\n{memory}\n"
+        kept = {row: [MEMORY.get(method, "none kept")] for row, method in ROWS.items()}
+        for cell in self.cells():
+            memory = _memory(cell, found)
+            kept[cell.row].append(f"{memory['samples']:,} ({memory['bytes']:,})" if memory else "–")
+        lines = [("method", "samples kept are used", *(TITLES[benchmark] for benchmark in PAPER))]
+        lines += [("---", "---", *["---:"] * len(PAPER)), *((row, *values) for row, values in kept.items())]
+        text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        told = "After the last task: samples, and the bytes of all that is kept beside the network."
+        return tables.markdown(self.cells(), found, KCL, "method") + f"\n## Memory\n\n{told}\n\n{text}\n"
 
     def rows(self, found: Found) -> list[dict[str, Any]]:
         made = tables.rows(self.cells(), found, KCL)
         for cell, row in zip(self.cells(), made, strict=True):
             row["samples kept are used"] = MEMORY.get(cell.method, "none kept")
+            memory = _memory(cell, found)
+            row |= {"samples kept": memory.get("samples"), "bytes kept": memory.get("bytes")}
         return made
+
+
+def _memory(cell: Cell, found: Found) -> dict[str, int]:
+    """What the runs of a cell kept, of whatever seed; nothing where none is finished."""
+    runs = found.runs(cell)
+    return dict(runs[0].get("memory") or {}) if runs else {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from kcl.paper import tables
 from kcl.paper.cell import CIFAR100, MINIIMAGENET, PERMUTED, ROTATED, Cell
 from kcl.paper.comparison import KCL, PAPER, ROWS
@@ -29,14 +31,17 @@ class FirstTasks(Item):
         return tables.markdown(self.cells(), found, KCL, "method")
 
     def rows(self, found: Found) -> list[dict[str, Any]]:
-        """Accuracy on each of the first five tasks after each task, mean over seeds."""
+        """Accuracy on each of the first five tasks after each task, mean and deviation over seeds."""
         made = []
         for cell in self.cells():
             group = found.group(cell)
-            for task in range(min(5, group.tasks) if group else 0):
-                for after, accuracy in enumerate(group.matrices()[:, :, task].mean(0) if group else []):
-                    if after >= task:
-                        made.append({"benchmark": cell.column, "task": task, "after task": after, "accuracy": accuracy})
+            if group is None or not group.runs:
+                continue
+            matrices = group.matrices()
+            for task in range(min(5, group.tasks)):
+                for after in range(task, group.tasks):
+                    where = {"benchmark": cell.column, "task": task, "after task": after}
+                    made.append(where | _spread(matrices[:, after, task]))
         return made
 
     def figure(self, found: Found) -> Figure:
@@ -61,11 +66,15 @@ class _Courses(Item):
             matrices = group.matrices()
             for after in range(group.tasks):
                 seen = matrices[:, after, : after + 1].mean(1)
-                made.append(
-                    {"benchmark": cell.column, "row": cell.row, "tasks learned": after + 1, "accuracy": seen.mean(),
-                     "deviation": seen.std(ddof=1) if len(seen) > 1 else None}
-                )  # fmt: skip
+                if np.isfinite(seen).all():  # joint training is tested at its end only
+                    where = {"benchmark": cell.column, "row": cell.row, "tasks learned": after + 1}
+                    made.append(where | _spread(seen))
         return made
+
+
+def _spread(accuracies: np.ndarray) -> dict[str, float | None]:
+    deviation = float(accuracies.std(ddof=1)) if len(accuracies) > 1 else None
+    return {"accuracy": float(accuracies.mean()), "deviation": deviation}
 
 
 class NumberOfTasks(_Courses):
