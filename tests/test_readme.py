@@ -111,7 +111,7 @@ def test_the_speeds_are_what_was_measured() -> None:
         rows = json.loads((ROOT / "benches" / "results" / f"h200-{name}.json").read_text(encoding="utf-8"))["rows"]
         for line in re.findall(r"^\| .* \|$", page, flags=re.MULTILINE):
             values = [cell.strip() for cell in line.strip("|").split("|")]
-            if len(values) != cells or not values[-3][0].isdigit():
+            if len(values) != cells or not values[-3][0].isdigit() or values[0].isdigit():
                 continue
             found = [
                 row
@@ -121,3 +121,13 @@ def test_the_speeds_are_what_was_measured() -> None:
             ]
             assert found, line
             assert float(values[-1]) == round(found[0]["times_reference"], 1)
+
+
+@pytest.mark.parametrize(("threads", "name"), [(1, "cpu-mnist"), (2, "cpu-mnist-two-threads")])
+def test_a_step_on_a_cpu_costs_what_was_measured(threads: int, name: str) -> None:
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    measured = json.loads((ROOT / "benches" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    assert measured["threads"] == threads
+    rows = {row["engine"]: row for row in measured["rows"]}
+    plain, ours, bare = (f"{rows[engine]['ms_per_step']:.1f}" for engine in ("plain loop", "kcl", "bare SGD step"))
+    assert f"| {threads} | {plain} | {ours} | {rows['kcl']['times_reference']:.1f} | {bare} |" in page
