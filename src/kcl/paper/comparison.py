@@ -71,9 +71,10 @@ NEARER: dict[tuple[str, str], dict[str, Any]] = {
     (MINIIMAGENET, "naive-sgd"): {"changes": {"backbone": "cifar-resnet", "lr": 0.03, "momentum": 0.0}},
     (MINIIMAGENET, "ewc"): {"changes": {"backbone": "cifar-resnet"}},
 }
-"""Cells nearer to what the programs behind the printed numbers do, where they move a number to what is printed, or much
-of the way. REPRODUCIBILITY.md says how near: the ResNet18 behind those for miniImageNet keeps the image's size through its
-stem and first stage, as `cifar-resnet` does, but is wider; joint training on MNIST sees 50,000 samples of all 20 tasks."""
+"""Cells nearer to what the programs behind the printed numbers do, where they move a number to what is printed, or most
+of the way. REPRODUCIBILITY.md says how near: the ResNet18 behind those for miniImageNet keeps the image's size through
+its stem and first stage, as `cifar-resnet` does, but is wider; joint training on MNIST sees 50,000 samples of all tasks
+together."""
 
 
 class Comparison(Item):
