@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -19,6 +19,7 @@ from kcl.report.page import page, write_page
 from kcl.report.running import METRICS, running
 from kcl.report.samples import SAMPLES, Samples, read_samples
 from kcl.report.standing import STANDING, standings
+from kcl.training.stopping import Stop
 
 FORMATS = ("html", "md", "png", "pdf")
 RESULTS = "results.jsonl"
@@ -112,8 +113,11 @@ def _report(options: argparse.Namespace) -> int:
         if options.out is not None or options.format is not None:
             raise KclError("--live writes nothing; leave out --out and --format")
         title = options.title or ", ".join(map(str, options.folders))
-        with live(options.folders, title, _say, options.host, options.port):
-            threading.Event().wait()  # until Ctrl-C
+        stop = Stop()
+        with stop.listening(), stop.deferred(), live(options.folders, title, _say, options.host, options.port):
+            while stop.asked is None:  # an exception in the midst of starting a thread would leave its locks undone
+                time.sleep(0.1)
+        stop.check()
     out, kind = _target(options.out, options.format)
     files = find_results(options.folders)
     records = read_all(files, _say)

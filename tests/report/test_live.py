@@ -137,7 +137,8 @@ def test_a_port_that_is_taken_or_none_is_told(served: LiveServer, tmp_path: Path
         pass
 
 
-def test_ctrl_c_ends_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it(number: signal.Signals, code: int, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "kcl", "report", str(tmp_path), "--live"], stderr=subprocess.PIPE, text=True,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
@@ -145,8 +146,8 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     try:
         line = process.stderr.readline()
         assert line.startswith("live page: http://127.0.0.1:")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 130
+        process.send_signal(number)
+        assert process.wait(timeout=30) == code
         assert process.stderr.read() == "kcl: stopped\n"
     finally:
         process.kill()
