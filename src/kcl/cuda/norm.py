@@ -105,7 +105,7 @@ def _forward(
     from kcl.cuda import norm_kernel as kernel
 
     layout, runs, own = _Layout.of(x, first), len(x), weight.shape[1]
-    written = layout if chains else layout.in_tiles()
+    written, summed = layout if chains else layout.in_tiles(), means is None
     mean, deviation, out = layout.total(x), layout.total(x), torch.empty_like(x)
     if means is None or squares is None:
         means, squares = layout.partial(x), layout.partial(x)
@@ -119,7 +119,8 @@ def _forward(
     kernel.forward[(written.stretches, runs)](
         x, mean, deviation, weight, weight.stride(0), bias, bias.stride(0), *_dropping(x, kept, rate),
         x if residual is None else residual, out, *(following := layout.following(x, chains)), *written.cut, own,
-        relu_before, relu_after, kept is not None, residual is not None, chains, **layout.fixed, TILE=layout.tile,
+        relu_before, relu_after, kept is not None, residual is not None, chains, summed,
+        **layout.fixed, TILE=layout.tile,
     )  # fmt: skip
     return out, mean, deviation, *following
 

@@ -143,7 +143,9 @@ class Trainer:
         )
 
     def rehearse(self) -> None:
+        """One step, with all the tensors that several would need."""
         self._renew_noise(0)
+        self.twins[self.plan[0]] = self.sources[self.plan[0]].twin()
         self._steps(self.plan[0], 1)
 
     def train(
