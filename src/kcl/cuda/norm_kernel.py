@@ -426,19 +426,30 @@ def enter(
     image_stride,
     samples,
     before,
-    pixels,
+    height,
+    width,
+    out_pixels,
+    out_width,
+    padding,
     CHANNELS: tl.constexpr,
+    FOLD: tl.constexpr,
     PADDED: tl.constexpr,
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Images (samples, CHANNELS, pixels) of a run as rows of PADDED channels, after its first `before` samples."""
+    """Images (samples, CHANNELS, height, width) of a run as rows of PADDED channels, after its first `before` samples:
+    a row is a square of FOLD × FOLD pixels (`cuda.folding`), pixel by pixel.
+    """
     sample = tl.program_id(1).to(tl.int64)
     run = tl.program_id(2).to(tl.int64)
-    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     c = tl.arange(0, COLUMNS)
-    inside = (pixel < pixels)[:, None] & (c < PADDED)[None, :]
-    source = images + run * image_stride + sample * CHANNELS * pixels + c[None, :] * pixels + pixel[:, None]
-    value = tl.load(source, mask=inside & (c < CHANNELS)[None, :], other=0.0)
-    place = ((run * samples + before + sample) * pixels + pixel[:, None]) * PADDED + c[None, :]
-    tl.store(out + place, value.to(out.dtype.element_ty), mask=inside)
+    within = c // CHANNELS
+    y = (place // out_width * FOLD - padding)[:, None] + (within // FOLD)[None, :]
+    x = (place % out_width * FOLD - padding)[:, None] + (within % FOLD)[None, :]
+    inside = (place < out_pixels)[:, None] & (c < PADDED)[None, :]
+    shown = inside & (within < FOLD * FOLD)[None, :] & (y >= 0) & (y < height) & (x >= 0) & (x < width)
+    source = images + run * image_stride + (sample * CHANNELS + (c % CHANNELS)[None, :]) * height * width
+    value = tl.load(source + y * width + x, mask=shown, other=0.0)
+    row = (run * samples + before + sample) * out_pixels + place[:, None]
+    tl.store(out + row * PADDED + c[None, :], value.to(out.dtype.element_ty), mask=inside)
