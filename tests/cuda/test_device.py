@@ -546,7 +546,7 @@ def test_the_norm_kernels_equal_pytorch_s_batchnorm(
 
 
 @cases("precision tolerance benchmark", [
-    ("float32", 1e-4, "cifar"), ("tf32", 2e-2, "cifar"), ("bf16", 0.1, "cifar"), ("float32", 1e-4, "miniimagenet"),
+    ("float32", 1e-4, "cifar"), ("tf32", 2e-2, "cifar"), ("bf16", 0.1, "cifar"), ("float32", 1e-3, "miniimagenet"),
 ])  # fmt: skip
 def test_both_kinds_of_layers_make_the_same_resnet(precision: str, tolerance: float, benchmark: str) -> None:
     """Features, gradients and statistics of three stacked runs on the GPU against plain layers in double precision."""
