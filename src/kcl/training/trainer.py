@@ -220,11 +220,10 @@ class Trainer:
             self._steps(size, count)
             return
         if (size, count) not in self.graphs:
-            if not any(size == captured for captured, _ in self.graphs):
-                changed = [*self.state.changed(), *self.carried.values(), self.cursor, self.done]
-                graph.rehearse(lambda: self._steps(size, 1), [*changed, *self.sources[size].changes])
             if count > 1 and size not in self.twins:
                 self.twins[size] = self.sources[size].twin()
+            changed = [*self.state.changed(), *self.carried.values(), self.cursor, self.done]
+            graph.rehearse(lambda: self._steps(size, min(count, 2)), [*changed, *self.sources[size].changes])
             others = list(self.graphs.values())
             self.graphs[size, count] = graph.Graph(lambda: self._steps(size, count), others[0] if others else None)
         self.graphs[size, count]()
