@@ -4,6 +4,7 @@ computes is in `test_device.py`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kcl.cuda import convolution
+from kcl.cuda.folding import Fold
 
 RUNS = 3
 
@@ -103,6 +105,42 @@ def test_images_need_no_gradient() -> None:
     (found,) = torch.autograd.grad(out.sum(), [weight])
     (wanted,) = torch.autograd.grad(_expected(x, weight, 1, 1).sum(), [weight])
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def _folded(images: Tensor, fold: Fold, channels: int) -> Tensor:
+    """Pixel by pixel, as `cuda.folding` says: (n, c, h, w) as (n, y, x, channels)."""
+    count, own, height, width = images.shape
+    out = torch.zeros(count, fold.side(height), fold.side(width), channels)
+    for row, column in itertools.product(range(out.shape[1]), range(out.shape[2])):
+        for place, (down, right) in enumerate(itertools.product(range(fold.stride), repeat=2)):
+            y, x = row * fold.stride + down - fold.padding, column * fold.stride + right - fold.padding
+            if 0 <= y < height and 0 <= x < width:
+                out[:, row, column, place * own : (place + 1) * own] = images[:, :, y, x]
+    return out
+
+
+FOLDS = [Fold(2, 1, 7), Fold(2, 3, 7), Fold(2, 1, 3), Fold(3, 1, 5), Fold(2, 0, 2), Fold(1, 1, 3), Fold(4, 2, 3)]
+
+
+@pytest.mark.parametrize("side", [12, 13])
+@pytest.mark.parametrize("fold", FOLDS, ids=str)
+def test_a_folded_convolution_is_the_convolution(fold: Fold, side: int) -> None:
+    """Values and the gradient of its own weight, of stacked runs, with channels that are padded."""
+    random = torch.Generator().manual_seed(0)
+    images = torch.randn(RUNS, 2, 3, side, side, generator=random)
+    weight = torch.randn(RUNS, 5, 3, fold.kernel, fold.kernel, generator=random, requires_grad=True)
+    channels = -(-3 * fold.stride**2 // 4) * 4
+    folded = torch.stack([_folded(own, fold, channels) for own in images])
+    found = torch.func.vmap(lambda x, weight: convolution.convolve_folded(x, weight, fold))(folded, weight)
+    parts = zip(images, weight, strict=True)
+    expected = torch.stack([F.conv2d(own, kernel, None, fold.stride, fold.padding) for own, kernel in parts])
+    torch.testing.assert_close(found[..., :5].permute(0, 1, 4, 2, 3), expected, rtol=1e-4, atol=1e-4)
+    assert not found[..., 5:].any()
+    direction = torch.randn(expected.shape, generator=random)
+    (wanted,) = torch.autograd.grad((expected * direction).sum(), [weight])
+    (gradient,) = torch.autograd.grad((found[..., :5].permute(0, 1, 4, 2, 3) * direction).sum(), [weight])
+    torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-4)
+    assert torch.equal(fold.unfolded(fold.weight(weight)), weight)
 
 
 class _Stream:

@@ -45,7 +45,7 @@ from kcl.methods.strong import strong_settings
 from kcl.nets.backbone import Backbone
 from kcl.nets.head import HeadState
 from kcl.nets.mlp import MLP
-from kcl.nets.resnet import ResNet18, cifar_resnet
+from kcl.nets.resnet import ResNet18, cifar_resnet, miniimagenet_resnet
 from kcl.randomness import numpy_generator
 from kcl.run_spec import RunSpec
 from kcl.settings import KERNELS, Settings
@@ -545,12 +545,15 @@ def test_the_norm_kernels_equal_pytorch_s_batchnorm(
     assert torch.equal(gradients[3].cpu(), direction.float())
 
 
-@cases("precision tolerance", [("float32", 1e-4), ("tf32", 2e-2), ("bf16", 0.1)])
-def test_both_kinds_of_layers_make_the_same_resnet(precision: str, tolerance: float) -> None:
+@cases("precision tolerance benchmark", [
+    ("float32", 1e-4, "cifar"), ("tf32", 2e-2, "cifar"), ("bf16", 0.1, "cifar"), ("float32", 1e-3, "miniimagenet"),
+])  # fmt: skip
+def test_both_kinds_of_layers_make_the_same_resnet(precision: str, tolerance: float, benchmark: str) -> None:
     """Features, gradients and statistics of three stacked runs on the GPU against plain layers in double precision."""
     draw, parts = draws(), [6, 14]
-    nets = [build_model(METHODS["kcl"](SMALL, 3), partial(cifar_resnet, 0.0), seed).backbone for seed in range(3)]
-    images, direction = draw(3, sum(parts), 3, 32, 32).abs(), draw(3, sum(parts), 160)
+    make, side = (cifar_resnet, 32) if benchmark == "cifar" else (miniimagenet_resnet, 84)
+    nets = [build_model(METHODS["kcl"](SMALL, 3), partial(make, 0.0), seed).backbone for seed in range(3)]
+    images, direction = draw(3, sum(parts), 3, side, side).abs(), draw(3, sum(parts), nets[0].features)
     state = {
         name: torch.stack([dict([*net.named_parameters(), *net.named_buffers()])[name] for net in nets]).detach()
         for name, _ in (*nets[0].named_parameters(), *nets[0].named_buffers())

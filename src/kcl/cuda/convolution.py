@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from kcl.cuda.folding import Fold
 from kcl.cuda.stacking import runs_first
 from kcl.cuda.streams import begin, side_by_side, stream
 
@@ -52,23 +53,24 @@ def weights_beside(device: torch.device, wanted: bool = True) -> Iterator[None]:
         _beside.sides.clear()
 
 
-def _packed(weight: Tensor, x: Tensor) -> Tensor:
+def _packed(weight: Tensor, x: Tensor, fold: Fold | None) -> Tensor:
     """Weights (s, o, c, k, k) as (s, o, k, k, c) in the activations' data type, both channels padded with zeros: to the
     activations' and to a multiple of 16 bytes.
     """
+    weight = weight if fold is None else fold.weight(weight)
     pads = [0, x.shape[-1] - weight.shape[2]] + [0] * 5 + [-weight.shape[1] % (16 // x.element_size())]
     packed = weight.permute(0, 1, 3, 4, 2).to(x.dtype, memory_format=torch.contiguous_format)
     return F.pad(packed, pads).contiguous() if any(pads) else packed.contiguous()
 
 
-def _packed_beside(weight: Tensor, x: Tensor) -> Tensor:
+def _packed_beside(weight: Tensor, x: Tensor, fold: Fold | None) -> Tensor:
     """The same, on a stream of its own where there is one. Its memory is used again by that stream alone, which does
     not go on before the next step.
     """
     if _beside.packing is None:
-        return _packed(weight, x)
+        return _packed(weight, x, fold)
     with torch.cuda.stream(_beside.packing):
-        packed = _packed(weight, x)
+        packed = _packed(weight, x, fold)
     torch.cuda.current_stream(x.device).wait_stream(_beside.packing)
     return packed
 
@@ -141,15 +143,17 @@ def _strided(x: Tensor, stride: int) -> Tensor:
 
 @torch.library.custom_op("kcl::convolve_weights", mutates_args=())
 def _weights(
-    grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, outputs: int, inputs: int, later: bool
+    grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, own: list[int], fold: list[int], later: bool
 ) -> Tensor:
-    """The gradient of a convolution's weight, without what pads its channels, in float32."""
+    """The gradient of a convolution's own weight (o, c, k, k), without what pads its channels, in float32."""
 
     def one(run: int) -> None:
-        found = _gradients(grad[run], x[run], weight[run], stride, padding, [False, True, False])
-        out[run].copy_(found[1][:outputs, :inputs])
+        found = _gradients(grad[run], x[run], weight[run], stride, padding, [False, True, False])[1]
+        if fold:
+            found = Fold(*fold).unfolded(found[:, : fold[0] ** 2 * own[1]])
+        out[run].copy_(found[: own[0], : own[1]])
 
-    out = _unpacked(weight, outputs, inputs)
+    out = _unpacked(weight, own)
     if later:
         _beside.sides.update(begin(x.device, "weights", len(x), one))
         _beside.held += [grad, x, weight, out]
@@ -158,22 +162,24 @@ def _weights(
     return out
 
 
-def _unpacked(weight: Tensor, outputs: int, inputs: int) -> Tensor:
-    return weight.new_empty(len(weight), outputs, inputs, *weight.shape[2:4], dtype=torch.float32)
+def _unpacked(weight: Tensor, own: list[int]) -> Tensor:
+    return weight.new_empty(len(weight), *own, dtype=torch.float32)
 
 
 @_weights.register_fake
-def _(grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, outputs: int, inputs: int,
+def _(grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, own: list[int], fold: list[int],
       later: bool) -> Tensor:  # fmt: skip
-    return _unpacked(weight, outputs, inputs)
+    return _unpacked(weight, own)
 
 
 class _Convolution(torch.autograd.Function):
     """Takes its runs in the first dimension; `convolve` and vmap see to that."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, stride: int, padding: int, shows: bool) -> tuple[Tensor, ...]:
-        packed = _packed_beside(weight, x)
+    def forward(
+        x: Tensor, weight: Tensor, stride: int, padding: int, fold: Fold | None, shows: bool
+    ) -> tuple[Tensor, ...]:
+        packed = _packed_beside(weight, x, fold)
         out = torch.ops.kcl.convolve(x, packed, stride, padding)
         if not shows:
             return out, packed
@@ -181,21 +187,21 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, weight, *ctx.how, _ = inputs
+        x, weight, *ctx.how, fold, _ = inputs
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(output[1])
-        ctx.outputs, ctx.inputs, ctx.later = weight.shape[1], weight.shape[2], _beside.packing is not None
+        ctx.own = list(weight.shape[1:]), list(fold or ()), _beside.packing is not None
         ctx.save_for_backward(x, output[1])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: None, other: Tensor | None = None) -> tuple[Tensor | None, ...]:
         grad, other = grad.contiguous(), None if other is None else other.contiguous()
-        saved, own = ctx.saved_tensors, (ctx.outputs, ctx.inputs, ctx.later)
-        weights = torch.ops.kcl.convolve_weights(grad, *saved, *ctx.how, *own)
+        saved = ctx.saved_tensors
+        weights = torch.ops.kcl.convolve_weights(grad, *saved, *ctx.how, *ctx.own)
         wanted = ctx.needs_input_grad[0]
         inputs = torch.ops.kcl.convolve_inputs(grad, *saved, *ctx.how, other) if wanted else None
-        return inputs, weights, None, None, None
+        return inputs, weights, None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor, *how: Any) -> Any:
@@ -209,12 +215,17 @@ def convolve(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
 
     The output's channels are padded with zeros to a multiple of 16 bytes.
     """
-    return _Convolution.apply(x.unsqueeze(0), weight.unsqueeze(0), stride, padding, False)[0].squeeze(0)
+    return _Convolution.apply(x.unsqueeze(0), weight.unsqueeze(0), stride, padding, None, False)[0].squeeze(0)
+
+
+def convolve_folded(x: Tensor, weight: Tensor, fold: Fold) -> Tensor:
+    """The same convolution of images that were folded for it (`norm.enter`)."""
+    return _Convolution.apply(x.unsqueeze(0), weight.unsqueeze(0), 1, 0, fold, False)[0].squeeze(0)
 
 
 def convolve_and_show(x: Tensor, weight: Tensor, stride: int, padding: int) -> tuple[Tensor, Tensor]:
     """The same, and every stride-th pixel of x for what else is done with it: so both gradients of x are added up where
     the first is written.
     """
-    out, _, shown = _Convolution.apply(x.unsqueeze(0), weight.unsqueeze(0), stride, padding, True)
+    out, _, shown = _Convolution.apply(x.unsqueeze(0), weight.unsqueeze(0), stride, padding, None, True)
     return out.squeeze(0), shown.squeeze(0)

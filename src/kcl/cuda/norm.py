@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from kcl.cuda.folding import UNFOLDED, Fold
 from kcl.cuda.stacking import runs_first
 
 STRETCHES, TILE, COLUMNS = 256, 4096, 16
@@ -105,7 +106,7 @@ def _forward(
     from kcl.cuda import norm_kernel as kernel
 
     layout, runs, own = _Layout.of(x, first), len(x), weight.shape[1]
-    written = layout if chains else layout.in_tiles()
+    written, summed = layout if chains else layout.in_tiles(), means is None
     mean, deviation, out = layout.total(x), layout.total(x), torch.empty_like(x)
     if means is None or squares is None:
         means, squares = layout.partial(x), layout.partial(x)
@@ -119,7 +120,8 @@ def _forward(
     kernel.forward[(written.stretches, runs)](
         x, mean, deviation, weight, weight.stride(0), bias, bias.stride(0), *_dropping(x, kept, rate),
         x if residual is None else residual, out, *(following := layout.following(x, chains)), *written.cut, own,
-        relu_before, relu_after, kept is not None, residual is not None, chains, **layout.fixed, TILE=layout.tile,
+        relu_before, relu_after, kept is not None, residual is not None, chains, summed,
+        **layout.fixed, TILE=layout.tile,
     )  # fmt: skip
     return out, mean, deviation, *following
 
@@ -247,46 +249,52 @@ def norm(
 
 
 @torch.library.custom_op("kcl::enter", mutates_args=())
-def _enter(parts: list[Tensor], channels: int, dtype: torch.dtype) -> Tensor:
+def _enter(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: list[int]) -> Tensor:
     from kcl.cuda import norm_kernel as kernel
 
-    out, before = _entered(parts, channels, dtype), 0
-    samples, pixels = out.shape[1], out.shape[2] * out.shape[3]
+    out, before = _entered(parts, channels, dtype, fold), 0
+    samples, rows, columns = out.shape[1:4]
+    stride, padding, _ = fold
     for part in parts:
-        grid = (-(-pixels // 256), part.shape[1], len(part))
+        own, height, width = part.shape[2:]
+        grid = (-(-rows * columns // 256), part.shape[1], len(part))
         kernel.enter[grid](
-            part, out, part.stride(0), samples, before, pixels, part.shape[2], channels, _power(channels), 256
-        )
+            part, out, part.stride(0), samples, before, height, width, rows * columns, columns, padding,
+            own, stride, channels, _power(channels), 256,
+        )  # fmt: skip
         before += part.shape[1]
     return out
 
 
-def _entered(parts: list[Tensor], channels: int, dtype: torch.dtype) -> Tensor:
-    runs, _, _, height, width = parts[0].shape
-    return parts[0].new_empty(runs, sum(part.shape[1] for part in parts), height, width, channels, dtype=dtype)
+def _entered(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: list[int]) -> Tensor:
+    runs, _, _, *sides = parts[0].shape
+    samples = sum(part.shape[1] for part in parts)
+    return parts[0].new_empty(runs, samples, *map(Fold(*fold).side, sides), channels, dtype=dtype)
 
 
 @_enter.register_fake
-def _(parts: list[Tensor], channels: int, dtype: torch.dtype) -> Tensor:
-    return _entered(parts, channels, dtype)
+def _(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: list[int]) -> Tensor:
+    return _entered(parts, channels, dtype, fold)
 
 
 class _Enter(torch.autograd.Function):
     """Images need no gradient."""
 
     @staticmethod
-    def forward(channels: int, dtype: torch.dtype, *parts: Tensor) -> Tensor:
-        return torch.ops.kcl.enter([part.contiguous() for part in parts], channels, dtype)
+    def forward(channels: int, dtype: torch.dtype, fold: Fold, *parts: Tensor) -> Tensor:
+        return torch.ops.kcl.enter([part.contiguous() for part in parts], channels, dtype, list(fold))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None: ...
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], channels: int, dtype: torch.dtype, *parts: Tensor) -> Any:
-        runs = [part.squeeze(1) for part in runs_first(info.batch_size, in_dims[2:], parts)]
-        return _Enter.apply(channels, dtype, *runs).unsqueeze(1), 0
+    def vmap(info: Any, in_dims: tuple[Any, ...], channels: int, dtype: torch.dtype, fold: Fold, *parts: Tensor) -> Any:
+        runs = [part.squeeze(1) for part in runs_first(info.batch_size, in_dims[3:], parts)]
+        return _Enter.apply(channels, dtype, fold, *runs).unsqueeze(1), 0
 
 
-def enter(parts: list[Tensor], channels: int, dtype: torch.dtype) -> Tensor:
-    """Images (n, c, h, w), one part after another, as (n, h, w, channels), the channels padded with zeros."""
-    return _Enter.apply(channels, dtype, *(part.unsqueeze(0) for part in parts)).squeeze(0)
+def enter(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: Fold = UNFOLDED) -> Tensor:
+    """Images (n, c, h, w), one part after another, as (n, h, w, channels), the channels padded with zeros; or folded
+    for a convolution.
+    """
+    return _Enter.apply(channels, dtype, fold, *(part.unsqueeze(0) for part in parts)).squeeze(0)

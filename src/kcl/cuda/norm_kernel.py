@@ -2,7 +2,8 @@
 
 Activations are (runs, rows, CHANNELS): a row is a pixel of an image, channels last. The first `first` rows of a run
 are the batch, the rest its coreset; each part has statistics of its own. Sums are taken over stretches of `stretch`
-rows, then over the stretches, in an order that depends on nothing but the shapes.
+rows, then over the stretches, in an order that depends on nothing but the shapes. A kernel that reads again what the
+one before it has read begins where that one ended: there the cache still holds it.
 """
 
 # mypy: ignore-errors
@@ -18,6 +19,17 @@ def _span(stretch_number, rows, first, stretch):
     begin = tl.where(second, first + (stretch_number - before) * stretch, stretch_number * stretch)
     end = tl.minimum(begin + stretch, tl.where(second, rows, first))
     return begin, end, second.to(tl.int32)
+
+
+@triton.jit
+def _place(LAST_FIRST: tl.constexpr):
+    """Which stretch of which run is this program's."""
+    number = tl.program_id(0)
+    run = tl.program_id(1).to(tl.int64)
+    if LAST_FIRST:
+        number = tl.num_programs(0) - 1 - number
+        run = tl.num_programs(1) - 1 - run
+    return number, run
 
 
 @triton.jit
@@ -181,14 +193,14 @@ def forward(
     DROPS: tl.constexpr,
     ADDS: tl.constexpr,
     CHAINS: tl.constexpr,
+    LAST_FIRST: tl.constexpr,
     PARTS: tl.constexpr,
     CHANNELS: tl.constexpr,
     COLUMNS: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """The output, and with CHAINS the `moments` of relu(output), which the next BatchNorm wants."""
-    number = tl.program_id(0)
-    run = tl.program_id(1).to(tl.int64)
+    number, run = _place(LAST_FIRST)
     begin, end, second = _span(number, rows, first, stretch)
     c = tl.arange(0, COLUMNS)
     weight += run * weight_stride
@@ -381,8 +393,8 @@ def backward(
     TILE: tl.constexpr,
 ):
     """∂L/∂x = w/σ · (g − mean(g) − x̂ · mean(g·x̂)), where relu let x through."""
-    run = tl.program_id(1).to(tl.int64)
-    begin, end, second = _span(tl.program_id(0), rows, first, stretch)
+    number, run = _place(True)
+    begin, end, second = _span(number, rows, first, stretch)
     c = tl.arange(0, COLUMNS)
     weight += run * weight_stride
     bias += run * bias_stride
@@ -414,19 +426,30 @@ def enter(
     image_stride,
     samples,
     before,
-    pixels,
+    height,
+    width,
+    out_pixels,
+    out_width,
+    padding,
     CHANNELS: tl.constexpr,
+    FOLD: tl.constexpr,
     PADDED: tl.constexpr,
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Images (samples, CHANNELS, pixels) of a run as rows of PADDED channels, after its first `before` samples."""
+    """Images (samples, CHANNELS, height, width) of a run as rows of PADDED channels, after its first `before` samples:
+    a row is a square of FOLD × FOLD pixels (`cuda.folding`), pixel by pixel.
+    """
     sample = tl.program_id(1).to(tl.int64)
     run = tl.program_id(2).to(tl.int64)
-    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     c = tl.arange(0, COLUMNS)
-    inside = (pixel < pixels)[:, None] & (c < PADDED)[None, :]
-    source = images + run * image_stride + sample * CHANNELS * pixels + c[None, :] * pixels + pixel[:, None]
-    value = tl.load(source, mask=inside & (c < CHANNELS)[None, :], other=0.0)
-    place = ((run * samples + before + sample) * pixels + pixel[:, None]) * PADDED + c[None, :]
-    tl.store(out + place, value.to(out.dtype.element_ty), mask=inside)
+    within = c // CHANNELS
+    y = (place // out_width * FOLD - padding)[:, None] + (within // FOLD)[None, :]
+    x = (place % out_width * FOLD - padding)[:, None] + (within % FOLD)[None, :]
+    inside = (place < out_pixels)[:, None] & (c < PADDED)[None, :]
+    shown = inside & (within < FOLD * FOLD)[None, :] & (y >= 0) & (y < height) & (x >= 0) & (x < width)
+    source = images + run * image_stride + (sample * CHANNELS + (c % CHANNELS)[None, :]) * height * width
+    value = tl.load(source + y * width + x, mask=shown, other=0.0)
+    row = (run * samples + before + sample) * out_pixels + place[:, None]
+    tl.store(out + row * PADDED + c[None, :], value.to(out.dtype.element_ty), mask=inside)

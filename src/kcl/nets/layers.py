@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kcl.cuda import convolution, precision, triton_available
+from kcl.cuda.folding import Fold
 from kcl.cuda.norm import Partial, enter, norm
 from kcl.functional.convolution import convolve
 from kcl.functional.noise import Noise, dropout
@@ -23,9 +24,9 @@ from kcl.shapes import Float
 class Layers(Protocol):
     """The operations of a ResNet on activations whose layout is the implementation's own affair."""
 
-    def enter(self, parts: Sequence[Float[Tensor, "_ 3 h w"]]) -> Tensor: ...
-
-    def convolve(self, layer: nn.Conv2d, x: Tensor) -> Tensor: ...
+    def stem(self, layer: nn.Conv2d, parts: Sequence[Float[Tensor, "_ 3 h w"]]) -> Tensor:
+        """The first convolution, of images."""
+        ...
 
     def fork(self, layer: nn.Conv2d, shortcut: nn.Conv2d | None, x: Tensor) -> tuple[Tensor, Tensor]:
         """Both ways through a block: the convolution, and the shortcut around it, which has the same stride."""
@@ -55,15 +56,15 @@ class PlainLayers:
     ) -> None:
         self.sizes, self.noise, self._left = sizes, noise, moments
 
-    def enter(self, parts: Sequence[Tensor]) -> Tensor:
-        return torch.cat(list(parts)) if len(parts) > 1 else parts[0]
+    def stem(self, layer: nn.Conv2d, parts: Sequence[Tensor]) -> Tensor:
+        return self._convolve(layer, torch.cat(list(parts)) if len(parts) > 1 else parts[0])
 
-    def convolve(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
+    def _convolve(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
         return convolve(x, layer.weight, layer.stride[0], int(layer.padding[0]))
 
     def fork(self, layer: nn.Conv2d, shortcut: nn.Conv2d | None, x: Tensor) -> tuple[Tensor, Tensor]:
-        around = x if shortcut is None else self.convolve(shortcut, x)
-        return self.convolve(layer, x), around
+        around = x if shortcut is None else self._convolve(shortcut, x)
+        return self._convolve(layer, x), around
 
     def norm_relu(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
         return torch.relu(self._norm(norm, x))
@@ -128,12 +129,13 @@ class ChannelsLast:
         fits = all(part.is_cuda and part.dtype == torch.float32 and not part.requires_grad for part in parts)
         return fits and len(parts) <= 2 and triton_available()
 
-    def enter(self, parts: Sequence[Tensor]) -> Tensor:
-        channels = -(-parts[0].shape[1] // self.multiple) * self.multiple
-        return enter(list(parts), channels, self.dtype)
-
-    def convolve(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
-        return convolution.convolve(x, layer.weight, layer.stride[0], int(layer.padding[0]))
+    def stem(self, layer: nn.Conv2d, parts: Sequence[Tensor]) -> Tensor:
+        stride, padding = layer.stride[0], int(layer.padding[0])
+        channels = -(-(stride**2 * parts[0].shape[1]) // self.multiple) * self.multiple
+        if stride == 1:
+            return convolution.convolve(enter(list(parts), channels, self.dtype), layer.weight, stride, padding)
+        fold = Fold(stride, padding, layer.kernel_size[0])
+        return convolution.convolve_folded(enter(list(parts), channels, self.dtype, fold), layer.weight, fold)
 
     def fork(self, layer: nn.Conv2d, shortcut: nn.Conv2d | None, x: Tensor) -> tuple[Tensor, Tensor]:
         out, x = convolution.convolve_and_show(x, layer.weight, layer.stride[0], int(layer.padding[0]))

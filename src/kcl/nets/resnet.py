@@ -71,7 +71,7 @@ class ResNet18(Backbone):
         return list(self._pass(parts, layers).split(sizes))
 
     def _pass(self, parts: Sequence[Tensor], layers: Layers) -> Tensor:
-        x = layers.norm_relu(self.stem_norm, layers.convolve(self.stem, layers.enter(parts)))
+        x = layers.norm_relu(self.stem_norm, layers.stem(self.stem, parts))
         for block in self.blocks:
             x = block(x, self.dropout, layers)
         return layers.pool(x, self.features)

@@ -22,14 +22,14 @@ a graph a step's noise can be drawn beside the step before it.
 """
 
 
-def rehearse(step: Callable[[], None], changed: Sequence[Tensor]) -> None:
-    """Let algorithms be chosen and kernels compiled before a capture; `changed`, what a step changes, is put back."""
+def rehearse(steps: Callable[[], None], changed: Sequence[Tensor]) -> None:
+    """Let algorithms be chosen and kernels compiled before a capture; `changed`, what steps change, is put back."""
     saved = [tensor.clone() for tensor in changed]
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):  # each from where the run stands: after its last batch there is no other
-            step()
+            steps()
             for tensor, value in zip(changed, saved, strict=True):
                 tensor.copy_(value)
     torch.cuda.current_stream().wait_stream(side)

@@ -143,7 +143,9 @@ class Trainer:
         )
 
     def rehearse(self) -> None:
+        """One step, with all the tensors that several would need."""
         self._renew_noise(0)
+        self.twins[self.plan[0]] = self.sources[self.plan[0]].twin()
         self._steps(self.plan[0], 1)
 
     def train(
@@ -218,11 +220,10 @@ class Trainer:
             self._steps(size, count)
             return
         if (size, count) not in self.graphs:
-            if not any(size == captured for captured, _ in self.graphs):
-                changed = [*self.state.changed(), *self.carried.values(), self.cursor, self.done]
-                graph.rehearse(lambda: self._steps(size, 1), [*changed, *self.sources[size].changes])
             if count > 1 and size not in self.twins:
                 self.twins[size] = self.sources[size].twin()
+            changed = [*self.state.changed(), *self.carried.values(), self.cursor, self.done]
+            graph.rehearse(lambda: self._steps(size, min(count, 2)), [*changed, *self.sources[size].changes])
             others = list(self.graphs.values())
             self.graphs[size, count] = graph.Graph(lambda: self._steps(size, count), others[0] if others else None)
         self.graphs[size, count]()
