@@ -40,7 +40,7 @@ AVERAGE, VIEWS, NORM, DRAWS = (
 OF_KCL: list[dict[str, Any]] = [
     {}, AVERAGE, VIEWS, NORM, DRAWS, {"weight_average": 0.22}, {**AVERAGE, **VIEWS, **NORM, **DRAWS},
 ]  # fmt: skip
-OF_ALL: list[dict[str, Any]] = [{}, AVERAGE, VIEWS, {**AVERAGE, **VIEWS}]
+OF_ALL: list[dict[str, Any]] = [{}, {**AVERAGE, **VIEWS}]
 
 # Of every setting: which method on which net shows what it does, beside which others, and another value of it.
 OTHER_VALUES: dict[str, tuple[str, str, dict[str, Any], Any]] = {
@@ -120,10 +120,10 @@ class TestSettings:
             assert not torch.equal(scores, other_scores)
 
     @pytest.mark.parametrize("method", [name for name in METHODS if name != "kcl"])
-    @pytest.mark.parametrize("changes", [AVERAGE, VIEWS, DRAWS], ids=str)
-    def test_no_method_s_training_knows_of_them(self, make_runs: Any, method: str, changes: dict[str, Any]) -> None:
+    def test_no_method_s_training_knows_of_them(self, make_runs: Any, method: str) -> None:
         runs = make_runs(method, "resnet", samples=28, split=True, ewc_fisher="classic", ewc_fisher_samples=5)
-        assert _learned(runs, runs.settings[0])[0] == _learned(runs, runs.settings[0].replace(**changes))[0]
+        together = runs.settings[0].replace(**AVERAGE, **VIEWS, **DRAWS)
+        assert _learned(runs, runs.settings[0])[0] == _learned(runs, together)[0]
 
 
 def _variants(runs: Any, changes: Sequence[Sequence[dict[str, Any]]]) -> list[list[Method]]:
@@ -159,7 +159,8 @@ def _facts(outcome: Outcome) -> Any:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
-    ("method", "changes"), [("kcl", OF_KCL), *((name, OF_ALL) for name in METHODS if name != "kcl")]
+    ("method", "changes"),
+    [("kcl", OF_KCL), ("ewc", OF_ALL), ("a-gem", OF_ALL), ("er-reservoir", OF_ALL), ("multi-task", OF_ALL)],
 )
 def test_every_run_is_what_it_is_alone(make_runs: Any, engine: str, method: str, changes: Any) -> None:
     runs = make_runs(method, "resnet", samples=28, split=True)[[0, 1]]
@@ -190,7 +191,7 @@ def test_trainings_may_be_tested_each_in_ways_of_its_own(make_runs: Any, engine:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("method", ["kcl", "multi-task", "er-reservoir"])
+@pytest.mark.parametrize("method", ["kcl", "multi-task"])
 def test_they_go_on_after_a_stop_as_if_there_had_been_none(
     make_runs: Any, tmp_path: Path, engine: str, method: str
 ) -> None:
@@ -336,7 +337,7 @@ class TestExperiment:
         shared = {spec.key: found[spec.key]["training_shared_by"] for spec in specs}
         assert list(shared.values()) == [2, 1, 2, 2, 1, 2]
 
-    @pytest.mark.parametrize("reports", [1, 5, 9])
+    @pytest.mark.parametrize("reports", [1, 7])
     def test_those_stopped_go_on(self, made_of: type[Experiment], tmp_path: Path, reports: int) -> None:
         specs = self._specs()
         expected = self._expected(made_of, tmp_path, specs)
