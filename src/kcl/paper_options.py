@@ -44,6 +44,10 @@ def add_options(command: argparse.ArgumentParser) -> None:
                          help="with --report-only: also renew the tables in a page (REPRODUCIBILITY.md)")  # fmt: skip
 
 
+SEVERAL = 4
+"""Workers that hide each other's set-up on one GPU, for comparison."""
+
+
 def listed() -> dict[str, str]:
     told = {name: f"{item.title} ({item.place})" for name, item in ITEMS.items()}
     told |= {"all": "all of these", "strong": "past the paper, which `all` leaves out: the three that follow"}
@@ -70,7 +74,10 @@ class Asked(NamedTuple):
             "benchmarks": ", ".join(dict.fromkeys(spec.benchmark for spec in self.specs)) or "none",
         }
         if guess.minutes is not None and self.specs:
-            lines["time"] = f"about {guess.minutes:.0f} minutes on one NVIDIA H200, by the speeds in benches/results"
+            several = estimate(self.specs, SEVERAL).minutes if workers == 1 else None
+            beside = f" ({several:.0f} with --workers {SEVERAL})" if several is not None else ""
+            where = "on one NVIDIA H200, by the speeds in benches/results"
+            lines["time"] = f"about {guess.minutes:.0f} minutes{beside} {where}"
             lines |= {f"  {name}": f"{minutes:.0f} minutes" for name, minutes in self._shares(workers).items()}
             lines["memory"] = f"about {guess.gigabytes:.1f} GB of GPU memory"
         if self.scale.note:

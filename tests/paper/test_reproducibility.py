@@ -206,6 +206,18 @@ class TestExplained:
     def test_needs_no_saying_where_ours_meet_it(self) -> None:
         assert "| reproduced |" in self.told(47.0, 47.0)
 
+    def test_what_the_nearer_settings_give_is_told(self) -> None:
+        """Also of joint training on Permuted MNIST, whose number they bring near, though not within the limit."""
+        found = _committed()
+        for cell in ITEMS["comparison"].cells():
+            if cell.nearer is not None:
+                group = found.group(cell.nearer)
+                assert group is not None, cell
+                ours = group.summary("average_accuracy")
+                assert ours is not None
+                assert ours.size == 5
+                assert f"{ours.mean:.2f} ± {ours.deviation:.2f}" in PAGE
+
     def test_the_runs_are_part_of_what_is_run(self) -> None:
         changed = [spec for spec in ITEMS["comparison"].specs(FULL, [0]) if spec.settings.recalled_per_step == 256]
         assert [(spec.benchmark, spec.method) for spec in changed] == [("split-cifar100", "er-reservoir")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kcl.benchmarks.ways import Ways
@@ -40,15 +40,9 @@ class Cell:
     ways: Ways | None = None
     published: Published | None = None
     recipe: str = "paper"
-    printed_with: Mapping[str, Any] = field(default_factory=dict)
-    """Settings nearer to those of the program behind the printed number, where ours are not the same."""
-
-    @property
-    def as_printed(self) -> Cell | None:
-        """The same with settings nearer to those behind the printed number; None where there are no such."""
-        if not self.printed_with:
-            return None
-        return replace(self, changes={**self.changes, **self.printed_with}, printed_with={})
+    train_per_task: int | None = None
+    nearer: Cell | None = None
+    """The same with settings nearer to those of the program behind the printed number, where ours are not the same."""
 
     @property
     def column(self) -> str:
@@ -66,7 +60,7 @@ class Scale(NamedTuple):
     """Settings that do not go with its data: a recipe does without them, a cell that is about one has no runs."""
 
     def specs(self, cell: Cell, seeds: Sequence[int]) -> list[RunSpec]:
-        if any(name in self.lacks for name in cell.changes):
+        if any(name in self.lacks for name in cell.changes) or (self.stand_ins and cell.train_per_task):
             return []
         benchmark = self.stand_ins.get(cell.benchmark, cell.benchmark)
         recipe = strong_changes(cell.benchmark, cell.method) if cell.recipe == "strong" else {}
@@ -75,7 +69,8 @@ class Scale(NamedTuple):
         split = cell.benchmark in (CIFAR100, MINIIMAGENET)
         ways = self.ways.get(cell.ways, cell.ways) if split else None
         tasks = None if isinstance(ways, tuple) else self.tasks
-        return [RunSpec(benchmark, cell.method, seed, settings, tasks, ways=ways) for seed in seeds]
+        few = cell.train_per_task
+        return [RunSpec(benchmark, cell.method, seed, settings, tasks, few, ways=ways) for seed in seeds]
 
 
 FULL = Scale("", {}, None, {})

@@ -97,11 +97,12 @@ class NumberOfTasks(_Courses):
 
     def figure(self, found: Found) -> Figure:
         cells = self.cells()
+        rows = list(dict.fromkeys(cell.row for cell in cells))
         return panels(
             [
-                ("Split CIFAR-100", courses(cells[:3], found)),
-                ("Split miniImageNet", courses(cells[3:6], found)),
-                ("VRF and RBF, Split CIFAR-100", courses([cells[1], cells[6]], found)),
+                ("Split CIFAR-100", courses(cells[:3], found, rows)),
+                ("Split miniImageNet", courses(cells[3:6], found, rows)),
+                ("VRF and RBF, Split CIFAR-100", courses([cells[1], cells[6]], found, rows)),
             ],
             found,
         )

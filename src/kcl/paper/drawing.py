@@ -61,11 +61,14 @@ def named(cell: Cell, found: Found) -> Group | None:
     return None if group is None or not group.runs else dataclasses.replace(group, label=cell.row)
 
 
-def courses(cells: Sequence[Cell], found: Found) -> Callable[[Axes], None]:
-    """Average accuracy over the tasks seen, one curve per cell (Eq. 12)."""
+def courses(cells: Sequence[Cell], found: Found, rows: Sequence[str] = ()) -> Callable[[Axes], None]:
+    """Average accuracy over the tasks seen, one curve per cell (Eq. 12); `rows` in the order of their colours, where
+    several panels share them.
+    """
+    looks = {row: look for look, row in enumerate(rows or [cell.row for cell in cells])}
 
     def draw(axes: Axes) -> None:
-        known = {look: group for look, cell in enumerate(cells) if (group := named(cell, found)) is not None}
+        known = {looks[cell.row]: group for cell in cells if (group := named(cell, found)) is not None}
         figures.average_accuracy(axes, list(known.values()), list(known))
         _say_if_empty(axes, list(known))
 

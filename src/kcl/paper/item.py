@@ -90,7 +90,7 @@ class Item(ABC):
         """All runs it needs."""
 
     def specs(self, scale: Scale, seeds: Sequence[int]) -> list[RunSpec]:
-        cells = [own for cell in self.cells() for own in (cell, cell.as_printed) if own is not None]
+        cells = [own for cell in self.cells() for own in (cell, cell.nearer) if own is not None]
         return [spec for cell in cells for spec in scale.specs(cell, seeds)]
 
     def measure(self, asked: Measuring) -> None:  # noqa: B027 - most have nothing to measure

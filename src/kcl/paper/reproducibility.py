@@ -5,6 +5,7 @@ of docs/strong.md, where nothing is printed to be held against.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from kcl.benchmarks.ways import show_ways
 from kcl.errors import KclError
@@ -46,13 +47,19 @@ def command(cell: Cell, found: Found) -> str:
     usual = recipe_settings(cell.recipe, cell.benchmark, cell.method).to_dict()
     changes = {name: value for name, value in cell.changes.items() if usual[name] != value}
     words += ["--kernel", changes.pop("kernel")] if "kernel" in changes else []
-    words += [f"--set {name}={value}" for name, value in changes.items()]
+    words += _options(replace(cell, changes=changes))
     words += ["--ways", show_ways(cell.ways)] if cell.ways is not None else []
     words += ["--seeds", _seeds(found.seeds)]
     runs = found.runs(cell)
     if runs and runs[0]["device"] != "cpu" and runs[0]["precision"] != "tf32":
         words += ["--precision", runs[0]["precision"]]
     return " ".join(words)
+
+
+def _options(cell: Cell) -> list[str]:
+    """What is asked for beside the recipe."""
+    words = [f"--set {name}={value}" for name, value in cell.changes.items()]
+    return words + ([] if cell.train_per_task is None else [f"--train-per-task {cell.train_per_task}"])
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -95,13 +102,14 @@ def _judged(cells: Sequence[Cell], found: Found) -> str:
 
 def _explanation(cell: Cell, found: Found) -> str:
     """What settings nearer to those behind the printed number give, where that is the printed number."""
-    group = found.group(cell.as_printed) if cell.as_printed else None
+    if cell.nearer is None:
+        return ""
+    group = found.group(cell.nearer)
     ours = group.summary("average_accuracy") if group else None
     verdict = judge(ours, cell.published)
     if ours is None or verdict is None or not verdict.reproduced:
         return ""
-    settings = " ".join(f"{name}={value}" for name, value in cell.printed_with.items())
-    return f"; explained: {_spread(ours.mean, ours.deviation)} with `--set {settings}`"
+    return f"; explained: {_spread(ours.mean, ours.deviation)} with `{' '.join(_options(cell.nearer))}`"
 
 
 def _grid(cells: Sequence[Cell], found: Found) -> str:
