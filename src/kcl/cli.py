@@ -122,7 +122,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--threads", type=int, help="CPU threads (default: 1; results depend on it in the last digits)"
         )
-        command.add_argument("--runs-at-once", type=int, metavar="N", help="runs trained together (default: what fits)")
+        command.add_argument(
+            "--runs-at-once", type=int, metavar="N", help="trainings done together (default: what fits)"
+        )
         command.add_argument("--compile", choices=("auto", "on", "off"), default="auto",
                              help="on a GPU, fuse the step with PyTorch's compiler (default: if long)")  # fmt: skip
         command.add_argument("--precision", choices=tuple(PRECISIONS), default="tf32",

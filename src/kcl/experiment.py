@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,8 +28,8 @@ from kcl.loggers import LoggedRun, Loggers
 from kcl.methods.method import Method
 from kcl.methods.recipes import check_backbone, find_method, published_backbone
 from kcl.resuming import Saving
-from kcl.run_spec import CHOICES, RunSpec, given
-from kcl.settings import Settings
+from kcl.run_spec import CHOICES, RunSpec, by_training, given
+from kcl.settings import AT_TEST, Settings
 from kcl.training.keeper import Keeper
 from kcl.training.learner import Learner, SeparateRuns
 from kcl.training.run import Run
@@ -46,7 +47,7 @@ def dataset_name(spec: RunSpec) -> DatasetName:
 
 
 class Group(NamedTuple):
-    """Runs that are trained together."""
+    """Runs that are trained together; those that share a training follow one another."""
 
     specs: list[RunSpec]
     separate: bool = False
@@ -92,7 +93,7 @@ class Experiment:
         if dataset_name(spec) not in self.datasets:
             loaded = benchmark.load(data_dir, say, **given(spec, benchmark.load_choices))
             self.datasets[dataset_name(spec)] = loaded if spec.held_out is None else hold_out(loaded, spec.held_out)
-        alike = (replace(spec, settings=_ANY), spec.settings.stacking_key())
+        alike = (replace(spec, settings=_ANY), spec.settings.stacking_key(), spec.settings.testing_key())
         if alike not in self._admitted:  # a grid over numbers asks for the same tasks again and again
             stream, dataset = self._stream(spec), self.datasets[dataset_name(spec)]
             check_backbone(stream.input_shape, spec.settings)
@@ -156,7 +157,10 @@ class Experiment:
         begun = self._begun(folder, saving, say, elsewhere=at_once is not None)
         folder.begin(self.specs, self.command)
         taken = {spec.key for group in begun for spec in group.specs}
-        fresh = self.groups([spec for spec in self.pending(folder) if spec.key not in taken], at_once)
+        left = [spec for spec in self.pending(folder) if spec.key not in taken]
+        fresh, trainings = self.groups(left, at_once), len(by_training(left))
+        if trainings < len(left):
+            say(f"{len(left)} runs are {trainings} trainings: some differ in how they are tested only")
         return [*begun, *(Group(specs) for specs in fresh)]
 
     def train(
@@ -176,13 +180,17 @@ class Experiment:
             self._train(folder, specs, separate, self.logged(specs, watch(label), loggers), say, saving)
         except CannotStack as reason:
             say(f"{reason}: the {len(specs)} runs are done one after another")
-            for spec in specs:
-                alone = self.logged([spec], watch(self.label(spec)), loggers)
-                self._train(folder, [spec], True, alone, say, saving)
+            for own in by_training(specs):
+                alone = self.logged(own, watch(self.group_label(Group(own))), loggers)
+                self._train(folder, own, True, alone, say, saving)
 
     def group_label(self, group: Group) -> str:
         specs = group.specs
-        return self.label(specs[0]) if len(specs) == 1 else f"{specs[0].method}, {len(specs)} runs"
+        if len(specs) == 1:
+            return self.label(specs[0])
+        if len(by_training(specs)) == 1:
+            return f"{self.label(specs[0], but=AT_TEST)} tested in {len(specs)} ways"
+        return f"{specs[0].method}, {len(specs)} runs"
 
     def _train(
         self,
@@ -194,15 +202,19 @@ class Experiment:
         saving: Saving,
     ) -> None:
         """Train a group and keep its results; then its checkpoints are no longer needed."""
-        streams, keys = [self._stream(spec) for spec in group], [spec.key for spec in group]
+        trainings = by_training(group)
+        group = [spec for own in trainings for spec in own]
+        streams = [stream for own in trainings for stream in [self._stream(own[0])] * len(own)]
+        shared = [len(own) for own in trainings for _ in own]
+        keys = [spec.key for spec in group]
         about = {"runs": [json.loads(key) for key in keys], "made with": self.made_with(), "command": self.command}
         place = resuming.group_folder(folder.path, keys)
         keeper = remote.keeper(saving.checkpoints, Keeper(place, about, saving.every, saving.stop, say))
         learner = self._learner(group, streams, separate)
         outcomes = run_streams(learner, streams, on_progress, keeper)
-        for spec, outcome in zip(group, outcomes, strict=True):
+        for spec, outcome, variants in zip(group, outcomes, shared, strict=True):
             if spec.key not in folder.finished:
-                self._keep(folder, spec, outcome, len(group), say)
+                self._keep(folder, spec, outcome, (len(trainings), variants), say)
         self._keep_samples(folder, group, learner, streams)
         folder.forget(place, saving.checkpoints)
 
@@ -238,12 +250,15 @@ class Experiment:
             self.label(spec), spec.benchmark, spec.method, _kernel(spec), spec.seed, spec.tasks or 0, settings
         )
 
-    def label(self, spec: RunSpec) -> str:
+    def label(self, spec: RunSpec, but: Collection[str] = ()) -> str:
         """The run in a few words: what tells it from the others."""
-        return " ".join([spec.label, *(f"{name}={getattr(spec.settings, name)}" for name in self._varied)])
+        varied = (name for name in self._varied if name not in but)
+        return " ".join([spec.label, *(f"{name}={getattr(spec.settings, name)}" for name in varied)])
 
-    def _keep(self, folder: Keeping, spec: RunSpec, outcome: Outcome, at_once: int, say: Callable[[str], None]) -> None:
-        folder.add(self._record(spec, outcome, at_once))
+    def _keep(
+        self, folder: Keeping, spec: RunSpec, outcome: Outcome, company: tuple[int, int], say: Callable[[str], None]
+    ) -> None:
+        folder.add(self._record(spec, outcome, *company))
         if outcome.diverged:
             learned = np.isfinite(np.diagonal(outcome.matrix.values))
             task = int(learned.argmin()) + 1  # beside it, other runs may have gone on to the end
@@ -260,27 +275,33 @@ class Experiment:
                 samples.save(folder.path, {**spec.fields(), "kernel": _kernel(spec)}, tasks)
 
     def groups(self, specs: Sequence[RunSpec], at_once: int | None = None) -> list[list[RunSpec]]:
-        """Runs to be trained together: on a GPU those that stack, on a CPU each alone, where stacking gains nothing."""
+        """Runs to be trained together: on a GPU those that stack, on a CPU each alone, where stacking gains nothing.
+
+        Runs that share a training are always together, and count as one.
+        """
         at_once = at_once or self.runs_at_once or (1 if self.device.type == "cpu" else None)
-        groups: dict[Any, list[RunSpec]] = {}
-        for spec in specs:
+        groups: dict[Any, list[list[RunSpec]]] = {}
+        for training in by_training(specs):
+            spec = training[0]
             data = (*dataset_name(spec), self._shapes[spec.key], spec.train_per_task)
             shared = (*data, spec.method, spec.settings.stacking_key())
-            groups.setdefault(shared, []).append(spec)
+            groups.setdefault(shared, []).append(training)
         parts = []
         for group in groups.values():
             size = at_once or self._fitting(group)
-            parts += [group[start : start + size] for start in range(0, len(group), size)]
+            parts += [list(chain(*group[start : start + size])) for start in range(0, len(group), size)]
         return parts
 
-    def _fitting(self, group: Sequence[RunSpec]) -> int:
-        """How many runs fit the GPU's memory, from what a step of one takes in the task with the most classes, and what
-        its classifier takes: a captured step gives nothing back while the runs are tested.
+    def _fitting(self, group: Sequence[Sequence[RunSpec]]) -> int:
+        """How many trainings fit the GPU's memory, from what a step of one takes in the task with the most classes, and
+        what its classifier takes, in whichever way it is tested: a captured step gives nothing back while the runs are
+        tested.
         """
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self.device)
-        stream = self._stream(group[0])
-        learner = self._stacked(group[:1], [stream], compiled=False)
+        specs = _tested_in_every_way(group)
+        stream = self._stream(specs[0])
+        learner = self._stacked(specs, [stream] * len(specs), compiled=False)
         try:
             largest = max(stream, key=lambda task: task.ways)
             learner.rehearse([join(list(stream), len(stream.class_labels)) if learner.joint else largest])
@@ -297,17 +318,18 @@ class Experiment:
     def _learner(self, group: Sequence[RunSpec], streams: Sequence[Stream], separate: bool = False) -> Learner:
         if self.device.type == "cuda" and not separate:
             return self._stacked(group, streams)
-        return SeparateRuns([self._run(spec, stream) for spec, stream in zip(group, streams, strict=True)])
+        return SeparateRuns([self._run(own, stream) for own, stream in _trainings(group, streams)])
 
     def _stacked(
         self, group: Sequence[RunSpec], streams: Sequence[Stream], compiled: bool | None = None
     ) -> StackedRuns:
-        pairs = list(zip(group, streams, strict=True))
-        methods = [self._method(spec, stream) for spec, stream in pairs]
-        backbones = [partial(published_backbone, stream.input_shape, spec.settings) for spec, stream in pairs]
+        pairs = _trainings(group, streams)
+        variants = [[self._method(spec, stream) for spec in own] for own, stream in pairs]
+        backbones = [partial(published_backbone, stream.input_shape, own[0].settings) for own, stream in pairs]
         if compiled is None:
             compiled = self.steps(group[0], streams[0]) >= LONG if self.compiled is None else self.compiled
-        return StackedRuns(methods, backbones, [spec.seed for spec in group], self.device, compiled, self.precision)
+        methods, seeds = [own[0] for own in variants], [own[0].seed for own, _ in pairs]
+        return StackedRuns(methods, backbones, seeds, self.device, compiled, self.precision, variants)
 
     def steps(self, spec: RunSpec, stream: Stream) -> int:
         """About how many steps a run takes."""
@@ -317,11 +339,14 @@ class Experiment:
         """The same, for one of the runs asked for, without a look at its stream."""
         return _steps(spec.settings, sum(train for train, _, _ in self._shapes[spec.key]))
 
-    def _run(self, spec: RunSpec, stream: Stream) -> Run:
-        make_backbone = partial(published_backbone, stream.input_shape, spec.settings)
-        return Run(self._method(spec, stream), make_backbone, spec.seed, self.device)
+    def _run(self, specs: Sequence[RunSpec], stream: Stream) -> Run:
+        """A training, tested as each of the runs that share it."""
+        first, methods = specs[0], [self._method(spec, stream) for spec in specs]
+        make_backbone = partial(published_backbone, stream.input_shape, first.settings)
+        return Run(methods[0], make_backbone, first.seed, self.device, methods)
 
-    def _record(self, spec: RunSpec, outcome: Outcome, at_once: int) -> dict[str, Any]:
+    def _record(self, spec: RunSpec, outcome: Outcome, at_once: int, shared: int) -> dict[str, Any]:
+        """`at_once`: trainings done together. `shared`: runs that this training gave, each tested in its own way."""
         matrix = outcome.matrix
         return {
             "format": results.FORMAT,
@@ -338,6 +363,7 @@ class Experiment:
             "seconds": round(outcome.seconds, 3),
             "learning_seconds": [round(seconds, 3) for seconds in outcome.learning_seconds],
             "runs_at_once": at_once,
+            "training_shared_by": shared,
             "precision": self.precision if self.device.type == "cuda" else "float32",
             "accuracy_matrix": matrix.to_lists(),
             "initial_accuracy": outcome.initial_accuracy,
@@ -349,6 +375,22 @@ class Experiment:
             "command": self.command,
             **self.notes,
         }
+
+
+def _trainings(group: Sequence[RunSpec], streams: Sequence[Stream]) -> list[tuple[list[RunSpec], Stream]]:
+    """The runs by training, and the stream of each. `streams`: of every run."""
+    of_each = {spec.trained: stream for spec, stream in zip(group, streams, strict=True)}
+    return [(own, of_each[own[0].trained]) for own in by_training(group)]
+
+
+def _tested_in_every_way(trainings: Sequence[Sequence[RunSpec]]) -> list[RunSpec]:
+    """One training with as many variants as any, and with whatever other ways of testing there are."""
+    most = max(trainings, key=len)
+    others = {spec.settings.testing_key(): spec.settings for own in trainings for spec in own}
+    own = {spec.settings.testing_key() for spec in most}
+    more = [settings for key, settings in others.items() if key not in own]
+    changes = [{name: getattr(settings, name) for name in AT_TEST} for settings in more]
+    return [*most, *(replace(most[0], settings=most[0].settings.replace(**change)) for change in changes)]
 
 
 def _steps(settings: Settings, samples: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -51,12 +51,26 @@ class RunSpec:
         """The same for two runs that compute the same thing."""
         return json.dumps(self.fields(), sort_keys=True)
 
+    @cached_property
+    def trained(self) -> RunSpec:
+        """The run whose training this one shares: the same but for settings that act at test only."""
+        settings = self.settings.as_trained()
+        return self if settings is self.settings else dataclasses.replace(self, settings=settings)
+
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> RunSpec:
         """The inverse of `fields`, also after they have been JSON."""
         ways = fields["ways"]
         own = {"ways": tuple(ways) if isinstance(ways, list) else ways, "settings": Settings(**fields["settings"])}
         return cls(**{**fields, **own})
+
+
+def by_training(specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
+    """Runs that are trained once and tested each in its own way, in lists."""
+    found: dict[RunSpec, list[RunSpec]] = {}
+    for spec in specs:
+        found.setdefault(spec.trained, []).append(spec)
+    return list(found.values())
 
 
 CHOICES = ("ways", "class_order", "image_size")

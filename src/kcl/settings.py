@@ -67,9 +67,12 @@ def _setting(
     below: float | None = None,
     choices: Mapping[str, str] | None = None,
     stackable: bool = False,
+    at_test: bool = False,
 ) -> Any:
-    limits = {"low": low, "high": high, "above": above, "below": below, "choices": choices, "stackable": stackable}
-    return dataclasses.field(default=default, metadata={"help": help, **limits})
+    """`stackable`: runs that differ in it can be trained together. `at_test`: their training does not differ at all."""
+    limits = {"low": low, "high": high, "above": above, "below": below, "choices": choices}
+    kinds = {"stackable": stackable, "at_test": at_test}
+    return dataclasses.field(default=default, metadata={"help": help, **limits, **kinds})
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class Settings:
     bases: int = _setting(1024, "random Fourier features D", 1, 1_000_000)
     tau: float = _setting(0.01, "weight of the KL divergence", 0.0, stackable=True)
     monte_carlo_samples: int = _setting(1, "draws of ω per training step (L)", 1, 1000)
-    test_draws: int = _setting(1, "draws of ω whose probabilities are averaged at test", 1, 1000)
+    test_draws: int = _setting(1, "draws of ω whose probabilities are averaged at test", 1, 1000, at_test=True)
     ridge_strength: float = _setting(
         0.1, "initial l of λ = |l| + 0.01, at each task", above=0.0, high=1e6, stackable=True
     )
@@ -111,10 +114,10 @@ class Settings:
     rotation_labels: bool = _setting(False, "images in four rotations, classes become (class, rotation) pairs")
     weight_average: float = _setting(
         0.0, "weight of the past in an average of the weights that is used at test; 0: none", 0.0, below=1.0,
-        stackable=True,
+        stackable=True, at_test=True,
     )  # fmt: skip
-    batch_norm: str = _setting("running", "whose statistics BatchNorm uses at test", choices=BATCH_NORMS)
-    test_views: str = _setting("plain", "how a sample is shown at test", choices=TEST_VIEWS)
+    batch_norm: str = _setting("running", "whose statistics BatchNorm uses at test", choices=BATCH_NORMS, at_test=True)
+    test_views: str = _setting("plain", "how a sample is shown at test", choices=TEST_VIEWS, at_test=True)
     warm_start: bool = _setting(False, "λ and scale of a task begin where those of the task before ended")
     log_variance_bound: float = _setting(
         0.0, "log-variances of ω are held within ± this, smoothly; 0: they are free", 0.0, 80.0
@@ -138,12 +141,29 @@ class Settings:
         return dataclasses.replace(self, **changes)
 
     def stacking_key(self) -> tuple[Any, ...]:
-        """The same for settings whose runs can be trained together: they differ in stackable numbers only."""
-        fixed = [getattr(self, field.name) for field in dataclasses.fields(self) if not field.metadata["stackable"]]
-        return (*fixed, self.dropout > 0.0, self.weight_average > 0.0)
+        """The same for settings whose runs can be trained together: they differ in stackable numbers, and at test."""
+        kinds = ((field.name, field.metadata) for field in dataclasses.fields(self))
+        fixed = [getattr(self, name) for name, kind in kinds if not kind["stackable"] and not kind["at_test"]]
+        return (*fixed, self.dropout > 0.0)
+
+    def testing_key(self) -> tuple[Any, ...]:
+        """The same for settings whose runs can be tested together: at test they differ in stackable numbers only."""
+        kinds = ((field.name, field.metadata) for field in dataclasses.fields(self))
+        fixed = [getattr(self, name) for name, kind in kinds if kind["at_test"] and not kind["stackable"]]
+        return (*fixed, self.weight_average > 0.0)
+
+    def as_trained(self) -> Settings:
+        """What training knows of: the settings that act at test only are left at their defaults."""
+        own = [field for field in dataclasses.fields(self) if field.metadata["at_test"]]
+        changes = {field.name: field.default for field in own if getattr(self, field.name) != field.default}
+        return self.replace(**changes) if changes else self
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+
+AT_TEST = tuple(field.name for field in dataclasses.fields(Settings) if field.metadata["at_test"])
+"""The settings that act at test only: runs that differ in nothing else are trained once."""
 
 
 def nearest(name: str, known: list[str]) -> str:

@@ -733,7 +733,7 @@ def test_answers_equal_those_of_the_same_weights_on_the_cpu(kernel: str, net: st
                 module.running_var.fill_(1.0)
     for index in range(2):
         measured, (memory, view) = learner.accuracy(made.tasks(index)), learner.kept[index]
-        requests = learner._classifier_requests(seen(memory, view, runs=True))
+        requests = learner._classifier_requests(seen(memory, view, runs=True), learner._alike[0])
         source = learner.source(requests, "test noise", index)
         source.draw()
         for run, (method, task) in enumerate(zip(made.methods, made.tasks(index), strict=True)):
@@ -911,7 +911,7 @@ def test_strong_graphs_replayed_equal_steps_taken(method: str) -> None:
             assert_near_in_norm(one, two, was, 5e-2)
     for name in ("done", "cursor"):
         assert torch.equal(getattr(replayed._trainer, name), getattr(taken._trainer, name))
-    updates = [int(learner.state.average.updates) for learner in (replayed, taken)]
+    updates = [int(learner.state.averages[0].updates) for learner in (replayed, taken)]
     assert updates == [len(list(made.lessons(2))) * replayed._trainer.steps] * 2
     assert replayed.diverged == [False] * 3
 
@@ -925,7 +925,7 @@ def test_compiled_steps_of_the_mnist_recipe_equal_plain_ones() -> None:
     for found in (states, averages):
         for one, two in zip(found(compiled), found(taken), strict=True):
             assert_near(one, two, 1e-4)
-    updates = [int(learner.state.average.updates) for learner in (compiled, taken)]
+    updates = [int(learner.state.averages[0].updates) for learner in (compiled, taken)]
     assert updates == [2 * compiled._trainer.steps] * 2
 
 
@@ -944,7 +944,7 @@ def test_strong_runs_that_were_stopped_go_on_where_they_were() -> None:
             except Interrupted:
                 stops += 1
     assert stops > 2
-    assert int(learner.state.average.updates) == int(whole.state.average.updates)
+    assert int(learner.state.averages[0].updates) == int(whole.state.averages[0].updates)
     for one, two, was in zip(averages(learner), averages(whole), states(made.learner()), strict=True):
         assert_near_in_norm(one, two, was, 5e-2)
 
@@ -956,7 +956,8 @@ def test_strong_answers_equal_those_of_the_same_weights_on_the_cpu(method: str, 
     learner = made.learned()
     for index in range(2):
         memory, view = learner.kept[index]
-        source = learner.source(learner._classifier_requests(seen(memory, view, runs=True)), "test noise", index)
+        requests = learner._classifier_requests(seen(memory, view, runs=True), learner._alike[0])
+        source = learner.source(requests, "test noise", index)
         source.draw()
         scores = learner.scores(made.tasks(index))
         for run, (own, task) in enumerate(zip(made.methods, made.tasks(index), strict=True)):
@@ -968,6 +969,45 @@ def test_strong_answers_equal_those_of_the_same_weights_on_the_cpu(method: str, 
                 expected = own.answer(model, classifier, task.view(task.test.inputs[task.test.rows]).double())
             assert expected.shape == (len(task.test), task.ways)
             assert (scores[run].cpu() - expected).abs().max() <= 2e-3 * max(1.0, expected.abs().max().item())
+
+
+@cases("method", [("kcl",), ("er-reservoir",)])
+def test_runs_that_share_a_training_are_what_they_are_alone(method: str) -> None:
+    """Of every way of testing: after the one training, weights and averages as after one of its own; with the same
+    weights, the same answers. Steps in graphs, a smaller last batch, two tasks.
+    """
+    made = strong(method)
+    ways: list[dict[str, Any]] = [{}, {"weight_average": 0.0}, {"test_views": "plain"}, {"weight_average": 0.15}]
+    ways += [{"batch_norm": "running"}, {"weight_average": 0.0, "test_draws": 3}] if method == "kcl" else []
+    variants = [[METHODS[method](own.replace(**way), 3, 9) for way in ways] for own in made.settings]
+    options = {"device": DEVICE, "precision": "float32"}
+    shared = StackedRuns(made.methods, made.backbones, made.seeds, variants=variants, **options)
+    for index in range(2):
+        shared.learn([task for task in made.tasks(index) for _ in ways], lambda _: None)
+    count, begun = len(ways), states(made.learner())
+    assert shared.seeds == [seed for seed in made.seeds for _ in ways]
+    assert [int(own.updates) for own in shared.state.averages] == [2 * shared._trainer.steps] * 2
+    for place in range(count):
+        methods = [own[place] for own in variants]
+        alone = StackedRuns(methods, made.backbones, made.seeds, **options)
+        for index in range(2):
+            alone.learn(made.tasks(index), lambda _: None)
+        assert alone.memory_use() == shared.memory_use()[place::count]
+        for run, (model, was) in enumerate(zip(averages(alone), begun, strict=True)):
+            own = shared.answering(count * run + place)
+            found = {name: t.detach().cpu() for name, t in (*own.named_parameters(), *own.named_buffers())}
+            assert_near_in_norm(found, model, was, 5e-2)
+        stack = shared.state.saved()
+        average = shared.runs[place].average
+        alone.state.load(
+            {"stack": stack if average is None else stack | {"average": shared.state.averages[average].saved()}}
+        )
+        alone.kept = shared.kept
+        for index in range(2):
+            repeated = [task for task in made.tasks(index) for _ in ways]
+            for one, two in zip(shared.scores(repeated)[place::count], alone.scores(made.tasks(index)), strict=True):
+                assert (one - two).abs().max() <= 1e-4 * max(1.0, two.abs().max().item())
+    assert len({tuple(scores.flatten().tolist()) for scores in shared.scores(repeated)}) == 3 * count
 
 
 @cases("benchmark kernel side coreset", [("split-cifar100", "vrf", 32, 34), ("split-miniimagenet", "linear", 84, 50)])
@@ -995,9 +1035,9 @@ def test_an_experiment_stacks_its_runs_and_keeps_them_all(precision: str) -> Non
     data = dataset(200, SHAPES["mlp"])
     settings = SMALL.replace(epochs=3, dropout=0.1)
     specs = [
-        RunSpec("made-up", method, seed, settings.replace(lr=lr), 2, None)
+        RunSpec("made-up", method, seed, settings.replace(lr=lr, weight_average=average), 2, None)
         for method in METHODS
-        for lr in (0.1, 0.05)
+        for lr, average in ((0.1, 0.0), (0.05, 0.0), (0.05, 0.9))
         for seed in (0, 1, 2)
     ]
     BENCHMARKS["made-up"] = Benchmark("for tests", lambda *_: data, PermutedPixels)
@@ -1014,6 +1054,7 @@ def test_an_experiment_stacks_its_runs_and_keeps_them_all(precision: str) -> Non
     ]
     assert not any(record["diverged"] for record in records)
     assert all(record["average_accuracy"] > 40.0 for record in records if record["method"] == "kcl")
+    assert [record["training_shared_by"] for record in records] == [1, 1, 1, *[2] * 6] * len(METHODS)
     if DEVICE.type == "cuda":
         assert {record["runs_at_once"] for record in records} == {6}
         assert {record["precision"] for record in records} == {precision}

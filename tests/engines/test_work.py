@@ -1,8 +1,12 @@
-"""What an order is said to need and how long it is said to take: guesses, but in proportion."""
+"""What an order is said to need and how long it is said to take: guesses, but in proportion; and what it becomes where
+runs share a training.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,22 +15,27 @@ import torch
 from kcl.benchmarks.catalogue import BENCHMARKS, Benchmark
 from kcl.benchmarks.mnist import PermutedPixels
 from kcl.data.dataset import Dataset
-from kcl.engines import work
+from kcl.engines import work, worker
+from kcl.engines.order import Order
 from kcl.experiment import Experiment, Group
-from kcl.run_spec import RunSpec
+from kcl.resuming import Saving
+from kcl.run_spec import RunSpec, key_of
 from kcl.settings import Settings
+from kcl.training.keeper import Every
+from kcl.training.stopping import Stop
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[float, float]]:
-    """Length and share of a GPU of 20 gigabytes, of five runs with some settings."""
+    """Length and share of a GPU of 20 gigabytes, of five runs with some settings, or with each of several."""
     images, labels = torch.zeros(60, 3, 8, 8, dtype=torch.uint8), torch.arange(60) % 3
     dataset = Dataset("made up", images, labels, images, labels, ("0", "1", "2"))
     monkeypatch.setitem(BENCHMARKS, "made-up", Benchmark("for tests", lambda *_: dataset, PermutedPixels))
 
-    def ask(**settings: Any) -> tuple[float, float]:
+    def ask(*others: dict[str, Any], **settings: Any) -> tuple[float, float]:
         own = Settings(backbone="cifar-resnet", coreset_size_per_class=2, **settings)
-        specs = [RunSpec("made-up", "kcl", seed, own, 2, None) for seed in range(5)]
+        several = [own, *(own.replace(**other) for other in others)]
+        specs = [RunSpec("made-up", "kcl", seed, one, 2, None) for seed in range(5) for one in several]
         experiment = Experiment(specs, "kcl run")
         experiment.device = torch.device("cuda")
         group = Group(specs)
@@ -42,3 +51,52 @@ def test_views_and_updates_multiply_what_the_published_settings_take(asked: Call
     assert turned[0] == mirrored[0] == pytest.approx(4 * length)
     assert turned[1] == pytest.approx(4 * share, abs=0.05)
     assert mirrored[1] == pytest.approx(8 * share, abs=0.05)
+
+
+def test_runs_that_share_a_training_take_it_once_and_the_room_of_the_largest_test(
+    asked: Callable[..., tuple[float, float]],
+) -> None:
+    length, share = asked(test_views="flip")
+    assert asked({"test_views": "flip"}, {"weight_average": 0.9}) == (length, share)
+    assert asked()[1] < share
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_worker_trains_them_once_and_goes_on_with_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stopped: bool
+) -> None:
+    images = torch.randint(256, (60, 1, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    dataset = Dataset("made up", images, torch.arange(60) % 3, images.flip(0), torch.arange(60) % 3, ("0", "1", "2"))
+    monkeypatch.setitem(BENCHMARKS, "made-up", Benchmark("for tests", lambda *_: dataset, PermutedPixels))
+    small = Settings(bases=16, width=8, coreset_size_per_class=4, weight_average=0.2)
+    several = [small, small.replace(weight_average=0.0, test_draws=2)]
+    specs = [RunSpec("made-up", "kcl", seed, own, 2, None) for own in several for seed in (0, 1)]
+
+    def orders(own: list[RunSpec], out: str) -> list[Order]:
+        experiment = Experiment(own, "kcl run")
+        groups = [Group(group) for group in experiment.groups(experiment.specs)]
+        saving = Saving(Every(steps=3, seconds=None, thrifty=False))
+        return work.orders(experiment, groups, str(tmp_path / out), saving)
+
+    def done(order: Order, stop: Stop) -> list[dict[str, Any]]:
+        said: list[dict[str, Any]] = []
+
+        def tell(message: dict[str, Any]) -> None:
+            said.append(json.loads(json.dumps(message)))
+            stop.asked = 15 if stopped and message["kind"] == "progress" and order.attempt == 0 else stop.asked
+
+        worker.do(order, tell, stop)
+        assert said[-1]["kind"] == ("stopped" if stop.asked else "done")
+        return [message["record"] for message in said if message["kind"] == "record"]
+
+    passing = ("seconds", "learning_seconds", "training_shared_by", "resumed")
+
+    def found(orders: list[Order]) -> dict[str, dict[str, Any]]:
+        records = [record for order in orders for record in done(order, Stop()) or done(order.again(), Stop())]
+        assert {record["resumed"] for record in records} == {int(stopped)}
+        return {key_of(own): {k: v for k, v in own.items() if k not in passing} for own in records}
+
+    shared = orders(specs, "shared")
+    assert [len(order.runs) for order in shared] == [2, 2]
+    alone = [order for place, spec in enumerate(specs) for order in orders([spec], str(place))]
+    assert found(shared) == found(alone)

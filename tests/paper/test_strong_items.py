@@ -32,7 +32,8 @@ from kcl.paper.strong import NOT_YET, TARGETS, StrongResults
 from kcl.paper.strong_cost import StrongCost
 from kcl.report.summary import Summary
 from kcl.results import read
-from kcl.run_spec import RunSpec
+from kcl.run_spec import RunSpec, by_training
+from kcl.settings import AT_TEST
 from kcl.speeds import BATCH, SPEEDS
 from kcl.tuning.space import published
 
@@ -153,7 +154,7 @@ class TestAblation:
         found = Found([], FULL, SEEDS)
         whole, *others = Ablation().left_out()
         for cell in others:
-            if set(cell.changes) <= set(ablation.AT_TEST):
+            if set(cell.changes) <= set(AT_TEST):
                 assert cost_of(cell, found).images_per_sample == cost_of(whole, found).images_per_sample  # type: ignore[union-attr]
 
     def test_rows_are_paired_with_their_own_recipe(self) -> None:
@@ -218,6 +219,13 @@ class TestEstimate:
         assert minutes(updates_per_batch=2) - set_up == pytest.approx(2 * (plain - set_up))
         assert 3 < (minutes(rotation_labels=True) - set_up) / (plain - set_up) < 4
         assert minutes(coreset_size_per_class=40) > plain > minutes(coreset_size_per_class=5)
+
+    def test_a_training_that_runs_share_is_counted_once(self) -> None:
+        """Of the ablation, which leaves out and adds three ingredients that act at test only."""
+        specs = Ablation().specs(FULL, range(5))
+        trained = [own[0] for own in by_training(specs)]
+        assert len(specs) - len(trained) == 5 * 2 * 3
+        assert estimate(specs).minutes == pytest.approx(estimate(trained).minutes)
 
     def test_the_main_rows_come_first_and_are_the_cheaper_part(self) -> None:
         specs = needed(list(STRONG.values()), FULL, range(5))

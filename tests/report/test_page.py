@@ -55,6 +55,13 @@ def runs(make_run) -> list[dict]:
     return [make_run(seed) for seed in range(3)] + [make_run(0, **sgd), make_run(1, diverged=True, **sgd)]
 
 
+def test_the_time_of_runs_that_shared_it_is_counted_once(make_run) -> None:
+    """Two trainings done together in 10 seconds, one of them tested in two ways; and a run alone in 12."""
+    shared = [{"seconds": 10.0, "runs_at_once": 2, "training_shared_by": count} for count in (2, 2, 1)]
+    text = page([make_run(seed, **own) for seed, own in enumerate([*shared, {"seconds": 12.0}])], "a heading")
+    assert "22.0 seconds in all" in text
+
+
 def test_the_page_is_written_whole_and_the_same_each_time(runs, tmp_path: Path) -> None:
     for name in ("one.html", "two.html"):
         write_page(runs, tmp_path / name, "A comparison")

@@ -18,7 +18,7 @@ from kcl.benchmarks.mnist import PermutedPixels
 from kcl.experiment import Experiment
 from kcl.folder import Folder
 from kcl.report import tables
-from kcl.run_spec import RunSpec
+from kcl.run_spec import RunSpec, by_training
 from kcl.settings import Settings
 from kcl.training.learner import Learner, SeparateRuns
 from kcl.training.runner import Progress
@@ -74,7 +74,7 @@ class TestGroups:
 
     def _groups(self, specs: list[RunSpec], fitting: int = 1000, **options: Any) -> list[list[RunSpec]]:
         class OnAGpu(Experiment):
-            def _fitting(self, group: Sequence[RunSpec]) -> int:
+            def _fitting(self, group: Sequence[Sequence[RunSpec]]) -> int:
                 return min(len(group), fitting)
 
         made = OnAGpu(specs, "a command", **options)
@@ -82,7 +82,8 @@ class TestGroups:
         groups = made.groups(specs)
         assert sorted(spec.key for group in groups for spec in group) == sorted(spec.key for spec in specs)
         for group in groups:  # in the order asked for
-            assert [specs.index(spec) for spec in group] == sorted(specs.index(spec) for spec in group)
+            firsts = [specs.index(own[0]) for own in by_training(group)]
+            assert firsts == sorted(firsts)
         return groups
 
     def test_runs_that_differ_in_numbers_only_are_together(self) -> None:
@@ -90,12 +91,11 @@ class TestGroups:
             "lr": (0.1, 0.3), "momentum": (0.0, 0.8), "tau": (0.0, 0.1), "dropout": (0.1, 0.5),
             "ridge_strength": (0.1, 1.0), "rbf_gamma": (0.5, 1.0), "laplacian_gamma": (0.2, 0.3),
             "lr_decay": (0.5, 1.0), "lr_floor": (0.0, 1e-3), "ewc_strength": (1.0, 10.0), "ewc_decay": (0.5, 0.9),
-            "muon_lr": (0.005, 0.01), "muon_lr_decay": (0.8, 1.0), "weight_average": (0.9, 0.99),
+            "muon_lr": (0.005, 0.01), "muon_lr_decay": (0.8, 1.0),
         }  # fmt: skip
         stackable = {field.name for field in dataclasses.fields(Settings) if field.metadata["stackable"]}
-        assert set(numbers) == stackable
-        averaged = {"weight_average": 0.5}  # with one and without are apart
-        each = [averaged | {name: value} for name, values in numbers.items() for value in values]
+        assert set(numbers) == stackable - {"weight_average"}  # which acts at test only
+        each = [{name: value} for name, values in numbers.items() for value in values]
         specs = [spec for own in each for spec in _specs(**own)]
         specs = list(dict.fromkeys(specs))
         assert self._groups(specs) == [specs]
@@ -104,10 +104,10 @@ class TestGroups:
         "options",
         [
             {"kernel": "rbf"}, {"coreset_size_per_class": 5}, {"bases": 17}, {"monte_carlo_samples": 2},
-            {"test_draws": 2}, {"polynomial_degree": 2}, {"feature_norm": "none"}, {"width": 9}, {"layers": 1},
+            {"polynomial_degree": 2}, {"feature_norm": "none"}, {"width": 9}, {"layers": 1},
             {"batch_size": 11}, {"epochs": 2}, {"dropout": 0.0}, {"method": "naive-sgd"}, {"tasks": 3},
             {"train_per_task": 50}, {"memory_per_class": 2}, {"recalled_per_step": 5}, {"ewc_fisher": "classic"},
-            {"ewc_fisher_samples": 10}, {"ewc_window": 5}, {"weight_average": 0.9}, {"optimizer": "muon"},
+            {"ewc_fisher_samples": 10}, {"ewc_window": 5}, {"optimizer": "muon"},
             {"updates_per_batch": 2}, {"warm_start": True}, {"log_variance_bound": 3.0},
         ],
         ids=str,
@@ -116,6 +116,14 @@ class TestGroups:
         one, two = _specs(), _specs(**options)
         mixed = [spec for pair in zip(one, two, strict=True) for spec in pair]
         assert self._groups(mixed) == [one, two]
+
+    @pytest.mark.parametrize("options", [{"weight_average": 0.9}, {"test_draws": 2}], ids=str)
+    def test_runs_that_share_a_training_are_together_and_count_as_one(self, options: dict[str, Any]) -> None:
+        one, two = _specs(), _specs(**options)
+        expected = [spec for pair in zip(one, two, strict=True) for spec in pair]
+        assert self._groups(one + two) == [expected]
+        assert self._groups(one + two, runs_at_once=2) == [expected[:4], expected[4:]]
+        assert Experiment(one + two, "").groups(one + two) == [expected[:2], expected[2:4], expected[4:]]
 
     def test_every_setting_is_a_number_that_stacks_or_keeps_apart(self) -> None:
         fixed = {"kernel", "coreset_size_per_class", "bases", "monte_carlo_samples", "test_draws", "polynomial_degree",
@@ -157,10 +165,29 @@ class TestGroups:
         monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 10)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1000, 1000))
         specs = _specs(range(50))
-        assert Experiment(specs, "")._fitting(specs) == 700 // 60
+        assert Experiment(specs, "")._fitting(by_training(specs)) == 700 // 60
         specs = _specs(range(50), "naive-sgd")
-        assert Experiment(specs, "")._fitting(specs) == 700 // 30
+        assert Experiment(specs, "")._fitting(by_training(specs)) == 700 // 30
         assert rehearsed == ["rehearse", "rehearse_classifier", "rehearse"]
+
+    def test_what_fits_counts_trainings_in_every_way_they_are_tested(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        tested: list[list[Settings]] = []
+        rehearse = StackedRuns.rehearse_classifier
+
+        def noting(self: StackedRuns, tasks: Sequence[Any]) -> None:
+            tested.append([method.settings for method in self.variants[0]])
+            assert self.count == 1
+            rehearse(self, tasks)
+
+        monkeypatch.setattr(StackedRuns, "rehearse_classifier", noting)
+        for name in ("reset_peak_memory_stats", "max_memory_allocated", "memory_allocated"):
+            monkeypatch.setattr(torch.cuda, name, lambda _: 10)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1000, 1000))
+        specs = [*_specs(range(50)), *_specs(range(30), weight_average=0.9), *_specs((49,), test_draws=3)]
+        specs += _specs((0,), weight_average=0.5)
+        assert Experiment(specs, "")._fitting(by_training(specs)) == 50
+        ways = [{}, {"weight_average": 0.9}, {"weight_average": 0.5}, {"test_draws": 3}]
+        assert tested == [[SMALL.replace(**own) for own in ways]]
 
     def test_updates_are_steps(self) -> None:
         one, three = _specs((0,)), _specs((0,), updates_per_batch=3)

@@ -74,7 +74,7 @@ def _assert_same(runs: Any, difference: Any, tasks: int = 2) -> None:
         _settle(separate, difference)
         _settle(stacked, difference)
         for run in separate.runs:
-            run._classifiers.clear()
+            run.renew()
     for index in range(tasks):
         assert _margin(separate, runs.tasks(index)) > 10 * tolerance
         assert stacked.accuracy(runs.tasks(index)) == separate.accuracy(runs.tasks(index))
@@ -379,11 +379,12 @@ class TestState:
     def test_batches_on_a_gpu_have_few_sizes(self, make_runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         runs = make_runs(bases=8)
         [task, *_] = runs.tasks(0)
-        learner = SimpleNamespace(device=torch.device("cuda"), method=runs.stacked().method, count=3)
+        learner = SimpleNamespace(device=torch.device("cuda"), method=runs.stacked().method)
+        [group] = runs.stacked()._alike
         each, sizes = 8 * 3 * (256 * task.test.inputs[0].numel() + 16 * 8), []
         for fitting in (0, 1, 5, 7, 8, 15, 10_000):
             monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, fitting=fitting: (fitting * each + 5, 0))
-            sizes.append(StackedRuns._evaluation_batch(learner, task))
+            sizes.append(StackedRuns._evaluation_batch(learner, task, group))
         assert sizes == [1, 1, 4, 4, 8, 8, len(task.test)]
 
     def test_tasks_to_test_on_must_be_of_one_size(self, make_runs: Any) -> None:

@@ -131,8 +131,10 @@ class TestCompiled:
         for learner in (plain, compiled):
             learner.learn(runs.lesson(0), lambda _: None)
         difference.assert_none(plain, compiled, 1e-5, [0])
-        torch.testing.assert_close(compiled.state.average.saved(), plain.state.average.saved(), rtol=1e-5, atol=1e-5)
-        assert int(compiled.state.average.updates) == compiled._trainer.steps
+        torch.testing.assert_close(
+            compiled.state.averages[0].saved(), plain.state.averages[0].saved(), rtol=1e-5, atol=1e-5
+        )
+        assert int(compiled.state.averages[0].updates) == compiled._trainer.steps
 
 
 class TestUpdatesPerBatch:
@@ -197,9 +199,9 @@ class TestWeightAverage:
         for learner in (spoiled, sound):
             learner.learn(runs.tasks(0), lambda _: None)
         assert spoiled.diverged == [False, True, False]
-        assert spoiled.state.average.flat.isfinite().all()
+        assert spoiled.state.averages[0].flat.isfinite().all()
         for run in (0, 2):
-            torch.testing.assert_close(spoiled.state.average.flat[run], sound.state.average.flat[run])
+            torch.testing.assert_close(spoiled.state.averages[0].flat[run], sound.state.averages[0].flat[run])
 
 
 @pytest.mark.parametrize("engine", ["separate", "stacked"])

@@ -23,7 +23,6 @@ from kcl.progress import duration
 from kcl.report.standing import STANDING
 from kcl.results import write_json
 from kcl.resuming import Saving
-from kcl.run_spec import RunSpec
 from kcl.training.run import Step
 from kcl.training.runner import OnProgress, Progress
 from kcl.training.standing import Standing
@@ -80,8 +79,7 @@ class _Desk:
         self._shown, self._warned = 0.0, -PATIENCE
 
     def label(self, order: Order) -> str:
-        first = RunSpec.from_fields(order.runs[0])
-        return self._experiment.group_label(Group([first] * len(order.runs)))
+        return self._experiment.group_label(Group(order.specs))
 
     def queued(self, orders: Sequence[Order]) -> None:
         self._board.expect(orders)

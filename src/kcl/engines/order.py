@@ -74,7 +74,7 @@ class Order:
         keys = "\n".join(json.dumps(run, sort_keys=True) for run in self.runs)
         return hashlib.sha256(keys.encode()).hexdigest()[:16]
 
-    @property
+    @cached_property
     def specs(self) -> list[RunSpec]:
         return [RunSpec.from_fields(run) for run in self.runs]
 

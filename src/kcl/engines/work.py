@@ -13,6 +13,7 @@ from kcl.engines.order import Needs, Order, Parcel
 from kcl.experiment import Experiment, Group, dataset_name
 from kcl.methods.views import copies_at_test, rotations
 from kcl.resuming import Saving
+from kcl.run_spec import by_training
 from kcl.speeds import TOGETHER as MEASURED
 from kcl.speeds import speed_of
 
@@ -55,11 +56,11 @@ def orders(
 
 def length(experiment: Experiment, group: Group) -> float:
     """Seconds, were the machine the one that was measured; on a CPU runs are done one after another."""
-    spec = group.specs[0]
+    spec, trainings = group.specs[0], len(by_training(group.specs))
     speed = speed_of(spec.settings.backbone)
     steps = experiment.planned_steps(spec) * rotations(spec.settings)
     at_a_time = MEASURED if experiment.device.type == "cuda" and not group.separate else 1
-    return steps * (speed.kcl if spec.method == "kcl" else speed.others) / 1e3 * math.ceil(len(group.specs) / at_a_time)
+    return steps * (speed.kcl if spec.method == "kcl" else speed.others) / 1e3 * math.ceil(trainings / at_a_time)
 
 
 def needs(experiment: Experiment, group: Group, gpu_gigabytes: float | None) -> Needs:
@@ -71,7 +72,7 @@ def needs(experiment: Experiment, group: Group, gpu_gigabytes: float | None) -> 
         return Needs(threads)
     if gpu_gigabytes is None:
         return Needs(threads, 1.0)
-    settings = group.specs[0].settings
-    each = speed_of(settings.backbone).gigabytes / MEASURED * copies_at_test(settings)
-    runs = 1 if group.separate else len(group.specs)
+    backbone, copies = group.specs[0].settings.backbone, max(copies_at_test(spec.settings) for spec in group.specs)
+    each = speed_of(backbone).gigabytes / MEASURED * copies
+    runs = 1 if group.separate else len(by_training(group.specs))
     return Needs(threads, min(1.0, math.ceil(100 * each * runs / gpu_gigabytes) / 100))

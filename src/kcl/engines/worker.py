@@ -20,6 +20,7 @@ from kcl.engines.order import Message, Order, Parcel
 from kcl.errors import KclError
 from kcl.experiment import Experiment, Group
 from kcl.resuming import Saving
+from kcl.run_spec import by_training
 from kcl.training.keeper import clear
 from kcl.training.runner import OnProgress, Progress
 from kcl.training.stopping import Interrupted, Stop
@@ -111,7 +112,8 @@ def _groups(
 ) -> list[Group]:
     """The order as one group, or as many as this machine's GPU needs; what an earlier attempt began is gone on with."""
     left, going_on = list(experiment.specs), []
-    for specs in [left, *([spec] for spec in left)] if len(left) > 1 else [left]:
+    apart = by_training(left)
+    for specs in [left, *apart] if len(apart) > 1 else [left]:
         place = resuming.group_folder(keeping.path, [spec.key for spec in specs])
         remote.pull(saving.checkpoints, place)
         found = resuming.begun_at(place)

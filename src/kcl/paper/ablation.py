@@ -33,8 +33,6 @@ INGREDIENTS = {
 """By name, the settings that are one ingredient."""
 GUARDS = ("log_variance_bound",)
 """Against overflow, and not for accuracy: not taken apart."""
-AT_TEST = ("weight_average", "batch_norm", "test_views")
-"""Settings that leave training as it is."""
 WHOLE, PAPER = "the whole recipe", "the paper's recipe"
 
 
@@ -55,7 +53,8 @@ class Ablation(Item):
     judged = False
     note = (
         "Split CIFAR-100. Averaged weights, BatchNorm of the coreset and views act at test only: without them, or with "
-        "them alone, training is the same. The bound on log-variances guards against overflow and is not taken apart."
+        "them alone, training is the same, and done once. The bound on log-variances guards against overflow and is "
+        "not taken apart."
     )
     miniature = WITHOUT_IMAGES
 

@@ -10,7 +10,7 @@ from kcl.paper.cell import CIFAR100, MINIIMAGENET, PERMUTED, ROTATED, Scale
 from kcl.paper.item import Found, Item
 from kcl.paper.streams import compute
 from kcl.results import write_whole
-from kcl.run_spec import RunSpec
+from kcl.run_spec import RunSpec, by_training
 from kcl.speeds import TOGETHER, speed_of
 
 
@@ -36,7 +36,8 @@ class Estimate(NamedTuple):
 
 def estimate(specs: Sequence[RunSpec], workers: int = 1) -> Estimate:
     """Runs that can be trained together are taken five at a time. What was measured of a step with the paper's settings
-    is scaled to the images that pass the backbone: rotation labels, coresets, recalled samples. Tests are not counted.
+    is scaled to the images that pass the backbone: rotation labels, coresets, recalled samples. Tests are not counted,
+    and a training that several runs share is counted once.
 
     Workers share one GPU, which does their steps no faster; while one is set up, the others use it.
     """
@@ -51,7 +52,8 @@ def estimate(specs: Sequence[RunSpec], workers: int = 1) -> Estimate:
     for group in groups.values():
         first = group[0]
         speed, work = speed_of(first.settings.backbone), compute(first)
-        steps += work.updates * speed.step(work.images_per_update) / 1e3 * -(-len(group) // TOGETHER)
+        trainings = len(by_training(group))
+        steps += work.updates * speed.step(work.images_per_update) / 1e3 * -(-trainings // TOGETHER)
         set_up += speed.set_up
         gigabytes = max(gigabytes, speed.memory(work.images_per_update))
     return Estimate(len(groups), len(specs), (steps + set_up / workers) / 60.0, gigabytes * workers)

@@ -45,7 +45,8 @@ def charts(groups: Sequence[Group]) -> str:
         '<section id="runs"><h2>Runs</h2><div class="row"><p class="muted" id="runs-count" aria-live="polite"></p>'
         '<button type="button" id="csv-runs">CSV of these runs</button></div>'
         '<div class="scroll tall" id="runs-table" tabindex="0" role="region" aria-label="all runs"></div>'
-        '<p class="muted">Seconds are a run’s share of the time its command took: runs trained together share it.</p>'
+        '<p class="muted">Seconds are a run’s share of the time its command took: runs trained together share it; '
+        "of those that are one training, tested in several ways, each counts all of it.</p>"
         "</section>"
         f'<script type="application/json" id="data">{safe_json(page_data(groups))}</script>'
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -124,9 +125,9 @@ def _first_few(texts: list[str], most: int = 20) -> list[str]:
 
 
 def _together(run: Record) -> int:
-    """How many runs shared the time: each tells the time of all."""
-    together = run.get("runs_at_once")
-    return together if type(together) is int and together > 0 else 1
+    """How many runs shared the time: each tells the time of all. Trainings at once, and runs that share one."""
+    counts = (run.get(name) for name in ("runs_at_once", "training_shared_by"))
+    return math.prod(count for count in counts if type(count) is int and count > 0)
 
 
 def _headline(groups: Sequence[Group]) -> str:

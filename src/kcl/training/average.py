@@ -22,6 +22,11 @@ def weights_size(model: nn.Module) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
 
 
+def named(place: int) -> str:
+    """An average in a checkpoint; a run that is tested in several ways may have several."""
+    return "average" if place == 0 else f"average {place}"
+
+
 class WeightAverage(nn.Module):
     """For one run: `model` holds the average."""
 

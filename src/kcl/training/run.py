@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,12 +61,29 @@ class Midway:
     step: int = 0
 
 
+@dataclass
+class Variant:
+    """One way of testing a run."""
+
+    method: Method
+    average: WeightAverage | None
+    """What it answers with in place of the last weights."""
+    classifiers: dict[int, tuple[int, Any]] = field(default_factory=dict)
+    """By task, with the version of the weights that each was solved at."""
+
+
 class Run:
     """A method, a seed and everything learned so far."""
 
     def __init__(
-        self, method: Method, make_backbone: Callable[[], Backbone], seed: int, device: str | torch.device = "cpu"
+        self,
+        method: Method,
+        make_backbone: Callable[[], Backbone],
+        seed: int,
+        device: str | torch.device = "cpu",
+        variants: Sequence[Method] = (),
     ) -> None:
+        """`variants`: where the run is tested in several ways, the method of each; training never sees which."""
         check_seed(seed)
         self.method = method
         self.seed = seed
@@ -78,16 +95,23 @@ class Run:
         self.go_on: Callable[[Midway], None] | None = None
         """Where the run was in the midst of a task when it was saved: puts it back there, once the task is begun."""
         self._version = 0
-        self._classifiers: dict[int, tuple[int, Any]] = {}
         self._stored: dict[int, tuple[Tensor, Tensor]] = {}
         self.model = build_model(method, make_backbone, seed).to(self.device)
-        decay = method.settings.weight_average
-        self.average = WeightAverage(self.model, decay) if decay else None
+        own = variants or [method]
+        self.averages = {decay: WeightAverage(self.model, decay) for decay in decays(own)}
+        self.variants = [Variant(one, self.averages.get(one.settings.weight_average)) for one in own]
+
+    @property
+    def average(self) -> WeightAverage | None:
+        return self.variants[0].average
 
     @property
     def answering(self) -> nn.Module:
         """The model as it answers: with its last weights, or with their average."""
-        return self.model if self.average is None else self.average.model
+        return self._answering(self.variants[0])
+
+    def _answering(self, variant: Variant) -> nn.Module:
+        return self.model if variant.average is None else variant.average.model
 
     def learn(self, task: Task, on_step: OnStep = lambda _: None, between_steps: BetweenSteps = lambda _: None) -> None:
         """One task: draw what is kept of it, then pass over the rest in batches, `epochs` times, with
@@ -134,8 +158,8 @@ class Run:
                     buffer.copy_(value_before)
                 break
             optimizer.step()
-            if self.average is not None:
-                self.average.update(self.model)
+            for average in self.averages.values():
+                average.update(self.model)
             self.carried |= changed
             self._version += 1
             midway.step = step
@@ -196,11 +220,12 @@ class Run:
         return examples.to(self.device, self._stored[key][1])
 
     @torch.no_grad()
-    def logits(self, stored: Shaped[Tensor, "n ..."], task: Task | int) -> Float[Tensor, "n c"]:
+    def logits(self, stored: Shaped[Tensor, "n ..."], task: Task | int, variant: int = 0) -> Float[Tensor, "n c"]:
         """Scores of a learned task's classes for inputs as the stream stores them."""
-        classifier, view = self._classifier(task), self._kept(task).view
-        parts = stored.to(self.device).split(self._evaluation_batch)
-        return torch.cat([self.method.answer(self.answering, classifier, view(part)) for part in parts])
+        way = self.variants[variant]
+        classifier, view, model = self._classifier(task, way), self._kept(task).view, self._answering(way)
+        parts = stored.to(self.device).split(_evaluation_batch(way.method))
+        return torch.cat([way.method.answer(model, classifier, view(part)) for part in parts])
 
     @property
     def version(self) -> int:
@@ -221,28 +246,24 @@ class Run:
         return self.kept[index]
 
     @torch.no_grad()
-    def accuracy(self, task: Task) -> float:
+    def accuracy(self, task: Task, variant: int = 0) -> float:
         """Percent of the task's test samples whose class has the highest score."""
         if len(task.test) == 0:
             raise KclError(f"task {task.index} has no test samples")
-        classifier, test, view = self._classifier(task), self._here(task.test), task.view.to(self.device)
+        way, test, view = self.variants[variant], self._here(task.test), task.view.to(self.device)
+        classifier, model = self._classifier(task, way), self._answering(way)
         correct = torch.zeros((), dtype=torch.int64, device=self.device)
-        size = self._evaluation_batch
+        size = _evaluation_batch(way.method)
         for rows, labels in zip(test.rows.split(size), test.labels.split(size), strict=True):
-            scores = self.method.answer(self.answering, classifier, view(test.inputs[rows]))
+            scores = way.method.answer(model, classifier, view(test.inputs[rows]))
             correct += (answers(scores) == labels).sum()
         return 100.0 * correct.item() / len(test)
 
-    @property
-    def _evaluation_batch(self) -> int:
-        """How many queries at once: fewer where each is shown several times."""
-        return EVALUATION_BATCH // copies_at_test(self.method.settings)
-
     @torch.no_grad()
-    def _classifier(self, task: Task | int) -> Any:
+    def _classifier(self, task: Task | int, way: Variant) -> Any:
         """The task's classifier, solved again only when the weights have changed since."""
         index = task if isinstance(task, int) else task.index
-        found = self._classifiers.get(index)
+        found = way.classifiers.get(index)
         if found is not None and found[0] == self._version:
             return found[1]
         if index not in self.kept and isinstance(task, Task) and self.method.answers_unseen:
@@ -251,14 +272,26 @@ class Run:
             kept = self._kept(task)
             memory = seen(kept.memory, kept.view)
         noise = RunNoise(self.device, self.seed, "test noise", index)
-        classifier = self.method.prepare(self.answering, memory, noise)
-        self._classifiers[index] = (self._version, classifier)
+        classifier = way.method.prepare(self._answering(way), memory, noise)
+        way.classifiers[index] = (self._version, classifier)
         return classifier
 
-    def memory_use(self) -> dict[str, int]:
+    def memory_use(self, variant: int = 0) -> dict[str, int]:
         """Samples kept over all tasks and the bytes everything kept takes; apart from these, of averaged weights."""
         use = self.method.memory_use([kept.memory for kept in self.kept.values()], self.carried or {})
-        return use if self.average is None else use | {"average_bytes": weights_size(self.average.model)}
+        average = self.variants[variant].average
+        return use if average is None else use | {"average_bytes": weights_size(average.model)}
+
+
+def decays(variants: Sequence[Method]) -> list[float]:
+    """Of the averages that the variants of a run answer with, each once."""
+    found = dict.fromkeys(method.settings.weight_average for method in variants)
+    return [decay for decay in found if decay]
+
+
+def _evaluation_batch(method: Method) -> int:
+    """How many queries at once: fewer where each is shown several times."""
+    return EVALUATION_BATCH // copies_at_test(method.settings)
 
 
 def answers(scores: Float[Tensor, "*s n c"]) -> Int[Tensor, "*s n"]:

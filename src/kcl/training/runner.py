@@ -62,9 +62,10 @@ def run_streams(
     Runs that learn all tasks at once are tested on all of them after that: the last row of the matrix is theirs.
     `keeper` saves the runs on the way, and where it has them saved already they go on from there.
     """
-    lessons: list[Stream | list[JointTask]] = [
-        [join(list(stream), len(stream.class_labels))] if learner.joint else stream for stream in streams
-    ]
+    made: dict[int, Stream | list[JointTask]] = {  # runs that share a training share a stream
+        id(stream): [join(list(stream), len(stream.class_labels))] if learner.joint else stream for stream in streams
+    }
+    lessons = [made[id(stream)] for stream in streams]
     journey = _Journey(learner, streams, lessons, keeper or Keeper())
     ledger = journey.ledger
     with journey.keeper.stop.deferred():
@@ -120,7 +121,8 @@ class _Journey:
             self.ledger.restore(saved.about.get("ledger"))
             if self.ledger.learned > len(self.lessons[0]):
                 raise KclError("the checkpoint does not fit the run: it has learned more than there is")
-            self.learner.restore(saved, [list(own) for own in self.lessons])
+            made = {id(own): list(own) for own in self.lessons}
+            self.learner.restore(saved, [made[id(own)] for own in self.lessons])
 
     def state(self, learning: float | None = None) -> Saved:
         tensors, about = self.learner.saved()

@@ -16,7 +16,8 @@ from kcl.benchmarks.task import Task
 from kcl.errors import KclError
 from kcl.methods.method import Memory, Method
 from kcl.randomness import numpy_generator
-from kcl.training.checkpoint import Tree, branch, fit_all
+from kcl.training.average import named
+from kcl.training.checkpoint import Tree, branch, digest, fit_all
 from kcl.training.run import Kept, Midway, Run, on
 
 Lessons = Sequence[Task]
@@ -25,16 +26,26 @@ Lessons = Sequence[Task]
 
 def run_state(run: Run) -> Tree:
     """Weights, statistics and memory of a run, and, in the midst of a task, its optimiser and its noise."""
-    tree: Tree = {
+    tree = _learned_state(run)
+    for place, average in enumerate(run.averages.values()):
+        tree[named(place)] = dict(average.state_dict())
+    if run.midway is not None:
+        tree |= {"momentum": _momentum(run.midway), "noise": run.midway.noise.generator.get_state()}
+    return tree
+
+
+def fingerprint(run: Run, variant: int) -> str:
+    """A digest of what a run has learned and, where this variant of it answers with an average, of that."""
+    average = run.variants[variant].average
+    return digest(_learned_state(run) | ({} if average is None else {"average": dict(average.state_dict())}))
+
+
+def _learned_state(run: Run) -> Tree:
+    return {
         "model": dict(run.model.state_dict()),
         "kept": {str(index): kept.memory for index, kept in run.kept.items()},
         "carried": run.carried or {},
     }
-    if run.average is not None:
-        tree["average"] = dict(run.average.state_dict())
-    if run.midway is not None:
-        tree |= {"momentum": _momentum(run.midway), "noise": run.midway.noise.generator.get_state()}
-    return tree
 
 
 def _momentum(midway: Midway) -> Memory:
@@ -56,8 +67,8 @@ def restore_run(run: Run, tree: Tree, step: int | None, diverged: bool, lessons:
         run.carried = on(run.device, fit_carried(tree["carried"], like, run.method.class_count))
     weights = fit_all(tree.get("model"), run.model.state_dict(), "model")
     run.model.load_state_dict(weights)
-    if run.average is not None:
-        run.average.restore(branch(tree, "average"))
+    for place, average in enumerate(run.averages.values()):
+        average.restore(branch(tree, named(place)))
     run.diverged = diverged
 
     def go_on(midway: Midway) -> None:

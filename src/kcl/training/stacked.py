@@ -23,13 +23,14 @@ from kcl.nets.backbone import Backbone
 from kcl.randomness import numpy_generator
 from kcl.training.average import weights_size
 from kcl.training.checkpoint import Saved, Tree, digest
-from kcl.training.learner import Learner
+from kcl.training.learner import Learner, Own, of_trainings
 from kcl.training.noise import PhiloxSource, Recorder, Replay, Request, RunNoise, SeparateSource, Source, merge
-from kcl.training.run import BetweenSteps, OnStep, batch_sizes, build_model, check_device, on, seen
+from kcl.training.run import BetweenSteps, OnStep, batch_sizes, build_model, check_device, decays, on, seen
 from kcl.training.run import answers as highest
 from kcl.training.saving import Lessons, fit_carried, fit_memory, learned, template, whole_number
 from kcl.training.state import CannotStack, StackedState, over_runs, stack_memories
 from kcl.training.trainer import EpochExamples, Trainer
+from kcl.training.variants import Alike, alike, members
 
 LONG = 40_000
 """Steps from which compiling, which takes a quarter of a minute, pays on a GPU."""
@@ -38,7 +39,7 @@ BATCHES = 16
 
 
 class StackedRuns(Learner):
-    """s runs of one method whose settings differ in numbers only."""
+    """s runs of one method whose settings differ in numbers, and in how they are tested."""
 
     def __init__(
         self,
@@ -48,29 +49,36 @@ class StackedRuns(Learner):
         device: str | torch.device,
         compiled: bool = False,
         precision: str = "tf32",
+        variants: Sequence[Sequence[Method]] | None = None,
     ) -> None:
-        """`compiled`: PyTorch's compiler fuses the step; that takes it a while, so it pays for long runs only.
-        `precision`: what a GPU may compute in; see `cuda.precision`. The Gram matrix is float32 in any case.
+        """`methods`, `make_backbones` and `seeds` are of every training; `variants`: where trainings are tested in
+        several ways, the methods of each. `compiled`: PyTorch's compiler fuses the step; that takes it a while, so it
+        pays for long runs only. `precision`: what a GPU may compute in; see `cuda.precision`. The Gram matrix is
+        float32 in any case.
         """
-        self.methods, self.seeds, self.device = methods, seeds, check_device(device)
+        self.methods, self.training_seeds, self.device = methods, seeds, check_device(device)
         self.method, self.count = methods[0], len(seeds)
+        own = variants or [[method] for method in methods]
+        self.variants, self.runs, self._alike = own, members(own), alike(own)
+        self.seeds = [seeds[run.training] for run in self.runs]
         self.joint = self.method.joint
         self.answers_unseen, self.compiled, self.precision = self.method.answers_unseen, compiled, precision
         self.models = [
             build_model(method, make, seed).to(self.device)
             for method, make, seed in zip(methods, make_backbones, seeds, strict=True)
         ]
-        self.state = StackedState(self.models, [method.settings.weight_average for method in methods])
+        self.state = StackedState(self.models, [decays(several) for several in own])
         self.kept: dict[int, tuple[Memory, View]] = {}
         self.carried: Memory | None = None
         self._stored: dict[int, tuple[Tensor, Tensor]] = {}
-        self._asked: dict[tuple[torch.Size, ...], list[Request]] = {}
+        self._asked: dict[Any, list[Request]] = {}
         self._trainer: Trainer | None = None
         self._midway: Saved | None = None
         """Where the runs were in the midst of a task when they were saved."""
         self._learning = False
 
     def learn(self, tasks: Sequence[Task], on_step: OnStep, between_steps: BetweenSteps = lambda _: None) -> None:
+        tasks = self._of_trainings(tasks)
         index, view = tasks[0].index, tasks[0].view.to(self.device)
         memory, working, examples = self._begin(tasks, view)
         if self.carried is None:
@@ -102,7 +110,7 @@ class StackedRuns(Learner):
         if any((task.view.mean, task.view.std) != (view.mean, view.std) for task in tasks):
             raise CannotStack("the runs see their samples scaled in different ways")
         begun = []
-        for method, model, task, seed in zip(self.methods, self.models, tasks, self.seeds, strict=True):
+        for method, model, task, seed in zip(self.methods, self.models, tasks, self.training_seeds, strict=True):
             method.check(task)
             begun.append(method.begin_task(model, task, numpy_generator(seed, "coreset", task.index)))
         memory = stack_memories([learnable.memory for learnable in begun], self.device)
@@ -119,7 +127,7 @@ class StackedRuns(Learner):
         """What every run recalls in the task; None where the method recalls nothing."""
         plans = []
         sizes = batch_sizes(self.models[0], examples.length, self.method.settings.batch_size)
-        for run, (method, task, seed) in enumerate(zip(self.methods, tasks, self.seeds, strict=True)):
+        for run, (method, task, seed) in enumerate(zip(self.methods, tasks, self.training_seeds, strict=True)):
             own = _of(run, carried)
             rng = numpy_generator(seed, "recalled", task.index)
             plans.append(method.plan(own, task, examples.orders(run), sizes, rng))
@@ -128,7 +136,7 @@ class StackedRuns(Learner):
 
     def _consolidate(self, tasks: Sequence[Task], plans: list[Plan] | None, carried: Memory) -> None:
         """Every run carries on what its method says, in the tensors that are here already."""
-        parts = zip(self.methods, self.models, tasks, self.seeds, strict=True)
+        parts = zip(self.methods, self.models, tasks, self.training_seeds, strict=True)
         for run, (method, model, task, seed) in enumerate(parts):
             here = task.to(self.device, self.stored(task.train.inputs))
             rng = numpy_generator(seed, "consolidation", task.index)
@@ -137,7 +145,7 @@ class StackedRuns(Learner):
                 carried[name][run].copy_(tensor)
 
     def rehearse(self, tasks: Sequence[Task]) -> None:
-        """One step over the first batch, to see that the runs stack and what memory that takes."""
+        """One step over the first batch, to see that the runs stack and what memory that takes. A task per training."""
         view = tasks[0].view.to(self.device)
         _, working, examples = self._begin(tasks, view)
         carried = self._carry(tasks)
@@ -147,59 +155,67 @@ class StackedRuns(Learner):
 
     @torch.no_grad()
     def rehearse_classifier(self, tasks: Sequence[Task]) -> None:
-        """The classifier of a task, to see what memory that takes: all views of a coreset are passed at once."""
+        """The classifier of a task in every way it is tested, to see what memory that takes: all views of a coreset are
+        passed at once. A task per training.
+        """
         view = tasks[0].view.to(self.device)
         memory, _, _ = self._begin(tasks, view)
         parts = zip(self.methods, self.models, strict=True)
         ended = [method.end_task(model, _of(run, memory)) for run, (method, model) in enumerate(parts)]
         working = seen(stack_memories(ended, self.device), view, runs=True)
-        source = self.source(self._classifier_requests(working), "test noise", tasks[0].index)
-        source.draw()
+        for group in self._alike:
+            state, own, drawn = self._asking(group, working, tasks[0].index)
 
-        def solve(model: nn.Module, memory: Memory, drawn: list[Tensor]) -> Tensor:
-            self.method.prepare(model, memory, Replay(drawn))
-            return memory["targets"]
+            def solve(model: nn.Module, memory: Memory, drawn: list[Tensor], group: Alike = group) -> Tensor:
+                group.method.prepare(model, memory, Replay(drawn))
+                return memory["targets"]
 
-        with products(self.precision):
-            over_runs(self.models[0], solve, self.state.answering(), working, source.drawn)
+            with products(self.precision):
+                over_runs(self.models[0], solve, state, own, drawn)
 
     @torch.no_grad()
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
-        correct = torch.zeros(self.count, dtype=torch.int64, device=self.device)
-        for scores, wanted in self._answers(tasks):
-            correct += (highest(scores) == wanted).sum(1)
-        return [100.0 * right / len(tasks[0].test) for right in correct.tolist()]
+        found = [0.0] * len(self.runs)
+        for group in self._alike:
+            correct = torch.zeros(len(group.runs), dtype=torch.int64, device=self.device)
+            for scores, wanted in self._answers(tasks, group):
+                correct += (highest(scores) == wanted).sum(1)
+            for run, right in zip(group.runs, correct.tolist(), strict=True):
+                found[run] = 100.0 * right / len(tasks[0].test)
+        return found
 
     @torch.no_grad()
     def scores(self, tasks: Sequence[Task]) -> list[Tensor]:
-        return list(torch.cat([scores.cpu() for scores, _ in self._answers(tasks)], dim=1))
+        found: dict[int, Tensor] = {}
+        for group in self._alike:
+            scores = torch.cat([scores.cpu() for scores, _ in self._answers(tasks, group)], dim=1)
+            found |= dict(zip(group.runs, scores, strict=True))
+        return [found[run] for run in range(len(self.runs))]
 
     def kept_inputs(self, index: int) -> list[Tensor | None]:
         inputs = self.kept[index][0].get("inputs")
-        return [None if inputs is None else inputs[run].cpu() for run in range(self.count)]
+        return [None if inputs is None else inputs[run.training].cpu() for run in self.runs]
 
-    def _answers(self, tasks: Sequence[Task]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Scores (s, n, c) of some of every run's test samples after another, and the labels (s, n)."""
+    def _answers(self, tasks: Sequence[Task], group: Alike) -> Iterator[tuple[Tensor, Tensor]]:
+        """Scores (s, n, c) of some of the test samples of every run of a group after another, and the labels (s, n)."""
         index, length = tasks[0].index, len(tasks[0].test)
         if length == 0 or any(len(task.test) != length for task in tasks):
             raise KclError(f"task {index} must have test samples, the same number in every run")
         if index in self.kept:
             memory, view = self.kept[index]
         else:
-            unseen = [method.unseen_memory(task) for method, task in zip(self.methods, tasks, strict=True)]
+            own = zip(self.methods, self._of_trainings(tasks), strict=True)
+            unseen = [method.unseen_memory(task) for method, task in own]
             memory, view = stack_memories(unseen, self.device), tasks[0].view.to(self.device)
-        working = seen(memory, view, runs=True)
-        source = self.source(self._classifier_requests(working), "test noise", index)
-        source.draw()
-
-        stored, batch = [self.stored(task.test.inputs) for task in tasks], self._evaluation_batch(tasks[0])
+        state, working, drawn = self._asking(group, seen(memory, view, runs=True), index)
+        tasks = [tasks[run] for run in group.runs]
+        stored, batch = [self.stored(task.test.inputs) for task in tasks], self._evaluation_batch(tasks[0], group)
 
         def answers(model: nn.Module, memory: Memory, inputs: Tensor, drawn: list[Tensor]) -> Tensor:
-            classifier = self.method.prepare(model, memory, Replay(drawn))
-            found = [self.method.answer(model, classifier, view.scale(part)) for part in inputs.split(batch)]
+            classifier = group.method.prepare(model, memory, Replay(drawn))
+            found = [group.method.answer(model, classifier, view.scale(part)) for part in inputs.split(batch)]
             return torch.cat(found) if len(found) > 1 else found[0]
 
-        state = self.state.answering()
         moves = [task.view.to(self.device).move for task in tasks]
         rows = torch.stack([task.test.rows for task in tasks]).to(self.device)
         labels = torch.stack([task.test.labels for task in tasks]).to(self.device)
@@ -207,20 +223,33 @@ class StackedRuns(Learner):
         for part, wanted in zip(rows.split(several, dim=1), labels.split(several, dim=1), strict=True):
             inputs = torch.stack([move(array[own]) for move, array, own in zip(moves, stored, part, strict=True)])
             with products(self.precision):
-                scores = over_runs(self.models[0], answers, state, working, inputs, source.drawn)
+                scores = over_runs(self.models[0], answers, state, working, inputs, drawn)
             yield scores, wanted
+
+    def _asking(self, group: Alike, working: Memory, index: int) -> tuple[dict[str, Tensor], Memory, list[Tensor]]:
+        """What a classifier of a task is solved from: the state, the memory and the noise of every run of a group."""
+        state, seeds = self.state.answering(group.average), [self.training_seeds[own] for own in group.trainings]
+        if group.trainings != list(range(self.count)):
+            rows = torch.tensor(group.trainings, device=self.device)
+            state = {name: tensor.index_select(0, rows) for name, tensor in state.items()}
+            working = {name: tensor.index_select(0, rows) for name, tensor in working.items()}
+        source = self.source(self._classifier_requests(working, group), "test noise", index, seeds)
+        source.draw()
+        return state, working, source.drawn
 
     @property
     def diverged(self) -> list[bool]:
-        return (~self.state.alive[:, 0]).tolist()
+        alive = self.state.alive[:, 0].tolist()
+        return [not alive[run.training] for run in self.runs]
 
     def memory_use(self) -> list[dict[str, int]]:
         kept = [memory for memory, _ in self.kept.values()]
-        averages = {} if self.state.average is None else {"average_bytes": weights_size(self.models[0])}
-        return [
-            method.memory_use([_of(run, memory) for memory in kept], _of(run, self.carried or {})) | averages
+        of_trainings = [
+            method.memory_use([_of(run, memory) for memory in kept], _of(run, self.carried or {}))
             for run, method in enumerate(self.methods)
         ]
+        more = {"average_bytes": weights_size(self.models[0])}
+        return [of_trainings[own] | ({} if average is None else more) for own, average in self.runs]
 
     # Saving
 
@@ -234,12 +263,12 @@ class StackedRuns(Learner):
         return Saved(tree, about)
 
     def restore(self, saved: Saved, lessons: Sequence[Lessons]) -> None:
-        tree, about = saved
+        lessons, (tree, about) = self._of_trainings(lessons), saved
         if about.get("stacked runs") != self.count:
             raise KclError(f"the checkpoint does not fit the run: it is not one of {self.count} runs trained together")
         for number, _ in enumerate(learned(tree, lessons[0])):
             tasks = [own[number] for own in lessons]
-            parts = zip(self.methods, self.models, tasks, self.seeds, strict=True)
+            parts = zip(self.methods, self.models, tasks, self.training_seeds, strict=True)
             like = [template(method, model, task, seed) for method, model, task, seed in parts]
             for part, memories in zip(tasks[0].parts, zip(*like, strict=True), strict=True):
                 expected = stack_memories(memories, self.device)
@@ -256,32 +285,37 @@ class StackedRuns(Learner):
         return [
             digest(
                 {
-                    "model": dict(model.state_dict()),
-                    "kept": {str(index): _of(run, memory) for index, (memory, _) in self.kept.items()},
-                    "carried": _of(run, self.carried or {}),
+                    "model": dict(self.models[own].state_dict()),
+                    "kept": {str(index): _of(own, memory) for index, (memory, _) in self.kept.items()},
+                    "carried": _of(own, self.carried or {}),
                 }
-                | ({} if self.state.average is None else {"average": dict(self.answering(run).state_dict())})
+                | ({} if average is None else {"average": dict(self.answering(run).state_dict())})
             )
-            for run, model in enumerate(self.models)
+            for run, (own, average) in enumerate(self.runs)
         ]
 
     def answering(self, run: int) -> nn.Module:
         """A run's model as it answers; a copy where that is with the average of its weights."""
-        if self.state.average is None:
-            return self.models[run]
-        model = copy.deepcopy(self.models[run]).requires_grad_(False)
-        own = self.state.answering()
+        training, average = self.runs[run]
+        if average is None:
+            return self.models[training]
+        model = copy.deepcopy(self.models[training]).requires_grad_(False)
+        own = self.state.answering(average)
         with torch.no_grad():
             for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-                tensor.data = own[name][run].clone()
+                tensor.data = own[name][training].clone()
         return model
 
     # What the trainer and the evaluation share
 
-    def source(self, requests: Sequence[Request], purpose: str, index: int) -> Source:
+    def source(
+        self, requests: Sequence[Request], purpose: str, index: int, seeds: Sequence[int] | None = None
+    ) -> Source:
+        """Of all trainings, unless their `seeds` are given."""
+        seeds = self.training_seeds if seeds is None else seeds
         if self.device.type == "cpu":
-            return SeparateSource(requests, [RunNoise(self.device, seed, purpose, index) for seed in self.seeds])
-        return PhiloxSource(requests, self.device, self.seeds, purpose, index)
+            return SeparateSource(requests, [RunNoise(self.device, seed, purpose, index) for seed in seeds])
+        return PhiloxSource(requests, self.device, seeds, purpose, index)
 
     def stored(self, inputs: Tensor) -> Tensor:
         """A stored array on the device: moved once, as bytes, for all runs and tasks."""
@@ -290,23 +324,26 @@ class StackedRuns(Learner):
             self._stored[key] = (inputs, inputs.to(self.device))
         return self._stored[key][1]
 
-    def _classifier_requests(self, working: Memory) -> list[Request]:
+    def _classifier_requests(self, working: Memory, group: Alike) -> list[Request]:
         """What a classifier asks of the noise, seen in a dry pass: once for all tasks of the same shapes."""
-        shapes = tuple(tensor.shape[1:] for tensor in working.values())
+        shapes = (*(tensor.shape[1:] for tensor in working.values()), group.runs[0])
         if shapes not in self._asked:
             recorder = Recorder(self.device)
-            self.method.prepare(self.models[0], {name: tensor[0] for name, tensor in working.items()}, recorder)
-            self._asked[shapes] = merge([recorder.requests] * self.count)
+            group.method.prepare(self.models[0], {name: tensor[0] for name, tensor in working.items()}, recorder)
+            self._asked[shapes] = merge([recorder.requests] * len(group.runs))
         return self._asked[shapes]
 
-    def _evaluation_batch(self, task: Task) -> int:
+    def _of_trainings(self, given: Sequence[Own]) -> list[Own]:
+        return of_trainings(given, [len(own) for own in self.variants])
+
+    def _evaluation_batch(self, task: Task, group: Alike) -> int:
         """How many test samples at once: an eighth of the free memory, at a generous guess of what one takes. On a GPU
         a power of two: what is free changes, and cuDNN looks for the fastest way anew for every size.
         """
         free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 2**33
         each = 256 * task.test.inputs[0].numel() + 16 * self.method.settings.bases
-        each *= copies_at_test(self.method.settings)
-        fitting = max(1, free // 8 // (each * self.count))
+        each *= copies_at_test(group.method.settings)
+        fitting = max(1, free // 8 // (each * len(group.runs)))
         return min(len(task.test), 1 << fitting.bit_length() - 1 if self.device.type == "cuda" else fitting)
 
 

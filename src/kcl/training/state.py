@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from kcl.cuda import descent, triton_available
 from kcl.methods.method import Memory
 from kcl.nets.flat import Layout
 from kcl.shapes import Float
-from kcl.training.average import StackedAverage
+from kcl.training.average import StackedAverage, named
 from kcl.training.checkpoint import Tree, branch, fit, fit_all
 from kcl.training.run import running_statistics
 
@@ -28,8 +29,10 @@ class StackedState:
     So whatever a method does to one run's model is done to the stack, and one update moves everything.
     """
 
-    def __init__(self, models: Sequence[nn.Module], averages: Sequence[float] = ()) -> None:
-        """`averages`: of each run, the weight of the past in the average of its weights; none where zero."""
+    def __init__(self, models: Sequence[nn.Module], averages: Sequence[Sequence[float]] = ()) -> None:
+        """`averages`: of each run, the weight of the past in every average of its weights, which need not be any.
+        Where one has more than another, the other's are nothing but its present weights.
+        """
         template, runs = models[0], len(models)
         self.layout = Layout(template)
         device = next(template.parameters()).device
@@ -43,7 +46,10 @@ class StackedState:
                 stacked[run].copy_(own.detach())
                 own.data = stacked[run]
         self._stack_buffers(models)
-        self.average = StackedAverage(self.flat, self.running, averages) if any(averages) else None
+        self.averages = [
+            StackedAverage(self.flat, self.running, list(weights))
+            for weights in itertools.zip_longest(*averages, fillvalue=0.0)
+        ]
 
     def _stack_buffers(self, models: Sequence[nn.Module]) -> None:
         """Buffers of all runs by name. Those a step changes lie in one tensor for each data type, `running`;
@@ -81,9 +87,9 @@ class StackedState:
         """The parameters by name, as views of the one tensor."""
         return self.layout.split((self.flat if flat is None else flat).detach())
 
-    def answering(self) -> dict[str, Float[Tensor, "s ..."]]:
-        """Parameters and buffers by name as the runs answer with them: their last ones, or their average."""
-        own = self if self.average is None else self.average
+    def answering(self, average: int | None) -> dict[str, Float[Tensor, "s ..."]]:
+        """Parameters and buffers by name as the runs answer with them: their last ones, or one of their averages."""
+        own = self if average is None else self.averages[average]
         return self.parameters(own.flat) | self.buffers | self.statistics(own.running)
 
     def restart(self, rates: Sequence[float], momenta: Sequence[float], muon_rates: Sequence[float]) -> None:
@@ -101,7 +107,7 @@ class StackedState:
         """What tasks leave behind in the runs."""
         running = {str(place): flat for place, flat in enumerate(self.running)}
         tree: Tree = {"weights": self.flat, "alive": self.alive, "running": running, "buffers": self.buffers}
-        return tree if self.average is None else tree | {"average": self.average.saved()}
+        return tree | {named(place): average.saved() for place, average in enumerate(self.averages)}
 
     def load(self, tree: Tree) -> None:
         """The inverse of `saved`, in the tensors that are here already."""
@@ -111,13 +117,13 @@ class StackedState:
         for name in ("running", "buffers"):
             for key, tensor in fit_all(given.get(name), own[name], name).items():
                 own[name][key].copy_(tensor)
-        if self.average is not None:
-            self.average.load(branch(given, "average"))
+        for place, average in enumerate(self.averages):
+            average.load(branch(given, named(place)))
 
     def changed(self) -> list[Tensor]:
         """What a step changes."""
-        average = [] if self.average is None else self.average.tensors()
-        return [self.flat, self.velocity, self.alive, *self.running, *self.buffers.values(), *average]
+        averages = [tensor for average in self.averages for tensor in average.tensors()]
+        return [self.flat, self.velocity, self.alive, *self.running, *self.buffers.values(), *averages]
 
 
 def descend(

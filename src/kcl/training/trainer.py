@@ -36,7 +36,7 @@ class Stack(Protocol):
     methods: Sequence[Method]
     method: Method
     models: list[nn.Module]
-    seeds: Sequence[int]
+    training_seeds: Sequence[int]
     count: int
     device: torch.device
     compiled: bool
@@ -65,7 +65,7 @@ class EpochExamples:
     def _order(self, run: int, epoch: int) -> np.ndarray:
         """Drawn once, though a plan and the batches both ask for it."""
         if (run, epoch) not in self._orders:
-            seed, index = self.learner.seeds[run], self.tasks[run].index
+            seed, index = self.learner.training_seeds[run], self.tasks[run].index
             self._orders[run, epoch] = batch_order(seed, index, epoch, self.positions[run])
         return self._orders[run, epoch]
 
@@ -253,13 +253,13 @@ class Trainer:
         places = self.places[:size]
         epoch = [self.inputs, self.labels, places, self.cursor, self.done, self.losses]
         kept = self.memory, self.carried, self.recalls
-        average = [] if self.state.average is None else self.state.average.tensors()
-        return self.state.optimiser(), average, self.state.running, self.state.buffers, kept, epoch, drawn
+        averages = [average.tensors() for average in self.state.averages]
+        return self.state.optimiser(), averages, self.state.running, self.state.buffers, kept, epoch, drawn
 
     def _advance(
         self,
         optimiser: list[Tensor],
-        average: list[Tensor],
+        averages: list[list[Tensor]],
         running: list[Tensor],
         buffers: dict[str, Tensor],
         kept: tuple[Memory, Memory, list[Tensor]],
@@ -304,7 +304,7 @@ class Trainer:
             carried[name].copy_(torch.where(_beside(alive, after), after, carried[name]))
         for flat, was, owner in zip(running, before, self.state.owners, strict=True):
             flat.copy_(torch.where(alive[:, 0][owner], flat, was))
-        if average:
+        for average in averages:
             update_average(average, optimiser[0], running, alive, self.state.owners)
         losses.index_copy_(0, done, values[None, :, 0])
         done.add_(1)

@@ -1,0 +1,361 @@
+"""Runs that differ in how they are tested only: trained once, and each what it is alone, to the bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kcl.benchmarks.catalogue import BENCHMARKS, Benchmark
+from kcl.benchmarks.mnist import PermutedPixels
+from kcl.experiment import Experiment
+from kcl.folder import Folder
+from kcl.methods.method import Method
+from kcl.methods.recipes import METHODS, published_backbone
+from kcl.resuming import Saving
+from kcl.run_spec import RunSpec
+from kcl.settings import AT_TEST, Settings
+from kcl.training.checkpoint import digest
+from kcl.training.keeper import Every, Keeper
+from kcl.training.learner import Learner, SeparateRuns
+from kcl.training.run import Run
+from kcl.training.runner import Outcome, run_streams
+from kcl.training.saving import run_state
+from kcl.training.stacked import StackedRuns
+from kcl.training.stopping import Interrupted, Stop
+
+ENGINES = ("separate", "stacked")
+AVERAGE, VIEWS, NORM, DRAWS = (
+    {"weight_average": 0.12},
+    {"test_views": "flip"},
+    {"batch_norm": "coreset"},
+    {"test_draws": 3},
+)
+# Of few updates an average reaches back to a ninth: only these short ones differ.
+OF_KCL: list[dict[str, Any]] = [
+    {}, AVERAGE, VIEWS, NORM, DRAWS, {"weight_average": 0.22}, {**AVERAGE, **VIEWS, **NORM, **DRAWS},
+]  # fmt: skip
+OF_ALL: list[dict[str, Any]] = [{}, {**AVERAGE, **VIEWS}]
+
+# Of every setting: which method on which net shows what it does, beside which others, and another value of it.
+OTHER_VALUES: dict[str, tuple[str, str, dict[str, Any], Any]] = {
+    "kernel": ("kcl", "mlp", {}, "linear"),
+    "coreset_size_per_class": ("kcl", "mlp", {}, 5),
+    "bases": ("kcl", "mlp", {}, 33),
+    "tau": ("kcl", "mlp", {}, 0.5),
+    "monte_carlo_samples": ("kcl", "mlp", {}, 2),
+    "test_draws": ("kcl", "resnet", {}, 3),
+    "ridge_strength": ("kcl", "mlp", {}, 0.7),
+    "rbf_gamma": ("kcl", "mlp", {"kernel": "rbf"}, 0.9),
+    "laplacian_gamma": ("kcl", "mlp", {"kernel": "laplacian"}, 0.9),
+    "polynomial_degree": ("kcl", "mlp", {"kernel": "polynomial"}, 2),
+    "feature_norm": ("kcl", "mlp", {}, "none"),
+    "backbone": ("kcl", "mlp", {}, "identity"),
+    "width": ("kcl", "mlp", {}, 17),
+    "layers": ("kcl", "mlp", {}, 1),
+    "dropout": ("kcl", "mlp", {}, 0.3),
+    "batch_size": ("kcl", "mlp", {}, 7),
+    "epochs": ("kcl", "mlp", {}, 2),
+    "lr": ("kcl", "mlp", {}, 0.07),
+    "lr_decay": ("kcl", "mlp", {}, 0.5),
+    "lr_floor": ("kcl", "mlp", {}, 0.3),
+    "momentum": ("kcl", "mlp", {}, 0.2),
+    "optimizer": ("kcl", "mlp", {}, "muon"),
+    "muon_lr": ("kcl", "mlp", {"optimizer": "muon"}, 0.02),
+    "muon_lr_decay": ("kcl", "mlp", {"optimizer": "muon"}, 0.5),
+    "updates_per_batch": ("kcl", "mlp", {}, 2),
+    "augmentation": ("kcl", "resnet", {}, "flip"),
+    "rotation_labels": ("kcl", "resnet", {}, True),
+    "weight_average": ("kcl", "resnet", {}, 0.12),
+    "batch_norm": ("kcl", "resnet", {}, "coreset"),
+    "test_views": ("kcl", "resnet", {}, "flip"),
+    "warm_start": ("kcl", "mlp", {}, True),
+    "log_variance_bound": ("kcl", "mlp", {}, 0.5),
+    "memory_per_class": ("er-reservoir", "mlp", {}, 2),
+    "recalled_per_step": ("er-reservoir", "mlp", {}, 5),
+    "ewc_fisher": ("ewc", "mlp", {}, "classic"),
+    "ewc_strength": ("ewc", "mlp", {}, 1.0),
+    "ewc_decay": ("ewc", "mlp", {}, 0.5),
+    "ewc_window": ("ewc", "mlp", {}, 2),
+    "ewc_fisher_samples": ("ewc", "mlp", {"ewc_fisher": "classic"}, 7),
+}
+
+
+def _learned(runs: Any, settings: Settings) -> tuple[str, Any]:
+    """A digest of all that a run has after its tasks, but averages; and its scores. It is tested after every task."""
+    stream = runs.streams[0]
+    method = METHODS[runs.method](settings, len(stream.class_labels), sum(task.ways for task in stream))
+    make = runs.backbones()[0] if runs.net == "resnet" else lambda: published_backbone(stream.input_shape, settings)
+    run = Run(method, make, runs.seeds[0])
+    for index in range(runs.lessons):
+        run.learn(runs.lesson(index)[0])
+        for other in range(index + 1):
+            run.accuracy(stream[other])
+    tree = {name: own for name, own in run_state(run).items() if not name.startswith("average")}
+    return digest(tree), run.logits(stream[0].test.inputs, 0)
+
+
+class TestSettings:
+    def test_every_setting_is_tried(self) -> None:
+        """A new one must be given a value here, and then shows itself whether training knows of it."""
+        assert set(OTHER_VALUES) == {field.name for field in dataclasses.fields(Settings)}
+        assert set(AT_TEST) == {"weight_average", "batch_norm", "test_views", "test_draws"}
+
+    @pytest.mark.parametrize("name", OTHER_VALUES)
+    def test_training_knows_of_all_but_those_that_act_at_test(self, make_runs: Any, name: str) -> None:
+        """Those leave every weight, statistic, λ, scale, shift and sample kept as it is, but not the scores."""
+        method, net, beside, value = OTHER_VALUES[name]
+        runs = make_runs(method, net, samples=28, split=net == "resnet", **beside)
+        one, two = runs.settings[0], runs.settings[0].replace(**{name: value})
+        assert getattr(one, name) != value
+        (before, scores), (after, other_scores) = _learned(runs, one), _learned(runs, two)
+        assert (before == after) is (name in AT_TEST)
+        assert (one.as_trained() == two.as_trained()) is (name in AT_TEST)
+        if name in AT_TEST:
+            assert not torch.equal(scores, other_scores)
+
+    @pytest.mark.parametrize("method", [name for name in METHODS if name != "kcl"])
+    def test_no_method_s_training_knows_of_them(self, make_runs: Any, method: str) -> None:
+        runs = make_runs(method, "resnet", samples=28, split=True, ewc_fisher="classic", ewc_fisher_samples=5)
+        together = runs.settings[0].replace(**AVERAGE, **VIEWS, **DRAWS)
+        assert _learned(runs, runs.settings[0])[0] == _learned(runs, together)[0]
+
+
+def _variants(runs: Any, changes: Sequence[Sequence[dict[str, Any]]]) -> list[list[Method]]:
+    return [
+        [
+            METHODS[runs.method](settings.replace(**own), len(stream.class_labels), sum(task.ways for task in stream))
+            for own in several
+        ]
+        for settings, stream, several in zip(runs.settings, runs.streams, changes, strict=True)
+    ]
+
+
+def _sharing(runs: Any, engine: str, changes: Sequence[Sequence[dict[str, Any]]]) -> tuple[Learner, list[Any]]:
+    """Of each training some runs, and a stream for every run."""
+    variants = _variants(runs, changes)
+    streams = [stream for stream, own in zip(runs.streams, variants, strict=True) for _ in own]
+    if engine == "separate":
+        parts = zip(variants, runs.backbones(), runs.seeds, strict=True)
+        return SeparateRuns([Run(own[0], make, seed, "cpu", own) for own, make, seed in parts]), streams
+    firsts = [own[0] for own in variants]
+    return StackedRuns(firsts, runs.backbones(), runs.seeds, "cpu", variants=variants), streams
+
+
+def _alone(runs: Any, engine: str, changes: dict[str, Any]) -> Learner:
+    return getattr(dataclasses.replace(runs, settings=[own.replace(**changes) for own in runs.settings]), engine)()
+
+
+def _facts(outcome: Outcome) -> Any:
+    return (
+        outcome.matrix.to_lists(), outcome.initial_accuracy, outcome.diverged, outcome.memory, outcome.fingerprint
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [("kcl", OF_KCL), ("ewc", OF_ALL), ("a-gem", OF_ALL), ("er-reservoir", OF_ALL), ("multi-task", OF_ALL)],
+)
+def test_every_run_is_what_it_is_alone(make_runs: Any, engine: str, method: str, changes: Any) -> None:
+    runs = make_runs(method, "resnet", samples=28, split=True)[[0, 1]]
+    learner, streams = _sharing(runs, engine, [changes] * 2)
+    found = run_streams(learner, streams)
+    scores = learner.scores([stream[0] for stream in streams])
+    assert learner.seeds == [seed for seed in runs.seeds for _ in changes]
+    for place, own in enumerate(changes):
+        alone = _alone(runs, engine, own)
+        expected = run_streams(alone, runs.streams)
+        assert [_facts(outcome) for outcome in found[place :: len(changes)]] == [_facts(own) for own in expected]
+        for one, two in zip(scores[place :: len(changes)], alone.scores(runs.tasks(0)), strict=True):
+            assert torch.equal(one, two)
+        assert all(("average_bytes" in outcome.memory) is ("weight_average" in own) for outcome in expected)
+    assert len({outcome.fingerprint for outcome in found}) == 2 * len({own.get("weight_average") for own in changes})
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_trainings_may_be_tested_each_in_ways_of_its_own(make_runs: Any, engine: str) -> None:
+    """Against all of them tested in every way."""
+    runs = make_runs(net="resnet", samples=28, split=True)
+    every = [{}, AVERAGE, {"weight_average": 0.22}, VIEWS, {**VIEWS, **AVERAGE}]
+    chosen = [[0, 3], [3, 2, 1], [4]]
+    found = run_streams(*_sharing(runs, engine, [[every[own] for own in some] for some in chosen]))
+    all_of_them = run_streams(*_sharing(runs, engine, [every] * 3))
+    wanted = [5 * training + own for training, some in enumerate(chosen) for own in some]
+    assert [_facts(outcome) for outcome in found] == [_facts(all_of_them[place]) for place in wanted]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("method", ["kcl", "multi-task"])
+def test_they_go_on_after_a_stop_as_if_there_had_been_none(
+    make_runs: Any, tmp_path: Path, engine: str, method: str
+) -> None:
+    runs = make_runs(method, "resnet", samples=28, split=True)[[0, 1]]
+    changes = [{}, AVERAGE, {**VIEWS, "weight_average": 0.22}]
+    expected = run_streams(*_sharing(runs, engine, [changes] * 2))
+    found: list[Outcome] = []
+    stops = 0
+    while not found:
+        stop, left = Stop(), [2]
+
+        def watch(_: Any, left: list[int] = left, stop: Stop = stop) -> None:
+            left[0] -= 1
+            stop.asked = 15 if left[0] == 0 else stop.asked
+
+        try:
+            keeper = Keeper(tmp_path, {}, Every(seconds=1e9, thrifty=False), stop)
+            found = run_streams(*_sharing(runs, engine, [changes] * 2), watch, keeper)
+        except Interrupted:
+            stops += 1
+    assert stops > 2
+    assert [_facts(outcome) for outcome in found] == [_facts(outcome) for outcome in expected]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_training_that_diverges_ends_its_runs_and_no_others(make_runs: Any, engine: str) -> None:
+    changes = [{}, AVERAGE, DRAWS]
+    sound = make_runs(feature_norm="none")
+    found = run_streams(*_sharing(sound.but(1, lr=1e30), engine, [changes] * 3))
+    expected = run_streams(*_sharing(sound, engine, [changes] * 3))
+    assert [outcome.diverged for outcome in found] == [False] * 3 + [True] * 3 + [False] * 3
+    assert all(outcome.matrix.average_accuracy is None for outcome in found[3:6])
+    for run in (0, 1, 2, 6, 7, 8):
+        assert found[run].matrix.to_lists() == expected[run].matrix.to_lists()
+
+
+class Stacking(Experiment):
+    """Trains runs stacked, as on a GPU, but on the CPU."""
+
+    def _learner(self, group: Sequence[RunSpec], streams: Sequence[Any], separate: bool = False) -> Learner:
+        return super()._learner(group, streams, separate) if separate else self._stacked(group, streams)
+
+
+SMALL = Settings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2)
+PASSING = ("seconds", "learning_seconds", "runs_at_once", "training_shared_by", "resumed")
+WAYS: list[dict[str, Any]] = [{}, {"weight_average": 0.2}, {"test_draws": 2, "weight_average": 0.2}]
+
+
+@pytest.mark.parametrize("made_of", [Experiment, Stacking])
+class TestExperiment:
+    @pytest.fixture(autouse=True)
+    def _made_up_benchmark(self, make_dataset: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        dataset = make_dataset(60)
+        monkeypatch.setitem(BENCHMARKS, "made-up", Benchmark("for tests", lambda *_: dataset, PermutedPixels))
+
+    @pytest.fixture
+    def trained(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """The seeds of the tasks that were learned."""
+        seeds: list[int] = []
+        for engine in (SeparateRuns, StackedRuns):
+            learn = engine.learn
+
+            def counting(self: Any, *given: Any, learn: Any = learn) -> None:
+                seeds.extend(self.training_seeds if isinstance(self, StackedRuns) else [own.seed for own in self.runs])
+                learn(self, *given)
+
+            monkeypatch.setattr(engine, "learn", counting)
+        return seeds
+
+    @staticmethod
+    def _specs(seeds: Sequence[int] = (0, 1), train: int | None = None) -> list[RunSpec]:
+        return [RunSpec("made-up", "kcl", seed, SMALL.replace(**own), 2, train) for own in WAYS for seed in seeds]
+
+    @staticmethod
+    def _execute(
+        made_of: type[Experiment], path: Path, specs: Sequence[RunSpec], stop_after: int | None = None, **options: Any
+    ) -> tuple[dict[str, dict[str, Any]], list[str], list[str]]:
+        """Records by key, without what passes; what was said; the labels that were watched."""
+        said: list[str] = []
+        watched: list[str] = []
+        stop, left = Stop(), [stop_after]
+
+        def count(_: Any) -> None:
+            left[0] = None if left[0] is None else left[0] - 1
+            stop.asked = 15 if left[0] == 0 else stop.asked
+
+        def watch(label: str) -> Callable[[Any], None]:
+            watched.append(label)
+            return count
+
+        folder = Folder(path, resume=True)
+        saving = Saving(Every(seconds=1e9, thrifty=False), stop)
+        made_of(specs, "a command", **options).execute(folder, watch, said.append, saving)
+        return dict(folder.finished), said, watched
+
+    @staticmethod
+    def _lasting(records: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        return {key: {k: v for k, v in own.items() if k not in PASSING} for key, own in records.items()}
+
+    def _expected(self, made_of: type[Experiment], path: Path, specs: Sequence[RunSpec]) -> dict[str, dict[str, Any]]:
+        """Every way of testing in a command of its own."""
+        found: dict[str, dict[str, Any]] = {}
+        for place, own in enumerate(WAYS):
+            some = [spec for spec in specs if spec.settings == SMALL.replace(**own)]
+            records, said, _ = self._execute(made_of, path / str(place), some, runs_at_once=2)
+            assert said == []
+            assert {record["training_shared_by"] for record in records.values()} == {1}
+            found |= records
+        return self._lasting(found)
+
+    def test_runs_are_trained_once_and_recorded_each(
+        self, made_of: type[Experiment], tmp_path: Path, trained: list[int]
+    ) -> None:
+        specs = self._specs()
+        expected = self._expected(made_of, tmp_path, specs)
+        assert sorted(trained) == [0] * 6 + [1] * 6
+        trained.clear()
+        found, said, watched = self._execute(made_of, tmp_path / "all", specs, runs_at_once=2)
+        assert sorted(trained) == [0, 0, 1, 1]
+        assert self._lasting(found) == expected
+        assert said == ["6 runs are 2 trainings: some differ in how they are tested only"]
+        assert watched == ["kcl, 6 runs"]
+        assert {(own["runs_at_once"], own["training_shared_by"]) for own in found.values()} == {(2, 3)}
+        for record in found.values():
+            assert ("average_bytes" in record["memory"]) is (record["settings"]["weight_average"] > 0.0)
+        assert len({json.dumps(own["accuracy_matrix"]) for own in found.values()}) > 2
+
+    def test_one_training_alone_is_told_by_its_seed(self, made_of: type[Experiment], tmp_path: Path) -> None:
+        _, _, watched = self._execute(made_of, tmp_path, self._specs(), runs_at_once=1)
+        assert watched == [f"{place}/6 kcl vrf seed {seed} tested in 3 ways" for place, seed in ((1, 0), (4, 1))]
+
+    def test_of_those_half_finished_the_others_alone_are_tested(
+        self, made_of: type[Experiment], tmp_path: Path, trained: list[int]
+    ) -> None:
+        specs = self._specs()
+        expected = self._expected(made_of, tmp_path, specs)
+        self._execute(made_of, tmp_path / "all", specs[:3], runs_at_once=2)
+        trained.clear()
+        found, said, _ = self._execute(made_of, tmp_path / "all", specs, runs_at_once=2)
+        assert sorted(trained) == [0, 0, 1, 1]
+        assert self._lasting(found) == expected
+        assert said == ["3 runs are 2 trainings: some differ in how they are tested only"]
+        shared = {spec.key: found[spec.key]["training_shared_by"] for spec in specs}
+        assert list(shared.values()) == [2, 1, 2, 2, 1, 2]
+
+    @pytest.mark.parametrize("reports", [1, 7])
+    def test_those_stopped_go_on(self, made_of: type[Experiment], tmp_path: Path, reports: int) -> None:
+        specs = self._specs()
+        expected = self._expected(made_of, tmp_path, specs)
+        with pytest.raises(Interrupted):
+            self._execute(made_of, tmp_path / "all", specs, reports, runs_at_once=2)
+        found, _, _ = self._execute(made_of, tmp_path / "all", specs, runs_at_once=2)
+        assert self._lasting(found) == expected
+        assert {record["resumed"] for record in found.values()} == {1}
+
+    def test_those_whose_trainings_do_not_stack_share_them_one_by_one(
+        self, made_of: type[Experiment], tmp_path: Path
+    ) -> None:
+        """Few samples per task: seeds differ in how many of each class they draw, so their coresets do."""
+        specs = self._specs((0, 1, 2), train=15)
+        expected = self._expected(Experiment, tmp_path, specs)
+        found, said, _ = self._execute(made_of, tmp_path / "all", specs, runs_at_once=3)
+        assert self._lasting(found) == expected
+        assert {record["training_shared_by"] for record in found.values()} == {3}
+        if made_of is Stacking:
+            assert "the 9 runs are done one after another" in said[-1]
+            assert {record["runs_at_once"] for record in found.values()} == {1}
