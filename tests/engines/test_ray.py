@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +51,8 @@ class Node:
     def kill(self) -> None:
         """As when the power fails."""
         for pid in _session(self.process.pid):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended since it was listed
+                os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
 

@@ -190,6 +190,11 @@ class TestStreams:
     def test_the_paper_s_streams_too(self, name: str) -> None:
         self._check(name, None, None if name.startswith("split") else 2)
 
+    @pytest.mark.parametrize("name", [PERMUTED, ROTATED, CIFAR100, MINIIMAGENET])
+    def test_a_run_on_fewer_samples_is_counted_by_them(self, name: str) -> None:
+        spec = RunSpec(name, "kcl", 0, published_settings(name, "kcl"), 2, train_per_task=750)
+        assert [len_train for len_train, _ in shapes(spec)] == [750, 750]
+
     @staticmethod
     def _check(name: str, ways: int | None, tasks: int | None) -> None:
         benchmark = find_benchmark(name)

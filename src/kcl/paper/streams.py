@@ -17,9 +17,9 @@ def shapes(spec: RunSpec) -> list[Shape]:
     """A run's tasks; where ways vary, as if they did not."""
     ways = spec.ways if isinstance(spec.ways, int) else DEFAULT_WAYS
     if spec.benchmark in (PERMUTED, ROTATED):
-        return [Shape(60_000, 10)] * (spec.tasks or 20)
+        return [Shape(spec.train_per_task or 60_000, 10)] * (spec.tasks or 20)
     if spec.benchmark in (CIFAR100, MINIIMAGENET):
-        return [Shape(PER_CLASS * ways, ways)] * (spec.tasks or 100 // ways)
+        return [Shape(spec.train_per_task or PER_CLASS * ways, ways)] * (spec.tasks or 100 // ways)
     if spec.benchmark == "split-digits":
         starts = range(0, ways * (spec.tasks or 2), ways)
         return [Shape(sum(DIGITS[start : start + ways]), ways) for start in starts]
