@@ -228,11 +228,10 @@ def _tune(options: argparse.Namespace) -> int:
     try:
         with Execution(options, display) as execution, locked(out, tune.LOCK):
             best = tune.search(search, lambda *given: finished(execution.run(*given)), display.say)
-            records = tune.final(search, best, seeds, lambda *given: finished(execution.run(*given))).records
+            records = tune.final(search, best, seeds, lambda *given: finished(execution.run(*given)))
     except Stopped as signal:
         _say_stopped(signal, out, options, options.resume)
     told = tune.write(search, records)
-    page.write_page(records, out / "report.html", report_commands.default_title(records))
     files = [str(told)]
     if figures.available():
         files.append(str(figures.save(drawing.draw(search.space, search.study().finished), out / "search")[-1]))
@@ -240,8 +239,12 @@ def _tune(options: argparse.Namespace) -> int:
         print("kcl: the search was not drawn: that needs matplotlib; with it, --resume draws it", file=sys.stderr)
     if not options.quiet:
         print(f"best of {search.trials} trials: {tune.show(best.settings)}, {best.value:.2f} % on the samples held out")
-        print(tables.text(records))
-        print(f"results: {out / report_commands.RESULTS}\nsearch:  {', '.join(files)}\npage:    {out / 'report.html'}")
+    if records:
+        page.write_page(records, out / "report.html", report_commands.default_title(records))
+    if records and not options.quiet:
+        print(f"{tables.text(records)}\nresults: {out / report_commands.RESULTS}\npage:    {out / 'report.html'}")
+    if not options.quiet:
+        print(f"search:  {', '.join(files)}")
     return 0
 
 

@@ -46,8 +46,17 @@ def test_a_search_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path)
 
 def test_the_published_point_is_tried_first(tmp_path: Path) -> None:
     first = {"lr": 0.1, "dropout": 0.5, "kernel": "vrf"}
-    study = Study(tmp_path / "study", SPACE, seed=0, about={}, first=first)
+    study = Study(tmp_path / "study", SPACE, seed=0, about={}, first=[first])
     assert study.ask(2)[0] == Trial(0, first)
+
+
+def test_points_given_are_tried_in_their_order_once_each_also_after_a_crash(tmp_path: Path) -> None:
+    points = [{"lr": rate, "dropout": 0.5, "kernel": "vrf"} for rate in (0.1, 0.2, 0.05)]
+    Study(tmp_path / "study", SPACE, seed=0, about={}, first=points[:2])  # the third was not written yet
+    study = Study(tmp_path / "study", SPACE, seed=0, about={}, first=points)
+    trials = study.ask(4)
+    assert [trial.settings for trial in trials[:3]] == points
+    assert trials[3].settings not in points
 
 
 def test_the_best_of_equals_is_the_first(tmp_path: Path) -> None:

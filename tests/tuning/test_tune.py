@@ -101,6 +101,22 @@ def test_a_search_that_is_stopped_goes_on(
     assert (one["trials"], one["best"]) == (two["trials"], two["best"])
 
 
+def test_choices_alone_are_all_tried_once_and_no_stream_is_learned_where_none_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--search", "dropout=0.2,0.1", "kernel=rbf,vrf", "--final-seeds", "none", "--out", str(tmp_path / "out")]
+    before = TUNE[: TUNE.index("--search")]
+    before.remove("--quiet")
+    assert cli.main([*before, *options]) == 0
+    told = json.loads((tmp_path / "out" / "tuning.json").read_text())
+    points = [(trial["settings"]["dropout"], trial["settings"]["kernel"]) for trial in told["trials"]]
+    assert sorted(points) == [(0.1, "rbf"), (0.1, "vrf"), (0.2, "rbf"), (0.2, "vrf")]
+    assert points[0] == (0.1, "vrf"), "the settings as they are come first"
+    assert told["whole stream"] == []
+    assert not (tmp_path / "out" / "results.jsonl").exists()
+    assert "best of 4 trials" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

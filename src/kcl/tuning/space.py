@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -89,6 +91,18 @@ def published(space: Space, settings: Settings) -> dict[str, Any] | None:
     """The settings as they are, as a point of the space; None where they lie outside."""
     point = {dimension.name: getattr(settings, dimension.name) for dimension in space}
     return point if all(dimension.holds(point[dimension.name]) for dimension in space) else None
+
+
+def size(space: Space) -> float:
+    """How many points it has; infinite with a range."""
+    return math.prod(len(own.values) if isinstance(own, Choice) else math.inf for own in space)
+
+
+def points(space: Space) -> list[dict[str, Any]]:
+    """All of a space of choices alone."""
+    choices = [own for own in space if isinstance(own, Choice)]
+    return [{own.name: value for own, value in zip(choices, point, strict=True)}
+            for point in itertools.product(*(own.values for own in choices))]  # fmt: skip
 
 
 def check_names(space: Space, method: str) -> None:

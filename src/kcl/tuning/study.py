@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,10 +31,11 @@ class Trial(NamedTuple):
 
 
 class Study:
-    """A search in a space; `about` says what else decides it, and is held against the journal's own."""
+    """A search in a space, from its first points on; `about` says what else decides it, and is held against the
+    journal's own."""
 
     def __init__(
-        self, path: Path, space: Space, seed: int, about: Mapping[str, Any], first: dict[str, Any] | None = None
+        self, path: Path, space: Space, seed: int, about: Mapping[str, Any], first: Sequence[dict[str, Any]] = ()
     ) -> None:
         self._optuna, self._space, self._seed = _optuna(), space, seed
         begun = path.exists()
@@ -54,8 +55,9 @@ class Study:
             raise KclError(f"{path} holds another search: {_difference(known, asked)}; choose another --out")
         if known is None:
             self._study.set_user_attr("asked", asked)
-        if first is not None and not self._study.trials:
-            self._study.enqueue_trial(first)
+        if len(self._study.trials) < len(first):
+            for point in first:
+                self._study.enqueue_trial(point, skip_if_exists=True)
 
     def ask(self, count: int) -> list[Trial]:
         """As many trials that are not told yet: first those asked for before."""

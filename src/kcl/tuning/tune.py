@@ -11,7 +11,7 @@ from kcl.errors import KclError
 from kcl.results import write_json
 from kcl.run_spec import RunSpec, key_of
 from kcl.tuning.protocol import Protocol
-from kcl.tuning.space import Space, published
+from kcl.tuning.space import Space, points, published, size
 from kcl.tuning.study import Study, Trial
 
 JOURNAL, TRIALS, TOLD = "study.journal", "trials", "tuning.json"
@@ -47,7 +47,11 @@ class Search(NamedTuple):
         return {"runs": base, "protocol": self.protocol.to_dict(), "trials at once": self.at_once}
 
     def study(self) -> Study:
-        first = published(self.space, self.base.settings)
+        """Begins with the settings as they are; where there are as many trials as points, goes through them all."""
+        own = published(self.space, self.base.settings)
+        first = [own] if own is not None else []
+        if self.trials >= size(self.space):
+            first += [point for point in points(self.space) if point != own]
         return Study(self.out / JOURNAL, self.space, self.seed, self.about(), first)
 
 
@@ -77,13 +81,15 @@ def _identity(fields: Mapping[str, Any]) -> tuple[int, str]:
     return fields["seed"], str(sorted(fields["settings"].items()))
 
 
-def final(asked: Search, best: Trial, seeds: Sequence[int], run: Run) -> Finished:
-    """The whole stream with the winner, tested on the test data: once for every seed."""
+def final(asked: Search, best: Trial, seeds: Sequence[int], run: Run) -> list[dict[str, Any]]:
+    """The whole stream with the winner, tested on the test data: once for every seed, where any is asked for."""
+    if not seeds:
+        return []
     settings = asked.base.settings.replace(**best.settings)
     specs = [RunSpec.from_fields({**asked.base.fields(), "settings": settings.to_dict(), "seed": s}) for s in seeds]
     chosen = {"settings": best.settings, "trial": best.number, "of": asked.trials, "value": best.value}
     note = {"protocol": asked.protocol.to_dict() | {"search": [str(own) for own in asked.space], "chosen": chosen}}
-    return run(specs, asked.out, True, note)
+    return run(specs, asked.out, True, note).records
 
 
 def told(asked: Search, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
