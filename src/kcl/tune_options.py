@@ -21,7 +21,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     run_options.add_options(command)
     command.add_argument("--search", nargs="+", action="extend", default=[], metavar="NAME=RANGE",
                          help="settings to be searched: lr=0.001..0.5:log, dropout=0..0.5, kernel=vrf,rbf")  # fmt: skip
-    command.add_argument("--trials", type=int, default=50, metavar="N", 
+    command.add_argument("--trials", type=int, default=50, metavar="N",
                          help="points to be tried (default: 50; of choices alone at most all, each once)")  # fmt: skip
     command.add_argument("--trials-at-once", type=int, default=AT_ONCE, metavar="N",
                          help=f"points asked for at a time, which are done together (default: {AT_ONCE})")  # fmt: skip
@@ -30,8 +30,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--held-out", type=float, default=HELD_OUT, metavar="SHARE",
                          help=f"of the training samples, to choose by (default: {HELD_OUT})")  # fmt: skip
     command.add_argument("--search-seed", type=int, default=0, help="what the search draws from (default: 0)")
-    command.add_argument("--final-seeds", 
-                         help="of the whole stream with the winner (default: those of --seeds); none: search only")  # fmt: skip
+    command.add_argument("--final-seeds",
+                         help="of the whole stream with the winner, or none (default: those of --seeds)")  # fmt: skip
     command.add_argument("--out", type=Path, help="output folder (default: runs/tune-BENCHMARK-METHOD)")
     command.add_argument("--resume", action="store_true", help="go on with the search in the folder")
 
