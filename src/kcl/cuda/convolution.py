@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from kcl.cuda.folding import Fold
 from kcl.cuda.stacking import runs_first
-from kcl.cuda.streams import begin, side_by_side, stream
+from kcl.cuda.streams import INPUTS, begin, side_by_side, stream
 
 
 class _Beside:
@@ -63,16 +63,25 @@ def _packed(weight: Tensor, x: Tensor, fold: Fold | None) -> Tensor:
     return F.pad(packed, pads).contiguous() if any(pads) else packed.contiguous()
 
 
-def _packed_beside(weight: Tensor, x: Tensor, fold: Fold | None) -> Tensor:
-    """The same, on a stream of its own where there is one. Its memory is used again by that stream alone, which does
-    not go on before the next step.
+def _turned(packed: Tensor) -> Tensor:
+    """Packed weights (s, o, k, k, c) as those (s, c, k, k, o) of the convolution, of stride 1, that takes the gradient
+    of the output to the gradient of the input.
+    """
+    return packed.flip(2, 3).permute(0, 4, 2, 3, 1).contiguous()
+
+
+def _packed_beside(weight: Tensor, x: Tensor, fold: Fold | None, turns: bool) -> tuple[Tensor, Tensor]:
+    """Packed and, where wanted, turned; on a stream of its own where there is one. Its memory is used again by that
+    stream alone, which does not go on before the next step.
     """
     if _beside.packing is None:
-        return _packed(weight, x, fold)
+        packed = _packed(weight, x, fold)
+        return packed, _turned(packed) if turns else packed[:0]
+    present = torch.cuda.current_stream(x.device)
     with torch.cuda.stream(_beside.packing):
         packed = _packed(weight, x, fold)
-    torch.cuda.current_stream(x.device).wait_stream(_beside.packing)
-    return packed
+        present.wait_stream(_beside.packing)
+        return packed, _turned(packed) if turns else packed[:0]
 
 
 def _image(x: Tensor) -> Tensor:
@@ -89,17 +98,19 @@ def _gradients(
     )
 
 
+def _convolve(x: Tensor, weight: Tensor, stride: int, padding: int, out: Tensor) -> None:
+    """Of one run, of which (n, h, w, c) tensors are given."""
+    torch.ops.aten.cudnn_convolution.out(
+        _image(x), _image(weight), [padding] * 2, [stride] * 2, [1, 1], 1,
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32,
+        out=_image(out),
+    )  # fmt: skip
+
+
 @torch.library.custom_op("kcl::convolve", mutates_args=())
 def _forward(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    def one(run: int) -> None:
-        torch.ops.aten.cudnn_convolution.out(
-            _image(x[run]), _image(weight[run]), [padding] * 2, [stride] * 2, [1, 1], 1,
-            torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32,
-            out=_image(out[run]),
-        )  # fmt: skip
-
     out = _output(x, weight, stride, padding)
-    side_by_side(x.device, "inputs", len(x), one)
+    side_by_side(x.device, INPUTS, len(x), lambda run: _convolve(x[run], weight[run], stride, padding, out[run]))
     return out
 
 
@@ -115,25 +126,31 @@ def _(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
 
 
 @torch.library.custom_op("kcl::convolve_inputs", mutates_args=())
-def _inputs(grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, other: Tensor | None) -> Tensor:
-    """The gradient of a convolution's input, plus the `other` gradient of every stride-th pixel of it."""
+def _inputs(
+    grad: Tensor, x: Tensor, weight: Tensor, turned: Tensor, stride: int, padding: int, other: Tensor | None
+) -> Tensor:
+    """The gradient of a convolution's input, plus the `other` gradient of every stride-th pixel of it. With stride 1 it
+    is a convolution too, which unlike cuDNN's own in PyTorch can be written where it is wanted.
+    """
 
     def one(run: int) -> None:
-        found = _gradients(grad[run], x[run], weight[run], stride, padding, [True, False, False])[0]
-        if other is None or stride > 1:
-            _image(out[run]).copy_(found)
+        if len(turned):
+            _convolve(grad[run], turned[run], 1, weight.shape[2] - 1 - padding, out[run])
         else:
-            torch.add(found, _image(other[run]), out=_image(out[run]))
+            _image(out[run]).copy_(_gradients(grad[run], x[run], weight[run], stride, padding, [True, False, False])[0])
+        if other is not None and stride == 1:
+            out[run].add_(other[run])
 
     out = torch.empty_like(x)
-    side_by_side(x.device, "inputs", len(x), one)
+    side_by_side(x.device, INPUTS, len(x), one)
     if other is not None and stride > 1:
         _strided(out, stride).add_(other)
     return out
 
 
 @_inputs.register_fake
-def _(grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, other: Tensor | None) -> Tensor:
+def _(grad: Tensor, x: Tensor, weight: Tensor, turned: Tensor, stride: int, padding: int,
+      other: Tensor | None) -> Tensor:  # fmt: skip
     return torch.empty_like(x)
 
 
@@ -177,31 +194,33 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        x: Tensor, weight: Tensor, stride: int, padding: int, fold: Fold | None, shows: bool
+        x: Tensor, weight: Tensor, stride: int, padding: int, fold: Fold | None, turns: bool, shows: bool
     ) -> tuple[Tensor, ...]:
-        packed = _packed_beside(weight, x, fold)
-        out = torch.ops.kcl.convolve(x, packed, stride, padding)
+        weights = _packed_beside(weight, x, fold, turns and stride == 1)
+        out = torch.ops.kcl.convolve(x, weights[0], stride, padding)
         if not shows:
-            return out, packed
-        return out, packed, _strided(x, stride).contiguous() if stride > 1 else x.view_as(x)
+            return out, *weights
+        return out, *weights, _strided(x, stride).contiguous() if stride > 1 else x.view_as(x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, weight, *ctx.how, fold, _ = inputs
+        x, weight, *ctx.how, fold, _, _ = inputs
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(output[1])
+        ctx.mark_non_differentiable(*output[1:3])
         ctx.own = list(weight.shape[1:]), list(fold or ()), _beside.packing is not None
-        ctx.save_for_backward(x, output[1])
+        ctx.save_for_backward(x, *output[1:3])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: None, other: Tensor | None = None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor, _: None, __: None, other: Tensor | None = None) -> tuple[Tensor | None, ...]:
         grad, other = grad.contiguous(), None if other is None else other.contiguous()
-        saved = ctx.saved_tensors
-        weights = torch.ops.kcl.convolve_weights(grad, *saved, *ctx.how, *ctx.own)
+        x, packed, turned = ctx.saved_tensors
+        if _beside.packing is not None:  # what was turned last nobody has waited for
+            torch.cuda.current_stream(x.device).wait_stream(_beside.packing)
+        weights = torch.ops.kcl.convolve_weights(grad, x, packed, *ctx.how, *ctx.own)
         wanted = ctx.needs_input_grad[0]
-        inputs = torch.ops.kcl.convolve_inputs(grad, *saved, *ctx.how, other) if wanted else None
-        return inputs, weights, None, None, None, None
+        inputs = torch.ops.kcl.convolve_inputs(grad, x, packed, turned, *ctx.how, other) if wanted else None
+        return inputs, weights, *[None] * 5
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor, *how: Any) -> Any:
@@ -215,17 +234,22 @@ def convolve(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
 
     The output's channels are padded with zeros to a multiple of 16 bytes.
     """
-    return _Convolution.apply(x.unsqueeze(0), weight.unsqueeze(0), stride, padding, None, False)[0].squeeze(0)
+    return _apply(x, weight, stride, padding)[0].squeeze(0)
+
+
+def _apply(x: Tensor, weight: Tensor, stride: int, padding: int, shows: bool = False) -> tuple[Tensor, ...]:
+    turns = torch.is_grad_enabled()
+    return _Convolution.apply(x.unsqueeze(0), weight.unsqueeze(0), stride, padding, None, turns, shows)
 
 
 def convolve_folded(x: Tensor, weight: Tensor, fold: Fold) -> Tensor:
     """The same convolution of images that were folded for it (`norm.enter`)."""
-    return _Convolution.apply(x.unsqueeze(0), weight.unsqueeze(0), 1, 0, fold, False)[0].squeeze(0)
+    return _Convolution.apply(x.unsqueeze(0), weight.unsqueeze(0), 1, 0, fold, False, False)[0].squeeze(0)
 
 
 def convolve_and_show(x: Tensor, weight: Tensor, stride: int, padding: int) -> tuple[Tensor, Tensor]:
     """The same, and every stride-th pixel of x for what else is done with it: so both gradients of x are added up where
     the first is written.
     """
-    out, _, shown = _Convolution.apply(x.unsqueeze(0), weight.unsqueeze(0), stride, padding, None, True)
+    out, _, _, shown = _apply(x, weight, stride, padding, shows=True)
     return out.squeeze(0), shown.squeeze(0)

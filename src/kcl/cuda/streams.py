@@ -10,9 +10,21 @@ import torch
 STREAMS = 5
 
 
+INPUTS = "inputs"
+"""The purpose of what the rest of a pass waits for. Its work goes before that of other streams, which a pass does not
+wait for: weights' gradients, packing, noise.
+"""
+
+
 @cache
 def _streams(device: torch.device, purpose: str) -> list[torch.cuda.Stream]:
-    return [torch.cuda.Stream(device) for _ in range(STREAMS)]
+    return [torch.cuda.Stream(device, priority=-1 if purpose == INPUTS else 0) for _ in range(STREAMS)]
+
+
+@cache
+def passing(device: torch.device) -> torch.cuda.Stream:
+    """For the passes themselves, which everybody waits for."""
+    return torch.cuda.Stream(device, priority=-1)
 
 
 def stream(device: torch.device, purpose: str) -> torch.cuda.Stream:

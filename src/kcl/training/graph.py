@@ -11,6 +11,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
+from kcl.cuda.streams import passing
 from kcl.shapes import Float
 from kcl.training.noise import Source
 from kcl.training.run import OnStep, Step
@@ -44,7 +45,9 @@ class Graph:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            with torch.cuda.graph(self.graph, pool=None if another is None else another.graph.pool()):
+            device = torch.device("cuda", torch.cuda.current_device())
+            pool = None if another is None else another.graph.pool()
+            with torch.cuda.graph(self.graph, pool=pool, stream=passing(device)):
                 work()
         finally:
             if collecting:
