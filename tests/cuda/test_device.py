@@ -597,7 +597,7 @@ def test_a_run_alone_equals_the_run_beside_others(method: str, net: str, samples
 
 def stepped(made: Made) -> StackedRuns:
     """Runs that have learned two tasks step by step, without graphs."""
-    with swapped(graph, "TOGETHER", 1), swapped(Trainer, "_take", Trainer._steps):
+    with swapped(Trainer, "_run_step", Trainer._step):
         return made.learned()
 
 
@@ -605,13 +605,11 @@ def stepped(made: Made) -> StackedRuns:
 def test_graphs_replayed_equal_steps_taken(method: str, net: str) -> None:
     """Two tasks of two epochs with a smaller last batch: parameters, statistics, losses, and where the noise stands."""
     made = Made(method, net, samples=28 if net == "resnet" else 35, epochs=2)
-    with swapped(graph, "TOGETHER", 2):
-        replayed = made.learned()
+    replayed = made.learned()
     taken = stepped(made)
     assert len(set(replayed._trainer.plan)) == 2
     if DEVICE.type == "cuda":
-        assert {size for size, _ in replayed._trainer.graphs} == set(replayed._trainer.plan)
-        assert net != "mlp" or (10, 2) in replayed._trainer.graphs
+        assert set(replayed._trainer.graphs) == set(replayed._trainer.plan)
     assert not taken._trainer.graphs
     assert_moved(replayed, made)
     for one, two in zip(states(replayed), states(taken), strict=True):
@@ -625,39 +623,6 @@ def test_graphs_replayed_equal_steps_taken(method: str, net: str) -> None:
         for one, two in zip(source.changes, taken._trainer.sources[size].changes, strict=True):
             assert torch.equal(one, two)
             assert one.item() == replayed._trainer.steps
-
-
-@cases("net compiled own", [
-    ("mlp", False, {}), ("mlp", True, {}), ("mlp", False, {"updates_per_batch": 3}), ("resnet", False, {}),
-])  # fmt: skip
-def test_several_steps_in_a_graph_equal_one_in_a_graph(net: str, compiled: bool, own: dict[str, Any]) -> None:
-    """To the last bit where no algorithm is free in its sums; ten steps an epoch, so that some are taken one by one.
-    What is told, what was drawn and where everything stands agree as well.
-    """
-    made, learners, told = Made("kcl", net, samples=112, epochs=2, **own), [], []
-    for together in (1, 4):
-        learners.append(made.learner(compiled))
-        with swapped(graph, "TOGETHER", together), swapped(graph, "CHUNK", 8):
-            steps: list[int] = []
-            for lesson in made.lessons(2):
-                learners[-1].learn(lesson, lambda step, steps=steps: steps.append(step.step))
-        told.append(steps)
-    one, several = (learner._trainer for learner in learners)
-    assert_moved(learners[0], made)
-    if DEVICE.type == "cuda":
-        assert sorted(one.graphs) == [(10, 1)]
-        assert sorted(several.graphs) == [(10, 1), (10, 4)]
-    assert told[0] == told[1]
-    for name in ("done", "cursor"):
-        assert torch.equal(getattr(one, name), getattr(several, name))
-    for mine, other in zip(one.sources[10].changes, several.sources[10].changes, strict=True):
-        assert mine.item() == other.item() == one.steps
-    for mine, other in zip(*map(states, learners), strict=True):
-        if net == "mlp":
-            assert all(torch.equal(mine[name], other[name]) for name in mine)
-        assert_near(mine, other, 2e-4)
-    if net == "mlp":
-        assert torch.equal(one.losses, several.losses)
 
 
 @cases(
@@ -753,7 +718,7 @@ def test_progress_is_told_in_order_and_truly() -> None:
     """In chunks, while the device runs ahead: each told loss is the mean over the runs of that very step."""
     made, told = Made(samples=60, epochs=5), []
     learner = made.learner()
-    with swapped(graph, "CHUNK", 3), swapped(graph, "TOGETHER", 1):
+    with swapped(graph, "CHUNK", 3):
         learner.learn(made.tasks(0), told.append)
     losses = learner._trainer.losses.mean(1).tolist()
     assert [step.step for step in told] == ([*range(3, 25, 3), 25] if DEVICE.type == "cuda" else list(range(1, 26)))
@@ -781,11 +746,11 @@ class Impatient(Keeper):
         super().__init__(folder, {}, Every(seconds=1e9, thrifty=False), Stop())
         self.left = steps
 
-    def after_step(self, state: Callable[[], Any], steps: int = 1) -> None:
+    def after_step(self, state: Callable[[], Any]) -> None:
         self.left -= 1
         if self.left == 0:
             self.stop.asked = 15
-        super().after_step(state, steps)
+        super().after_step(state)
 
 
 @cases("method net", [*((method, "mlp") for method in METHODS), ("kcl", "resnet"), ("a-gem", "resnet")])
@@ -812,12 +777,6 @@ def test_runs_that_were_stopped_go_on_where_they_were(method: str, net: str) -> 
     if net == "mlp":
         for one, two in zip(found, expected, strict=True):
             assert abs((one.matrix.average_accuracy or 0.0) - (two.matrix.average_accuracy or 0.0)) < 3.0
-
-
-@cases("method", [("kcl",), ("er-reservoir",)])
-def test_runs_stopped_between_graphs_of_two_steps_go_on_too(method: str) -> None:
-    with swapped(graph, "TOGETHER", 2):
-        test_runs_that_were_stopped_go_on_where_they_were(method, "mlp")
 
 
 # The strong recipe
@@ -901,8 +860,7 @@ def test_strong_graphs_replayed_equal_steps_taken(method: str) -> None:
     on every batch, the last batch smaller, two tasks; weights, averages, cursors and counts.
     """
     made = strong(method, updates_per_batch=2)
-    with swapped(graph, "TOGETHER", 2):
-        replayed = made.learned()
+    replayed = made.learned()
     taken = stepped(made)
     assert len(set(replayed._trainer.plan)) == 2
     begun = states(made.learner())

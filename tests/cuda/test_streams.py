@@ -17,8 +17,8 @@ DEVICE = torch.device("cuda", 0)
 class _Stream:
     """Tells of every wait."""
 
-    def __init__(self, name: str, told: list[str]) -> None:
-        self.name, self.told = name, told
+    def __init__(self, name: str, told: list[str], priority: int = 0) -> None:
+        self.name, self.told, self.priority = name, told, priority
 
     def wait_stream(self, other: _Stream) -> None:
         self.told.append(f"{self.name} waits for {other.name}")
@@ -28,13 +28,18 @@ Told = tuple[list[str], Callable[[int], None]]
 """What happened, and work that tells where it is done."""
 
 
+def _forget() -> None:
+    streams._streams.cache_clear()
+    streams.passing.cache_clear()
+
+
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
     found: list[str] = []
     present, entered, made = _Stream("present", found), [], []
 
-    def make(_: Any) -> _Stream:
-        made.append(_Stream(f"side {len(made)}", found))
+    def make(_: Any, priority: int = 0) -> _Stream:
+        made.append(_Stream(f"side {len(made)}", found, priority))
         return made[-1]
 
     @contextmanager
@@ -47,9 +52,9 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: present)
     monkeypatch.setattr(torch.cuda, "stream", enter)
     monkeypatch.setattr(streams, "STREAMS", 2)
-    streams._streams.cache_clear()
+    _forget()
     yield found, lambda number: found.append(f"{number} on {entered[-1].name if entered else 'present'}")
-    streams._streams.cache_clear()
+    _forget()
 
 
 def test_all_begin_after_the_present_and_end_before_it_goes_on(told: Told) -> None:
@@ -72,3 +77,11 @@ def test_what_is_only_begun_is_waited_for_by_others(told: Told) -> None:
     again = streams.begin(DEVICE, "a purpose", 2, lambda _: None)
     assert again[0] is sides[0]
     assert streams.begin(DEVICE, "another", 1, lambda _: None)[0] not in again
+
+
+@pytest.mark.usefixtures("told")
+def test_what_a_pass_waits_for_goes_before_the_rest() -> None:
+    """A lower number goes first."""
+    inputs, beside = (streams.begin(DEVICE, purpose, 2, lambda _: None) for purpose in (streams.INPUTS, "weights"))
+    assert {own.priority for own in [*inputs, streams.passing(DEVICE)]} == {-1}
+    assert {own.priority for own in beside} == {0}

@@ -324,19 +324,3 @@ class TestSources:
         second.renew(new_second)
         turns = [_next(source) for source in (first, first, second, first)]
         assert all(_equal(turn, _next(alone)) for turn in turns)
-
-    def test_twins_draw_one_sequence_in_turn_and_leave_each_other_s_draws_alone(self, make: Make) -> None:
-        """Also after a renewal, and where the steps are another source's."""
-        first, second, alone = make(SEEDS), make(SEEDS), make(SEEDS)
-        second.share(first)
-        twin = second.twin()
-        for sources in ((second, twin), (first, twin), (twin, second)):
-            for source in sources:
-                source.draw()
-            for source in sources:
-                assert _equal(source.drawn, _next(alone))
-        for source in (first, second):
-            source.renew(make(SEEDS, "training noise", 1))
-        if make is _philox:  # a renewed generator is another object; tensors stay where they are
-            fresh = make(SEEDS, "training noise", 1)
-            assert all(_equal(_next(source), _next(fresh)) for source in (twin, second, twin))

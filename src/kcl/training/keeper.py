@@ -56,9 +56,9 @@ class Keeper:
         self._steps, self._last, self._cost = 0, time.perf_counter(), FIRST_GUESS
         self._warned = False
 
-    def after_step(self, state: Callable[[], Saved], steps: int = 1) -> None:
-        """After a step, or so many: save if it is time or if a signal has come, and in that case stop."""
-        self._steps += steps
+    def after_step(self, state: Callable[[], Saved]) -> None:
+        """Between two steps: save if it is time or if a signal has come, and in that case stop."""
+        self._steps += 1
         if self.stop.asked is not None:
             self.save(state)
             self.stop.check()

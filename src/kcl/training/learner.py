@@ -34,7 +34,7 @@ class Learner(ABC):
     """Whether the runs learn all tasks at once, as one."""
 
     @abstractmethod
-    def learn(self, tasks: Sequence[Task], on_step: OnStep, between_steps: BetweenSteps = lambda _: None) -> None:
+    def learn(self, tasks: Sequence[Task], on_step: OnStep, between_steps: BetweenSteps = lambda: None) -> None:
         """Every run learns its own version of the next task, or the rest of it where it was restored in the midst."""
 
     @abstractmethod
@@ -82,7 +82,7 @@ class SeparateRuns(Learner):
         self._first = 0
         """The runs before this one have learned the next task already: the others were restored in the midst of it."""
 
-    def learn(self, tasks: Sequence[Task], on_step: OnStep, between_steps: BetweenSteps = lambda _: None) -> None:
+    def learn(self, tasks: Sequence[Task], on_step: OnStep, between_steps: BetweenSteps = lambda: None) -> None:
         first, self._first = self._first, 0
         for before, (run, task) in enumerate(zip(self.runs, self._of_trainings(tasks), strict=True)):
 

@@ -7,7 +7,6 @@ vmapped step, so a `Recorder` first learns what a step asks for, a `Source` then
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 from abc import ABC, abstractmethod
@@ -130,10 +129,6 @@ class Source(ABC):
         """The rest."""
 
     @abstractmethod
-    def twin(self) -> Source:
-        """The same sequence of draws, into tensors of its own: what one has drawn the other does not draw again."""
-
-    @abstractmethod
     def share(self, other: Any) -> None:
         """Take part in another source's sequence of steps."""
 
@@ -168,9 +163,6 @@ class SeparateSource(Source):
             return noise.kept(torch.tensor(request.rates[run]), *request.shape)
         return (noise.normal if request.kind == philox.NORMAL else noise.uniform)(*request.shape)
 
-    def twin(self) -> SeparateSource:
-        return copy.copy(self)
-
     def share(self, other: SeparateSource) -> None:
         self.noises = other.noises
 
@@ -196,19 +188,15 @@ class PhiloxSource(Source):
         self.key = torch.tensor([[seed & 0xFFFFFFFF, seed >> 32] for seed in derived], device=device)
         self.step = torch.zeros(1, dtype=torch.int64, device=device)
         self.changes = [self.step]
-        self._make_tensors(requests)
-
-    def _make_tensors(self, requests: Sequence[Request]) -> None:
-        runs, device = len(self.key), self.key.device
-        self.requests, self.drawn = requests, [torch.empty(0)] * len(requests)
+        self.drawn = [torch.empty(0)] * len(requests)
         self._fill: list[tuple[Tensor, int, Tensor | None, int]] = []
         for kind in (philox.NORMAL, philox.UNIFORM, philox.KEPT):
             own = [number for number, request in enumerate(requests) if request.kind == kind]
             sizes = [math.prod(requests[number].shape) for number in own]
             ends = [0, *itertools.accumulate(-(-size // 128) * 128 for size in sizes)]  # aligned for the quick loads
-            flat = torch.empty(runs, ends[-1], device=device, dtype=torch.bool if kind == philox.KEPT else None)
+            flat = torch.empty(len(seeds), ends[-1], device=device, dtype=torch.bool if kind == philox.KEPT else None)
             for number, size, start in zip(own, sizes, ends, strict=False):
-                self.drawn[number] = flat[:, start : start + size].view(runs, *requests[number].shape)
+                self.drawn[number] = flat[:, start : start + size].view(len(seeds), *requests[number].shape)
             # One kernel for each stretch of equal rates; where it begins does not matter to what is drawn.
             asked = [requests[number].rates for number in own]
             for rates, stretch in itertools.groupby(range(len(own)), asked.__getitem__):
@@ -229,11 +217,6 @@ class PhiloxSource(Source):
         for out, kind, rates, first in self._fill:
             if kind in kinds:
                 philox.draw(out, self.key, self.step, kind, rates, first)
-
-    def twin(self) -> PhiloxSource:
-        other = copy.copy(self)
-        other._make_tensors(self.requests)
-        return other
 
     def share(self, other: PhiloxSource) -> None:
         self.step = other.step

@@ -38,8 +38,8 @@ class Step(NamedTuple):
 
 
 OnStep = Callable[[Step], None]
-BetweenSteps = Callable[[int], None]
-"""Called after a step, or so many, when the state of a run is whole: it may be saved, and the training may be ended."""
+BetweenSteps = Callable[[], None]
+"""Called after every step, when the state of a run is whole: it may be saved, and the training may be ended."""
 
 
 class Kept(NamedTuple):
@@ -113,7 +113,7 @@ class Run:
     def _answering(self, variant: Variant) -> nn.Module:
         return self.model if variant.average is None else variant.average.model
 
-    def learn(self, task: Task, on_step: OnStep = lambda _: None, between_steps: BetweenSteps = lambda _: None) -> None:
+    def learn(self, task: Task, on_step: OnStep = lambda _: None, between_steps: BetweenSteps = lambda: None) -> None:
         """One task: draw what is kept of it, then pass over the rest in batches, `epochs` times, with
         `updates_per_batch` updates on each.
         """
@@ -164,7 +164,7 @@ class Run:
             self._version += 1
             midway.step = step
             on_step(Step(step, steps, value))
-            between_steps(1)
+            between_steps()
         with torch.no_grad():
             ended = self.method.end_task(self.model, memory)
             rng = numpy_generator(self.seed, "consolidation", task.index)

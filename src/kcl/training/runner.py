@@ -164,7 +164,7 @@ class _Journey:
             return self.state(before + time.perf_counter() - begun)
 
         tasks = [own[lesson] for own in self.lessons]
-        self.learner.learn(tasks, report, lambda steps: self.keeper.after_step(state, steps))
+        self.learner.learn(tasks, report, lambda: self.keeper.after_step(state))
         ledger.learning.append(before + time.perf_counter() - begun)
         ledger.learned = lesson + 1
 

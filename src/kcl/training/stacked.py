@@ -77,7 +77,7 @@ class StackedRuns(Learner):
         """Where the runs were in the midst of a task when they were saved."""
         self._learning = False
 
-    def learn(self, tasks: Sequence[Task], on_step: OnStep, between_steps: BetweenSteps = lambda _: None) -> None:
+    def learn(self, tasks: Sequence[Task], on_step: OnStep, between_steps: BetweenSteps = lambda: None) -> None:
         tasks = self._of_trainings(tasks)
         index, view = tasks[0].index, tasks[0].view.to(self.device)
         memory, working, examples = self._begin(tasks, view)

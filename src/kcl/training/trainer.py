@@ -19,9 +19,9 @@ from kcl.functional.noise import Noise
 from kcl.methods.episodic import recall
 from kcl.methods.method import Memory, Method, Plan, Recalled
 from kcl.shapes import Float, Int
-from kcl.training import graph
 from kcl.training.average import update as update_average
 from kcl.training.checkpoint import Saved, fit
+from kcl.training.graph import GraphedStep, Watcher, drawn_beside
 from kcl.training.muon import StackedMuon
 from kcl.training.muon import rate as muon_rate
 from kcl.training.noise import Recorder, Replay, Request, Source, merge
@@ -123,11 +123,9 @@ class Trainer:
         self._await_draws: Callable[[], None] = lambda: None
         self.requests = {size: self._requests(size) for size in set(self.plan)}
         self._see_that_it_stacks(self.plan[0])
-        self.graphs: dict[tuple[int, int], graph.Graph] = {}
-        """By the size of the batches and the number of steps."""
+        self.graphs: dict[int, GraphedStep] = {}
         self.compiled: dict[int, Callable[..., Tensor]] = {}
         self.sources: dict[int, Source] = {}
-        self.twins: dict[int, Source] = {}
         self.steps_done = 0
 
     def suits(self, working: Memory, examples: EpochExamples, view: View, plans: Sequence[Plan] | None) -> bool:
@@ -143,10 +141,8 @@ class Trainer:
         )
 
     def rehearse(self) -> None:
-        """One step, with all the tensors that several would need."""
         self._renew_noise(0)
-        self.twins[self.plan[0]] = self.sources[self.plan[0]].twin()
-        self._steps(self.plan[0], 1)
+        self._step(self.plan[0])
 
     def train(
         self,
@@ -155,7 +151,7 @@ class Trainer:
         examples: EpochExamples,
         plans: Sequence[Plan] | None,
         on_step: OnStep,
-        between_steps: BetweenSteps = lambda _: None,
+        between_steps: BetweenSteps = lambda: None,
         saved: Saved | None = None,
     ) -> None:
         """`saved`: go on in the midst of the task, from where this was saved."""
@@ -172,20 +168,18 @@ class Trainer:
         self._renew_noise(index)
         self.steps_done = 0 if saved is None else self._go_on(saved)
         self.done.fill_(self.steps_done)
-        watcher = graph.Watcher(self.learner.device, self.losses, on_step, self.steps_done)
+        watcher = Watcher(self.learner.device, self.losses, on_step, self.steps_done)
         for epoch in range(self.steps_done // len(self.plan), self.epochs):
             inputs, labels = examples.in_order(epoch)
             self.inputs.copy_(inputs)
             self.labels.copy_(labels)
             begun = self.steps_done - epoch * len(self.plan)
             self.cursor.fill_(sum(self.plan[: begun - begun % self.updates : self.updates]))
-            while begun < len(self.plan):
-                count = self._together(begun)
-                self._take(self.plan[begun], count)
-                begun += count
-                self.steps_done += count
-                watcher.more(count)
-                between_steps(count)
+            for size in self.plan[begun:]:
+                self._run_step(size)
+                self.steps_done += 1
+                watcher.one_more()
+                between_steps()
         watcher.finish()
 
     def saved(self) -> Saved:
@@ -206,55 +200,39 @@ class Trainer:
         weights = np.stack([plan.weights for plan in plans], axis=1)
         return [torch.from_numpy(array).to(self.learner.device) for array in (places, weights)]
 
-    def _together(self, begun: int) -> int:
-        """How many steps follow as one graph after `begun` of an epoch. Where several do, they begin at a multiple of
-        their number, so that what is told of the progress does not depend on where the runs were stopped.
-        """
-        count = graph.TOGETHER if self.learner.device.type == "cuda" else 1
-        alike = self.plan[begun : begun + count] == [self.plan[begun]] * count
-        return count if alike and self.steps_done % count == 0 else 1
-
-    def _take(self, size: int, count: int) -> None:
-        """`count` steps over batches of `size` samples, from a graph where there can be one."""
+    def _run_step(self, size: int) -> None:
         if self.learner.device.type != "cuda":
-            self._steps(size, count)
+            self._step(size)
             return
-        if (size, count) not in self.graphs:
-            if count > 1 and size not in self.twins:
-                self.twins[size] = self.sources[size].twin()
+        if size not in self.graphs:
             changed = [*self.state.changed(), *self.carried.values(), self.cursor, self.done]
-            graph.rehearse(lambda: self._steps(size, min(count, 2)), [*changed, *self.sources[size].changes])
-            others = list(self.graphs.values())
-            self.graphs[size, count] = graph.Graph(lambda: self._steps(size, count), others[0] if others else None)
-        self.graphs[size, count]()
+            changed += self.sources[size].changes
+            another = next(iter(self.graphs.values()), None)
+            self.graphs[size] = GraphedStep(lambda: self._step(size), changed, another)
+        self.graphs[size]()
 
     @torch.no_grad()
-    def _steps(self, size: int, count: int) -> None:
-        """Batches of every run, from the cursor on: draw, loss, gradient, update. Nothing leaves the device."""
-        sources = [self.sources[size], *([self.twins[size]] if size in self.twins else [])]
-        for drawn, ready in graph.drawn_ahead(sources, count, self.learner.device):
-            if self.learner.compiled:
-                ready()
-                self._compiled_step(size, drawn)
-            else:
-                self._await_draws = ready
-                self._advance(*self._tensors(size, drawn))
-
-    def _compiled_step(self, size: int, drawn: list[Tensor]) -> None:
-        tensors = self._tensors(size, drawn)
+    def _step(self, size: int) -> None:
+        """One batch of every run, from the cursor on: draw, loss, gradient, update. Nothing leaves the device."""
+        if not self.learner.compiled:
+            with drawn_beside(self.sources[size], self.learner.device) as self._await_draws:
+                self._advance(*self._tensors(size))
+            return
+        self.sources[size].draw()
+        tensors = self._tensors(size)
         if size not in self.compiled:
             copies = tree_map(torch.clone, tensors)  # tracing runs the step
             traced = make_fx(lambda *given: self._advance(*given))(*copies)
             self.compiled[size] = torch.compile(traced, dynamic=False, fullgraph=True)
         self.compiled[size](*tensors)
 
-    def _tensors(self, size: int, drawn: list[Tensor]) -> tuple[Any, ...]:
+    def _tensors(self, size: int) -> tuple[Any, ...]:
         """Everything a step over `size` samples reads and changes."""
-        places = self.places[:size]
+        source, places = self.sources[size], self.places[:size]
         epoch = [self.inputs, self.labels, places, self.cursor, self.done, self.losses]
         kept = self.memory, self.carried, self.recalls
         averages = [average.tensors() for average in self.state.averages]
-        return self.state.optimiser(), averages, self.state.running, self.state.buffers, kept, epoch, drawn
+        return self.state.optimiser(), averages, self.state.running, self.state.buffers, kept, epoch, source.drawn
 
     def _advance(
         self,
