@@ -15,9 +15,10 @@ from torch.autograd.function import once_differentiable
 from kcl.cuda.folding import UNFOLDED, Fold
 from kcl.cuda.stacking import runs_first
 
-STRETCHES, TILE, COLUMNS = 256, 4096, 16
-"""At most so many partial sums for each part of a run; entries a program holds at a time; channels whose partial sums
-a program adds up."""
+STRETCHES, SUMMED, TILE, COLUMNS = 512, 512, 4096, 16
+"""At most so many partial sums for each part of a run; entries a program that sums up holds at a time, and one that
+does not; channels whose partial sums a program adds up. Small programs, many of them: to add up what several warps
+hold takes longer than to read it."""
 
 
 class _Layout(NamedTuple):
@@ -37,7 +38,7 @@ class _Layout(NamedTuple):
         _, samples, height, width, channels = x.shape
         rows, first = samples * height * width, first * height * width
         columns = _power(channels)
-        tile = max(1, TILE // columns)
+        tile = max(1, SUMMED // columns)
         longest = max(first, rows - first)
         stretch = -(-max(1, -(-longest // STRETCHES)) // tile) * tile
         stretches = -(-first // stretch) + -(-(rows - first) // stretch)
@@ -45,8 +46,9 @@ class _Layout(NamedTuple):
 
     def in_tiles(self) -> _Layout:
         """The same rows cut up as finely as can be: for what sums nothing up, so that no program is late."""
-        stretches = -(-self.first // self.tile) + -(-(self.rows - self.first) // self.tile)
-        return self._replace(stretch=self.tile, stretches=stretches)
+        tile = max(1, TILE // self.columns)
+        stretches = -(-self.first // tile) + -(-(self.rows - self.first) // tile)
+        return self._replace(stretch=tile, stretches=stretches, tile=tile)
 
     @property
     def cut(self) -> tuple[int, int, int]:
@@ -111,7 +113,7 @@ def _forward(
     if means is None or squares is None:
         means, squares = layout.partial(x), layout.partial(x)
         kernel.moments[(layout.stretches, runs)](
-            x, means, squares, *layout.cut, relu_before, layout.channels, layout.columns, layout.tile, num_warps=8
+            x, means, squares, *layout.cut, relu_before, layout.channels, layout.columns, layout.tile
         )
     kernel.statistics[(runs, -(-layout.channels // COLUMNS))](
         means, squares, mean, deviation, running_mean, running_variance, *layout.cut, layout.stretches, own, eps,
@@ -121,7 +123,7 @@ def _forward(
         x, mean, deviation, weight, weight.stride(0), bias, bias.stride(0), *_dropping(x, kept, rate),
         x if residual is None else residual, out, *(following := layout.following(x, chains)), *written.cut, own,
         relu_before, relu_after, kept is not None, residual is not None, chains, summed,
-        **layout.fixed, TILE=layout.tile,
+        **layout.fixed, TILE=written.tile,
     )  # fmt: skip
     return out, mean, deviation, *following
 
@@ -157,7 +159,7 @@ def _backward(
     how = (relu_before, relu_after, kept is not None)
     plain, weighted = layout.partial(x), layout.partial(x)
     kernel.sums[(layout.stretches, runs)](
-        *shared, plain, weighted, *layout.cut, own, *how, **layout.fixed, TILE=layout.tile, num_warps=8
+        *shared, plain, weighted, *layout.cut, own, *how, **layout.fixed, TILE=layout.tile
     )
     plain_mean, weighted_mean = layout.total(x), layout.total(x)
     weight_grad, bias_grad, out = weight.new_empty(weight.shape), bias.new_empty(bias.shape), torch.empty_like(x)
@@ -166,7 +168,7 @@ def _backward(
         **layout.summed,
     )  # fmt: skip
     kernel.backward[(written.stretches, runs)](
-        *shared, plain_mean, weighted_mean, out, *written.cut, own, *how, **layout.fixed, TILE=layout.tile
+        *shared, plain_mean, weighted_mean, out, *written.cut, own, *how, **layout.fixed, TILE=written.tile
     )
     return out, weight_grad, bias_grad
 

@@ -32,14 +32,14 @@ _activations: ContextVar[torch.dtype] = ContextVar("activations", default=torch.
 def products(precision: str) -> Iterator[None]:
     """Let the GPU compute at one of the PRECISIONS."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit
     matmul.allow_tf32 = cudnn.allow_tf32 = precision != "float32"
-    cudnn.benchmark = True  # shapes stay for thousands of steps: it pays to look for the fastest way
+    cudnn.benchmark, cudnn.benchmark_limit = True, 0  # shapes stay for thousands of steps: it pays to try every way
     token = _activations.set(torch.bfloat16 if precision == "bf16" else torch.float32)
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit = before
         _activations.reset(token)
 
 

@@ -14,8 +14,8 @@ from kcl.shapes import Float
 
 
 def _affine(x: Float[Tensor, "k 1 d"], weight: Float[Tensor, "k d e"], bias: Float[Tensor, "k 1 e"]) -> Tensor:
-    """x W + b. Where a step is traced to be compiled for a GPU, as products and sums, which are fused with what is around
-    them; a batched product of single rows would first copy the weights together, those of all runs.
+    """x W + b. Where a step is traced to be compiled for a GPU, as products and sums, which are fused with what is
+    beside them; a batched product of single rows would first copy the weights of all runs together.
     """
     if x.is_cuda and get_proxy_mode() is not None:
         return (x.mT * weight).sum(-2, keepdim=True) + bias
