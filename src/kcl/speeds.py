@@ -18,8 +18,8 @@ class Speed(NamedTuple):
     gigabytes: float
     """Of GPU memory, for KCL."""
     set_up: float
-    """Seconds before the steps, compiling and capturing graphs: by how much the first task took longer than the next
-    ones in results/paper and results/baselines, the longest, rounded up."""
+    """Seconds before the steps, choosing algorithms, compiling and capturing graphs: by how much the first task took
+    longer than the next, of KCL."""
 
     def step(self, images: float) -> float:
         """Milliseconds of a step in which so many images pass the backbone: with rotation labels, another coreset or
@@ -33,9 +33,9 @@ class Speed(NamedTuple):
 
 
 SPEEDS = {
-    "mlp": Speed(0.468, 0.218, 210, 1.4, 25.0),
-    "cifar-resnet": Speed(4.267, 1.315, 110, 1.7, 8.0),
-    "miniimagenet-resnet": Speed(7.473, 1.835, 160, 4.7, 8.0),
+    "mlp": Speed(0.417, 0.212, 210, 1.7, 10.8),
+    "cifar-resnet": Speed(3.687, 1.267, 110, 2.1, 5.8),
+    "miniimagenet-resnet": Speed(5.872, 1.704, 160, 4.7, 2.5),
 }
 """By backbone."""
 
