@@ -231,14 +231,14 @@ def _tune(options: argparse.Namespace) -> int:
             records = tune.final(search, best, seeds, lambda *given: finished(execution.run(*given)))
     except Stopped as signal:
         _say_stopped(signal, out, options, options.resume)
-    told = tune.write(search, records)
+    told, trials = tune.write(search, records), search.study().finished
     files = [str(told)]
     if figures.available():
-        files.append(str(figures.save(drawing.draw(search.space, search.study().finished), out / "search")[-1]))
+        files.append(str(figures.save(drawing.draw(search.space, trials), out / "search")[-1]))
     else:
         print("kcl: the search was not drawn: that needs matplotlib; with it, --resume draws it", file=sys.stderr)
     if not options.quiet:
-        print(f"best of {search.trials} trials: {tune.show(best.settings)}, {best.value:.2f} % on the samples held out")
+        print(f"best of {len(trials)} trials: {tune.show(best.settings)}, {best.value:.2f} % on the samples held out")
     if records:
         page.write_page(records, out / "report.html", report_commands.default_title(records))
     if records and not options.quiet:

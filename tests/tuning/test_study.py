@@ -59,6 +59,12 @@ def test_points_given_are_tried_in_their_order_once_each_also_after_a_crash(tmp_
     assert trials[3].settings not in points
 
 
+def test_points_that_are_all_but_equal_are_two_points(tmp_path: Path) -> None:
+    points = [{"lr": 0.1, "dropout": 0.5, "kernel": "vrf"}, {"lr": 0.1000001, "dropout": 0.5, "kernel": "vrf"}]
+    study = Study(tmp_path / "study", SPACE, seed=0, about={}, first=points)
+    assert [trial.settings for trial in study.ask(2)] == points
+
+
 def test_the_best_of_equals_is_the_first(tmp_path: Path) -> None:
     study = Study(tmp_path / "study", SPACE, seed=0, about={})
     for trial, value in zip(study.ask(4), (1.0, 5.0, 5.0, 2.0), strict=True):

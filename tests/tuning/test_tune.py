@@ -117,6 +117,24 @@ def test_choices_alone_are_all_tried_once_and_no_stream_is_learned_where_none_is
     assert "best of 4 trials" in capsys.readouterr().out
 
 
+def test_of_choices_all_are_tried_though_fewer_trials_before_drew_one_of_them_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [own for own in TUNE[: TUNE.index("--search")] if own != "--quiet"]
+    command += ["--search", "dropout=0.2,0.1", "weight_average=0,0.9", "--final-seeds", "none", "--out", str(tmp_path)]
+    told = []
+    for trials in (["--trials", "3"], ["--resume"], ["--trials", "2", "--resume"]):
+        assert cli.main([*command, *trials]) == 0
+        tried = json.loads((tmp_path / "tuning.json").read_text())["trials"]
+        told.append([tuple(trial["settings"].values()) for trial in tried])
+    assert len(set(told[0])) < len(told[0]) == 3, "otherwise this shows nothing"
+    assert set(told[1]) == {(0.1, 0.0), (0.1, 0.9), (0.2, 0.0), (0.2, 0.9)}
+    assert told[2] == told[1]
+    said = capsys.readouterr()
+    assert f"{len(told[1])} of {len(told[1])} trials" in said.err
+    assert said.out.count(f"best of {len(told[1])} trials") == 2
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kcl.errors import KclError
@@ -103,6 +103,11 @@ def points(space: Space) -> list[dict[str, Any]]:
     choices = [own for own in space if isinstance(own, Choice)]
     return [{own.name: value for own, value in zip(choices, point, strict=True)}
             for point in itertools.product(*(own.values for own in choices))]  # fmt: skip
+
+
+def same(point: Mapping[str, Any]) -> frozenset[Any]:
+    """What two points that are the same have in common, and no others."""
+    return frozenset(point.items())
 
 
 def check_names(space: Space, method: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from kcl.errors import KclError
 from kcl.randomness import derive
-from kcl.tuning.space import Space
+from kcl.tuning.space import Space, same
 
 INSTALL = 'pip install "kernel-continual-learning[tune]"'
 RANDOM = 10
@@ -55,9 +55,11 @@ class Study:
             raise KclError(f"{path} holds another search: {_difference(known, asked)}; choose another --out")
         if known is None:
             self._study.set_user_attr("asked", asked)
-        if len(self._study.trials) < len(first):
-            for point in first:
-                self._study.enqueue_trial(point, skip_if_exists=True)
+        trials = self._study.get_trials(deepcopy=False)
+        known = {same(own.system_attrs.get("fixed_params", own.params)) for own in trials}
+        for point in first:
+            if same(point) not in known:
+                self._study.enqueue_trial(point)
 
     def ask(self, count: int) -> list[Trial]:
         """As many trials that are not told yet: first those asked for before."""

@@ -11,7 +11,7 @@ from kcl.errors import KclError
 from kcl.results import write_json
 from kcl.run_spec import RunSpec, key_of
 from kcl.tuning.protocol import Protocol
-from kcl.tuning.space import Space, points, published, size
+from kcl.tuning.space import Space, points, published, same, size
 from kcl.tuning.study import Study, Trial
 
 JOURNAL, TRIALS, TOLD = "study.journal", "trials", "tuning.json"
@@ -50,17 +50,31 @@ class Search(NamedTuple):
         """Begins with the settings as they are; where there are as many trials as points, goes through them all."""
         own = published(self.space, self.base.settings)
         first = [own] if own is not None else []
-        if self.trials >= size(self.space):
+        if self.exhausts:
             first += [point for point in points(self.space) if point != own]
         return Study(self.out / JOURNAL, self.space, self.seed, self.about(), first)
+
+    @property
+    def exhausts(self) -> bool:
+        """Whether every point is to be tried."""
+        return self.trials >= size(self.space)
+
+    def left(self, study: Study) -> int:
+        """How many trials are still to be done; where every point is to be tried, those that were not, though fewer
+        trials were asked for before and one point may have been drawn twice.
+        """
+        finished = study.finished
+        if not self.exhausts:
+            return max(0, self.trials - len(finished))
+        return len({same(point) for point in points(self.space)} - {same(trial.settings) for trial in finished})
 
 
 def search(asked: Search, run: Run, say: Callable[[str], None]) -> Trial:
     """Do the trials that are left, some at once; the best of all."""
     study = asked.study()
     note = {"protocol": asked.protocol.to_dict()}
-    while (done := len(study.finished)) < asked.trials:
-        batch = study.ask(min(asked.at_once, asked.trials - done))
+    while left := asked.left(study):
+        batch = study.ask(min(asked.at_once, left))
         specs = {trial.number: asked.protocol.specs(asked.base, trial.settings) for trial in batch}
         wanted = list({spec.key: spec for own in specs.values() for spec in own}.values())
         found = {_identity(record): record for record in run(wanted, asked.out / TRIALS, True, note).records}
@@ -71,8 +85,8 @@ def search(asked: Search, run: Run, say: Callable[[str], None]) -> Trial:
                     "runs of the search failed, and what is best cannot be told without them; try them again"
                 )
             study.tell(trial, asked.protocol.value([record for record in records if record is not None]))
-        best = study.best
-        say(f"{len(study.finished)} of {asked.trials} trials, best {best.value:.2f} % with {show(best.settings)}")
+        best, done = study.best, len(study.finished)
+        say(f"{done} of {done + asked.left(study)} trials, best {best.value:.2f} % with {show(best.settings)}")
     return study.best
 
 
@@ -87,7 +101,8 @@ def final(asked: Search, best: Trial, seeds: Sequence[int], run: Run) -> list[di
         return []
     settings = asked.base.settings.replace(**best.settings)
     specs = [RunSpec.from_fields({**asked.base.fields(), "settings": settings.to_dict(), "seed": s}) for s in seeds]
-    chosen = {"settings": best.settings, "trial": best.number, "of": asked.trials, "value": best.value}
+    done = len(asked.study().finished)
+    chosen = {"settings": best.settings, "trial": best.number, "of": done, "value": best.value}
     note = {"protocol": asked.protocol.to_dict() | {"search": [str(own) for own in asked.space], "chosen": chosen}}
     return run(specs, asked.out, True, note).records
 
