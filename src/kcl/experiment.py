@@ -160,7 +160,8 @@ class Experiment:
         left = [spec for spec in self.pending(folder) if spec.key not in taken]
         fresh, trainings = self.groups(left, at_once), len(by_training(left))
         if trainings < len(left):
-            say(f"{len(left)} runs are {trainings} trainings: some differ in how they are tested only")
+            counted = "one training" if trainings == 1 else f"{trainings} trainings"
+            say(f"{len(left)} runs are {counted}: some differ in how they are tested only")
         return [*begun, *(Group(specs) for specs in fresh)]
 
     def train(

@@ -320,6 +320,8 @@ class TestExperiment:
         assert len({json.dumps(own["accuracy_matrix"]) for own in found.values()}) > 2
 
     def test_one_training_alone_is_told_by_its_seed(self, made_of: type[Experiment], tmp_path: Path) -> None:
+        _, said, _ = self._execute(made_of, tmp_path / "one", self._specs([0]), runs_at_once=1)
+        assert said == ["3 runs are one training: some differ in how they are tested only"]
         _, _, watched = self._execute(made_of, tmp_path, self._specs(), runs_at_once=1)
         assert watched == [f"{place}/6 kcl vrf seed {seed} tested in 3 ways" for place, seed in ((1, 0), (4, 1))]
 
