@@ -164,6 +164,17 @@ class TestChanges:
         assert run(*COMMAND, "--out", out, "--resume").code == 0, "the other is still there to go on with"
         assert [record["resumed"] for record in _records(out)] == [0, 1]
 
+    def test_of_which_runs_are_asked_for_are_told(self, run: Any, stopped: Any, tmp_path: Path) -> None:
+        """Two runs are one training; to go on with one of them alone is not to go on."""
+        out = tmp_path / "out"
+        stopped(*COMMAND, "weight_average=0,0.5", "--out", out)
+        said = run(*COMMAND, "weight_average=0.5", "--out", out, "--resume")
+        assert said.code == 2
+        assert "2 unfinished runs that were begun together, of which only some are asked for; to go on: kcl" in said.err
+        assert run(*COMMAND, "weight_average=0.5", "--out", out, "--resume", "--force").code == 0
+        assert run(*COMMAND, "weight_average=0,0.5", "--out", out, "--resume").code == 0
+        assert [(own["settings"]["weight_average"], own["resumed"]) for own in _records(out)] == [(0.5, 0), (0.0, 1)]
+
     def test_of_the_code_are_named(
         self, run: Any, stopped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -121,10 +121,14 @@ def refuse_others(others: Sequence[Begun], asked: Sequence[Mapping[str, Any]]) -
     """Unfinished runs are there, but not of what is asked for: say in what they differ."""
     for group in others:
         pairs = [(len(_differing(run, new)), run, new) for run in group.runs for new in asked]
-        _, run, new = min(pairs, key=lambda pair: pair[0])
+        differing, run, new = min(pairs, key=lambda pair: pair[0])
+        if differing:
+            held = f"an unfinished run of other settings: {_changes(_one(run), _one(new))}"
+        else:
+            held = f"{len(group.runs)} unfinished runs that were begun together, of which only some are asked for"
         raise KclError(
-            f"{group.folder.parents[1]} holds an unfinished run of other settings: {_changes(_one(run), _one(new))}; "
-            f"to go on with it: {_resumed(group.command)}; to leave it and begin anew: --force, or another --out"
+            f"{group.folder.parents[1]} holds {held}; to go on: {_resumed(group.command)}; "
+            "to leave that and begin anew: --force, or another --out"
         )
 
 
