@@ -371,3 +371,13 @@ def test_the_searches_of_the_page_look_at_no_test_data_and_try_the_recipe_first(
         keys = {search.base.settings.replace(**point).stacking_key() for point in made}
         assert len(keys) == structural  # numbers are trained together
     assert {(benchmark, "kcl") for benchmark in FOUR} < found
+
+
+def test_the_first_whole_streams_are_told_as_they_were_measured() -> None:
+    page = (ROOT / "docs" / "strong.md").read_text(encoding="utf-8")
+    records = read(ROOT / "results" / "strong-first" / "results.jsonl")
+    assert len(records) == 2
+    for record in records:
+        told = f"# {record['average_accuracy']:.1f}, forgetting {record['forgetting']:.3f}"
+        assert re.search(re.escape(record["command"]) + r" +" + re.escape(told), page)
+        assert record["settings"] == strong_settings(record["benchmark"], "kcl").to_dict()
