@@ -67,7 +67,7 @@ def linear(x: Float[Tensor, "n d"], weight: Float[Tensor, "e d"], bias: Float[Te
     """
     if x.is_cuda or activations() == torch.float32:
         return F.linear(x, weight, bias)
-    return (x.to(activations()) @ weight.to(activations()).mT).to(x.dtype) + bias
+    return (x.to(activations()) @ weight.mT.to(activations())).to(x.dtype) + bias
 
 
 def inner(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
