@@ -156,14 +156,13 @@ def _engine(
     settings = work.settings_of(method)
     methods = [METHODS[method](settings, work.ways) for _ in range(runs)]
     cuda = device == "cuda"
-    in_half = not cuda and method == "kcl" and precision == "bf16"
     learner: Learner
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     elif fused:
         need_compiler()
-    if cuda or fused or in_half:
+    if cuda or fused:
         learner = StackedRuns(methods, [work.backbone] * runs, range(runs), device, fused, precision)
     else:
         learner = SeparateRuns([Run(methods[0], work.backbone, 0)])
@@ -179,7 +178,7 @@ def _engine(
     evaluation = _seconds(lambda: learner.accuracy([again] * runs))
     peak = torch.cuda.max_memory_allocated() / 2**20 if cuda else None
     label = {"naive-sgd": "bare SGD step", "kcl": "kcl"}[method]
-    label += (", compiled" if fused else "") + (", bf16" if in_half else "")
+    label += (", compiled" if fused else "") + (", bf16" if fused and not cuda and precision == "bf16" else "")
     ratio = None if reference is None else reference / (step / runs)
     return Row(name, label, runs, step, step / runs, ratio, 1e3 * evaluation, first, peak)
 

@@ -129,8 +129,8 @@ def _parser() -> argparse.ArgumentParser:
                              help="fuse the step with PyTorch's compiler (default: on a GPU if long; on a CPU, which "
                              "needs a C++ compiler, off)")  # fmt: skip
         command.add_argument("--precision", choices=tuple(PRECISIONS), default="tf32",
-                             help="what may be computed in (default: tf32, on a CPU float32; bf16 on a CPU: products "
-                             "while training); see docs/performance.md")  # fmt: skip
+                             help="what may be computed in (default: tf32, on a CPU float32; bf16 on a CPU: with "
+                             "--compile on); see docs/performance.md")  # fmt: skip
         checkpoint_options.add_options(command)
         engine_options.add_options(command)
         command.add_argument("--log", action="append", choices=tuple(LOGGERS), default=[],
@@ -329,7 +329,7 @@ def _write_rows(rows: list[dict[str, object]], device: str, options: argparse.Na
         return
     about = {"device": device_name(torch.device(device)), "threads": torch.get_num_threads()}
     versions = {"kcl": __version__, "torch": torch.__version__}
-    about["precision"] = used(options.precision, torch.device(device))
+    about["precision"] = used(options.precision, torch.device(device), options.compile in ("on", "both"))
     write_json(options.json, {"command": options.command_line, **about, "versions": versions, "rows": rows})
 
 

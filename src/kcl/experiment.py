@@ -241,8 +241,7 @@ class Experiment:
         return going_on
 
     def made_with(self) -> dict[str, Any]:
-        compiled = self.device.type == "cpu" and self.compiled is True
-        return resuming.made_with(self.device, device_name(self.device), self.precision, compiled)
+        return resuming.made_with(self.device, device_name(self.device), self.precision, self.compiled)
 
     def logged(self, group: Sequence[RunSpec], watch: OnProgress, loggers: Loggers | None) -> OnProgress:
         if loggers is None:
@@ -286,7 +285,7 @@ class Experiment:
         """
         at_once = at_once or self.runs_at_once or (1 if self.device.type == "cpu" else None)
         if self.device.type == "cpu" and self._stacks:
-            at_once = 1  # the last digits of a run must not depend on those beside it
+            at_once = 1  # no digit of a run is to depend on those beside it
         groups: dict[Any, list[list[RunSpec]]] = {}
         for training in by_training(specs):
             spec = training[0]
@@ -324,12 +323,12 @@ class Experiment:
 
     def _learner(self, group: Sequence[RunSpec], streams: Sequence[Stream], separate: bool = False) -> Learner:
         if self._stacks and not separate:
-            return self._stacked(group, streams, None if self.device.type == "cuda" else self.compiled is True)
+            return self._stacked(group, streams)
         return SeparateRuns([self._run(own, stream) for own, stream in _trainings(group, streams)])
 
     @property
     def _stacks(self) -> bool:
-        return stacks(self.device, self.compiled, self.precision)
+        return stacks(self.device, self.compiled)
 
     def _stacked(
         self, group: Sequence[RunSpec], streams: Sequence[Stream], compiled: bool | None = None
@@ -375,7 +374,7 @@ class Experiment:
             "learning_seconds": [round(seconds, 3) for seconds in outcome.learning_seconds],
             "runs_at_once": at_once,
             "training_shared_by": shared,
-            "precision": used(self.precision, self.device),
+            "precision": used(self.precision, self.device, self.compiled),
             "accuracy_matrix": matrix.to_lists(),
             "initial_accuracy": outcome.initial_accuracy,
             **matrix.summary(outcome.initial_accuracy),

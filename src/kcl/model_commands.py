@@ -249,7 +249,7 @@ def _task_free(options: argparse.Namespace) -> int:
     print(task_free.table(rows))
     if options.json is not None:
         about = {"command": options.command_line, "device": device_name(torch.device(device))}
-        about["precision"] = used(options.precision, torch.device(device))
+        about["precision"] = used(options.precision, torch.device(device), engine.compiled)
         versions = {"kcl": __version__, "torch": torch.__version__}
         write_json(options.json, {**about, "versions": versions, "rows": rows})
     return 0

@@ -61,8 +61,8 @@ def code() -> str:
     return found.hexdigest()[:12]
 
 
-def made_with(device: torch.device, device_name: str, precision: str, compiled: bool = False) -> dict[str, Any]:
-    """Everything beside the settings that can change a digit of a result. `compiled`: a step on a CPU, as asked for."""
+def made_with(device: torch.device, device_name: str, precision: str, compiled: bool | None) -> dict[str, Any]:
+    """Everything beside the settings that can change a digit of a result. `compiled`: as asked for."""
     return {
         "device": device.type,
         "kcl": f"{kcl.__version__} (code {code()})",
@@ -70,8 +70,8 @@ def made_with(device: torch.device, device_name: str, precision: str, compiled: 
         "numpy": np.__version__,
         "model of the device": device_name,
         "threads": torch.get_num_threads(),
-        "precision": used(precision, device),
-        **({"compiled": True} if compiled else {}),
+        "precision": used(precision, device, compiled),
+        **({"compiled": True} if compiled and device.type == "cpu" else {}),
     }
 
 

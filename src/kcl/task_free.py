@@ -76,7 +76,7 @@ def measure(
             known = {name: value for name, value in given.items() if value is not None}
             streams.append(benchmark.stream(loaded, seed=spec.seed, **known))
         try:
-            stacked = engine if stacks(device, engine.compiled, engine.precision) else None
+            stacked = engine if stacks(device, engine.compiled) else None
             yield from _group(group, streams, device, held_out, test_per_task, say, stacked)
         except CannotStack as reason:
             say(f"{reason}: the {len(group)} runs are done one after another")
@@ -121,7 +121,7 @@ def _learner(group: Sequence[RunSpec], streams: Sequence[Stream], device: str, s
     if stacked is not None:
         settings = group[0].settings
         steps = settings.epochs * sum(len(task.train) for task in streams[0]) // settings.batch_size
-        compiled = device == "cuda" and steps >= LONG if stacked.compiled is None else stacked.compiled
+        compiled = steps >= LONG if stacked.compiled is None else stacked.compiled
         return StackedRuns(methods, backbones, seeds, device, compiled, stacked.precision)
     return SeparateRuns([Run(*own, device) for own in zip(methods, backbones, seeds, strict=True)])
 

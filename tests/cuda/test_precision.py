@@ -91,8 +91,10 @@ class TestLinear:
 
 def test_what_comes_to_pass_of_a_precision() -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert [used(own, cpu) for own in PRECISIONS] == ["float32", "float32", "bf16"]
-    assert [used(own, gpu) for own in PRECISIONS] == list(PRECISIONS)
+    for compiled in (None, False, True):
+        assert [used(own, gpu, compiled) for own in PRECISIONS] == list(PRECISIONS)
+        in_half = "bf16" if compiled else "float32"
+        assert [used(own, cpu, compiled) for own in PRECISIONS] == ["float32", "float32", in_half]
     assert [at_test(own) for own in PRECISIONS] == ["float32", "tf32", "tf32"]
 
 

@@ -25,8 +25,8 @@ from kcl.shapes import Float
 PRECISIONS = {
     "float32": "float32 throughout",
     "tf32": "products and convolutions on the tensor cores in TF32",
-    "bf16": "as tf32, and the ResNets' activations while training in bfloat16; on a CPU, while training, products of "
-    "backbone and frequencies of bfloat16 numbers",
+    "bf16": "as tf32, and the ResNets' activations while training in bfloat16; in a compiled step on a CPU, "
+    "products of the MLP and with the frequencies in bfloat16",
 }
 _activations: ContextVar[torch.dtype] = ContextVar("activations", default=torch.float32)
 
@@ -51,9 +51,11 @@ def activations() -> torch.dtype:
     return _activations.get()
 
 
-def used(precision: str, device: torch.device) -> str:
-    """What of a precision comes to pass: TF32 is a GPU's."""
-    return "float32" if precision == "tf32" and device.type == "cpu" else precision
+def used(precision: str, device: torch.device, compiled: bool | None) -> str:
+    """What of a precision comes to pass. On a CPU, bfloat16 where the step is compiled: the conversions would otherwise
+    cost more than the products save.
+    """
+    return precision if device.type == "cuda" or (compiled and precision == "bf16") else "float32"
 
 
 def at_test(precision: str) -> str:

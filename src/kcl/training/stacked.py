@@ -38,11 +38,11 @@ BATCHES = 16
 """Batches of test samples that one classifier answers for; as stored, they take less than one batch in the network."""
 
 
-def stacks(device: str | torch.device, compiled: bool | None, precision: str) -> bool:
-    """Whether runs are stacked: on a GPU, all together; on a CPU, each alone, where the step is to be compiled or to
-    compute in bfloat16. `compiled`: None where nothing is asked for.
+def stacks(device: str | torch.device, compiled: bool | None) -> bool:
+    """Whether runs are stacked: on a GPU, all together; on a CPU, each alone, where its step is to be compiled.
+    `compiled`: None where nothing is asked for.
     """
-    return torch.device(device).type == "cuda" or compiled is True or precision == "bf16"
+    return torch.device(device).type == "cuda" or compiled is True
 
 
 class StackedRuns(Learner):
