@@ -1,6 +1,6 @@
 """Where the time of a step of KCL on a CPU goes: PyTorch's operations by the time they take themselves.
 
-    PYTHONPATH=src python benches/cpu_profile.py [--threads N] [--steps N]
+    PYTHONPATH=src python benches/cpu_profile.py [--threads N] [--steps N] [--compile] [--precision bf16]
 
 The shape is Permuted MNIST's, the samples are random bytes (`kcl bench mnist`). The profiler itself adds a little.
 """
@@ -11,30 +11,42 @@ import argparse
 from dataclasses import replace
 
 import torch
+from torch._inductor import config as inductor
 from torch.profiler import ProfilerActivity, profile
 
 from kcl.bench import WORKS, _task
+from kcl.cuda.precision import PRECISIONS
 from kcl.methods.recipes import METHODS
+from kcl.training.learner import SeparateRuns
 from kcl.training.run import Run
+from kcl.training.stacked import StackedRuns
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--compile", action="store_true", help="the step compiled, its fused operations by name")
+    parser.add_argument("--precision", choices=tuple(PRECISIONS), default="float32", help="with --compile")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     work = WORKS["mnist"]
     task = _task(work, options.steps)
-    run = Run(METHODS["kcl"](work.settings, work.ways), work.backbone, 0, "cpu")
-    run.learn(task)  # warms up
+    method = METHODS["kcl"](work.settings, work.ways)
+    if options.compile:
+        inductor.cpp.enable_kernel_profile = True
+        learner = StackedRuns([method], [work.backbone], [0], "cpu", True, options.precision)
+    else:
+        learner = SeparateRuns([Run(method, work.backbone, 0, "cpu")])
+    learner.learn([task], lambda _: None)  # warms up
     with profile(activities=[ProfilerActivity.CPU]) as found:
-        run.learn(replace(task, index=1))
+        learner.learn([replace(task, index=1)], lambda _: None)
     operations = sorted(found.key_averages(), key=lambda own: -own.self_cpu_time_total)
     calls, total = (sum(getattr(own, name) for own in operations) for name in ("count", "self_cpu_time_total"))
     print(f"{total / options.steps / 1e3:.2f} ms in {calls / options.steps:.0f} operations a step")
     for own in operations[:15]:
-        print(f"{own.self_cpu_time_total / options.steps / 1e3:6.2f} ms  {own.count / options.steps:4.0f} ×  {own.key}")
+        taken, name = own.self_cpu_time_total / options.steps / 1e3, own.key[:100]
+        print(f"{taken:6.2f} ms  {own.count / options.steps:4.0f} ×  {name}")
 
 
 if __name__ == "__main__":

@@ -38,6 +38,21 @@ def test_rows_for_a_cpu(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     assert written["command"].startswith("kcl bench mnist")
 
 
+def test_the_step_compiled_for_a_cpu_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run as it was traced: to generate code would take a C++ compiler."""
+    traced: list[Any] = []
+    monkeypatch.setattr(bench, "need_compiler", lambda: None)
+    monkeypatch.setattr(torch, "compile", lambda step, **_: traced.append(step) or step)
+    monkeypatch.setitem(bench.WORKS, "small", dataclasses.replace(bench.WORKS["mnist"], settings=SMALL.settings))
+    arguments = ["bench", "small", "--steps", "20", "--device", "cpu", "--json", "rows.json", "--precision", "bf16"]
+    for asked, engines in (("both", ["kcl", "kcl, compiled, bf16"]), ("on", ["kcl, compiled, bf16"])):
+        assert main([*arguments, "--compile", asked]) == 0
+        written = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
+        assert [row["engine"] for row in written["rows"]] == ["bare SGD step", *engines]
+        assert written["precision"] == "bf16"
+    assert len(traced) == 2
+
+
 def test_unknown_work() -> None:
     with pytest.raises(KclError, match="cifar100"):
         list(bench.measure(["mnits"], [1], "cpu", (False,)))

@@ -134,3 +134,22 @@ def test_a_step_on_a_cpu_costs_what_was_measured(threads: int, name: str) -> Non
     rows = {row["engine"]: row for row in measured["rows"]}
     plain, ours, bare = (f"{rows[engine]['ms_per_step']:.1f}" for engine in ("plain loop", "kcl", "bare SGD step"))
     assert f"| {threads} | {plain} | {ours} | {rows['kcl']['times_reference']:.1f} | {bare} |" in page
+
+
+@pytest.mark.parametrize(("threads", "suffix"), [(1, ""), (2, "-two-threads")])
+@pytest.mark.parametrize(
+    ("name", "precision", "engine"), [("compiled", "float32", "kcl, compiled"), ("bf16", "bf16", "kcl, compiled, bf16")]
+)
+def test_a_compiled_step_on_a_cpu_costs_what_was_measured(
+    threads: int, suffix: str, name: str, precision: str, engine: str
+) -> None:
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    measured = json.loads((ROOT / "benches" / "results" / f"cpu-mnist-{name}{suffix}.json").read_text(encoding="utf-8"))
+    assert (measured["threads"], measured["precision"]) == (threads, precision)
+    asked = f"kcl bench mnist --device cpu --threads {threads} --steps 400 --compile both --precision {precision}"
+    assert measured["command"].startswith(asked)
+    rows = {row["engine"]: row for row in measured["rows"]}
+    plain, kcl, ours = (rows[own] for own in ("plain loop", "kcl", engine))
+    steps = " | ".join(f"{row['ms_per_step']:.1f}" for row in (plain, kcl, ours))
+    told = f"| {threads} | {precision} | {steps} | {ours['times_reference']:.1f} | {ours['first_task_s']:.0f} |"
+    assert told in page

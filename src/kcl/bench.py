@@ -25,6 +25,7 @@ from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import cifar_resnet, miniimagenet_resnet
 from kcl.settings import Settings
+from kcl.training.compiler import need_compiler
 from kcl.training.learner import Learner, SeparateRuns
 from kcl.training.run import Run
 from kcl.training.stacked import StackedRuns
@@ -106,7 +107,7 @@ def measure(
         if reference is not None:
             yield Row(name, "plain loop", 1, reference, reference, 1.0, None, None, None)
         for method in ("naive-sgd", "kcl"):
-            for fused in compiled if device == "cuda" and method == "kcl" else (False,):
+            for fused in compiled if method == "kcl" else (False,):
                 for count in runs if device == "cuda" else (1,):
                     yield _engine(name, work, task, method, count, device, fused, precision, reference)
 
@@ -159,6 +160,9 @@ def _engine(
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
+    elif fused:
+        need_compiler()
+    if cuda or fused:
         learner = StackedRuns(methods, [work.backbone] * runs, range(runs), device, fused, precision)
     else:
         learner = SeparateRuns([Run(methods[0], work.backbone, 0)])
@@ -173,7 +177,8 @@ def _engine(
     learner.accuracy([again] * runs)
     evaluation = _seconds(lambda: learner.accuracy([again] * runs))
     peak = torch.cuda.max_memory_allocated() / 2**20 if cuda else None
-    label = {"naive-sgd": "bare SGD step", "kcl": "kcl"}[method] + (", compiled" if fused else "")
+    label = {"naive-sgd": "bare SGD step", "kcl": "kcl"}[method]
+    label += (", compiled" if fused else "") + (", bf16" if fused and not cuda and precision == "bf16" else "")
     ratio = None if reference is None else reference / (step / runs)
     return Row(name, label, runs, step, step / runs, ratio, 1e3 * evaluation, first, peak)
 

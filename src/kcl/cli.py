@@ -26,7 +26,7 @@ from kcl import (
     tune_options,
 )
 from kcl.benchmarks.catalogue import BENCHMARKS
-from kcl.cuda.precision import PRECISIONS, products
+from kcl.cuda.precision import PRECISIONS, at_test, products, used
 from kcl.demo import demo_specs
 from kcl.devices import choose_device, choose_threads, device_name
 from kcl.engines.failures import first_line, listed, out_of_memory
@@ -126,9 +126,11 @@ def _parser() -> argparse.ArgumentParser:
             "--runs-at-once", type=int, metavar="N", help="trainings done together (default: what fits)"
         )
         command.add_argument("--compile", choices=("auto", "on", "off"), default="auto",
-                             help="on a GPU, fuse the step with PyTorch's compiler (default: if long)")  # fmt: skip
+                             help="fuse the step with PyTorch's compiler (default: on a GPU if long; on a CPU, which "
+                             "needs a C++ compiler, off)")  # fmt: skip
         command.add_argument("--precision", choices=tuple(PRECISIONS), default="tf32",
-                             help="what a GPU may compute in (default: tf32); see docs/performance.md")  # fmt: skip
+                             help="what may be computed in (default: tf32, on a CPU float32; bf16 on a CPU: with "
+                             "--compile on); see docs/performance.md")  # fmt: skip
         checkpoint_options.add_options(command)
         engine_options.add_options(command)
         command.add_argument("--log", action="append", choices=tuple(LOGGERS), default=[],
@@ -148,9 +150,10 @@ def _parser() -> argparse.ArgumentParser:
     speed.add_argument("--steps", type=int, help="steps per task (default: as many as a task of the benchmark has)")
     speed.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     speed.add_argument("--threads", type=int, help="CPU threads (default: 1)")
-    speed.add_argument("--compile", choices=("both", "on", "off"), default="both", help="on a GPU")
+    speed.add_argument("--compile", choices=("both", "on", "off"), help="default: both on a GPU, off on a CPU")
     speed.add_argument("--json", type=Path, help="also write the rows to this file")
-    speed.add_argument("--precision", choices=tuple(PRECISIONS), default="tf32", help="what a GPU may compute in")
+    speed.add_argument("--precision", choices=tuple(PRECISIONS), default="tf32",
+                       help="what kcl may compute in; the plain loop does as PyTorch does by default")  # fmt: skip
     speed.set_defaults(function=_bench)
 
     listing = commands.add_parser("list", help="what there is, one line each")
@@ -293,7 +296,8 @@ def _list_failures(done: Done, options: argparse.Namespace) -> None:
 def _bench(options: argparse.Namespace) -> int:
     device = choose_device(options.device)
     torch.set_num_threads(choose_threads(options.threads))
-    compiled = {"both": (False, True), "on": (True,), "off": (False,)}[options.compile]
+    fused = options.compile or ("both" if device == "cuda" else "off")
+    compiled = {"both": (False, True), "on": (True,), "off": (False,)}[fused]
     runs = run_options.whole_numbers(options.runs, "--runs")
     if min(runs) < 1 or (options.steps is not None and options.steps < 20):
         raise KclError("--runs must be at least 1 and --steps at least 20")
@@ -309,7 +313,7 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _bench_inference(device: str, options: argparse.Namespace) -> int:
-    rows = []
+    rows, options.precision = [], at_test(options.precision)
     with products(options.precision):
         for row in bench_inference.measure(device, options.works[1:]):
             rows.append(row)
@@ -325,7 +329,7 @@ def _write_rows(rows: list[dict[str, object]], device: str, options: argparse.Na
         return
     about = {"device": device_name(torch.device(device)), "threads": torch.get_num_threads()}
     versions = {"kcl": __version__, "torch": torch.__version__}
-    about["precision"] = options.precision if device == "cuda" else "float32"
+    about["precision"] = used(options.precision, torch.device(device), options.compile in ("on", "both"))
     write_json(options.json, {"command": options.command_line, **about, "versions": versions, "rows": rows})
 
 

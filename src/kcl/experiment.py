@@ -20,6 +20,7 @@ from kcl.benchmarks.catalogue import find_benchmark
 from kcl.benchmarks.held_out import hold_out
 from kcl.benchmarks.joint import join
 from kcl.benchmarks.task import Stream
+from kcl.cuda.precision import used
 from kcl.data.dataset import Dataset
 from kcl.devices import device_name
 from kcl.errors import KclError
@@ -30,11 +31,12 @@ from kcl.methods.recipes import check_backbone, find_method, published_backbone
 from kcl.resuming import Saving
 from kcl.run_spec import CHOICES, RunSpec, by_training, given
 from kcl.settings import AT_TEST, Settings
+from kcl.training.compiler import need_compiler
 from kcl.training.keeper import Keeper
 from kcl.training.learner import Learner, SeparateRuns
 from kcl.training.run import Run
 from kcl.training.runner import OnProgress, Outcome, run_streams
-from kcl.training.stacked import LONG, StackedRuns
+from kcl.training.stacked import LONG, StackedRuns, stacks
 from kcl.training.state import CannotStack
 
 _ANY = Settings()
@@ -76,6 +78,8 @@ class Experiment:
         self.command, self.runs_at_once, self.save_samples = command, runs_at_once, save_samples
         self.compiled, self.precision = compiled, precision
         self.device, self.notes = torch.device(device), dict(notes or {})
+        if self.device.type == "cpu" and compiled:
+            need_compiler()
         self.datasets: dict[DatasetName, Dataset] = dict(datasets or {})
         self._shapes: dict[str, Any] = {}
         self._admitted: dict[Any, tuple[dict[str, Any], Any]] = {}
@@ -238,7 +242,7 @@ class Experiment:
         return going_on
 
     def made_with(self) -> dict[str, Any]:
-        return resuming.made_with(self.device, device_name(self.device), self.precision)
+        return resuming.made_with(self.device, device_name(self.device), self.precision, self.compiled)
 
     def logged(self, group: Sequence[RunSpec], watch: OnProgress, loggers: Loggers | None) -> OnProgress:
         if loggers is None:
@@ -281,6 +285,8 @@ class Experiment:
         Runs that share a training are always together, and count as one.
         """
         at_once = at_once or self.runs_at_once or (1 if self.device.type == "cpu" else None)
+        if self.device.type == "cpu" and self._stacks:
+            at_once = 1  # no digit of a run is to depend on those beside it
         groups: dict[Any, list[list[RunSpec]]] = {}
         for training in by_training(specs):
             spec = training[0]
@@ -317,9 +323,13 @@ class Experiment:
         return max(1, min(len(group), int(0.7 * torch.cuda.mem_get_info(self.device)[0] / each)))
 
     def _learner(self, group: Sequence[RunSpec], streams: Sequence[Stream], separate: bool = False) -> Learner:
-        if self.device.type == "cuda" and not separate:
+        if self._stacks and not separate:
             return self._stacked(group, streams)
         return SeparateRuns([self._run(own, stream) for own, stream in _trainings(group, streams)])
+
+    @property
+    def _stacks(self) -> bool:
+        return stacks(self.device, self.compiled)
 
     def _stacked(
         self, group: Sequence[RunSpec], streams: Sequence[Stream], compiled: bool | None = None
@@ -365,7 +375,7 @@ class Experiment:
             "learning_seconds": [round(seconds, 3) for seconds in outcome.learning_seconds],
             "runs_at_once": at_once,
             "training_shared_by": shared,
-            "precision": self.precision if self.device.type == "cuda" else "float32",
+            "precision": used(self.precision, self.device, self.compiled),
             "accuracy_matrix": matrix.to_lists(),
             "initial_accuracy": outcome.initial_accuracy,
             **matrix.summary(outcome.initial_accuracy),

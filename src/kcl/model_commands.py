@@ -17,7 +17,7 @@ import torch
 
 from kcl import __version__, model_folder, run_options, task_free
 from kcl.continual import LEAST_HELD_OUT, ContinualModel, Prediction
-from kcl.cuda.precision import PRECISIONS
+from kcl.cuda.precision import PRECISIONS, used
 from kcl.data import samples
 from kcl.data.samples import DEFAULT_LABEL, Samples
 from kcl.devices import choose_device, choose_threads, device_name
@@ -79,8 +79,9 @@ def add_commands(commands: Any) -> None:
     free.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     free.add_argument("--threads", type=int, help="CPU threads (default: 1)")
     free.add_argument("--compile", choices=("auto", "on", "off"), default="auto",
-                      help="on a GPU, fuse the step with PyTorch's compiler (default: if long)")  # fmt: skip
-    free.add_argument("--precision", choices=tuple(PRECISIONS), default="tf32", help="what a GPU may train in")
+                      help="fuse the step with PyTorch's compiler (default: on a GPU if long; on a CPU, which needs a "
+                      "C++ compiler, off)")  # fmt: skip
+    free.add_argument("--precision", choices=tuple(PRECISIONS), default="tf32", help="what may be trained in")
     free.add_argument("--json", type=Path, help="also write what was measured to this file")
     free.set_defaults(function=_task_free, out=None)
 
@@ -248,7 +249,7 @@ def _task_free(options: argparse.Namespace) -> int:
     print(task_free.table(rows))
     if options.json is not None:
         about = {"command": options.command_line, "device": device_name(torch.device(device))}
-        about["precision"] = options.precision if device == "cuda" else "float32"
+        about["precision"] = used(options.precision, torch.device(device), engine.compiled)
         versions = {"kcl": __version__, "torch": torch.__version__}
         write_json(options.json, {**about, "versions": versions, "rows": rows})
     return 0

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 import kcl
+from kcl.cuda.precision import used
 from kcl.errors import KclError
 from kcl.training import keeper
 from kcl.training.keeper import Every
@@ -60,8 +61,8 @@ def code() -> str:
     return found.hexdigest()[:12]
 
 
-def made_with(device: torch.device, device_name: str, precision: str) -> dict[str, Any]:
-    """Everything beside the settings that can change a digit of a result."""
+def made_with(device: torch.device, device_name: str, precision: str, compiled: bool | None) -> dict[str, Any]:
+    """Everything beside the settings that can change a digit of a result. `compiled`: as asked for."""
     return {
         "device": device.type,
         "kcl": f"{kcl.__version__} (code {code()})",
@@ -69,7 +70,8 @@ def made_with(device: torch.device, device_name: str, precision: str) -> dict[st
         "numpy": np.__version__,
         "model of the device": device_name,
         "threads": torch.get_num_threads(),
-        "precision": precision if device.type == "cuda" else "float32",
+        "precision": used(precision, device, compiled),
+        **({"compiled": True} if compiled and device.type == "cpu" else {}),
     }
 
 

@@ -25,16 +25,17 @@ from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.methods.recipes import published_backbone
 from kcl.randomness import numpy_generator
 from kcl.run_spec import RunSpec
+from kcl.training.compiler import need_compiler
 from kcl.training.learner import Learner, SeparateRuns
 from kcl.training.run import Run
-from kcl.training.stacked import LONG, StackedRuns
+from kcl.training.stacked import LONG, StackedRuns, stacks
 from kcl.training.state import CannotStack
 
 COVERAGES = (0.5, 0.8, 0.9, 1.0)
 
 
 class Engine(NamedTuple):
-    """How runs are trained on a GPU; a CPU takes them one by one. `compiled`: None where long runs are to be."""
+    """How runs are trained; a CPU takes them one by one. `compiled`: None where long runs are to be on a GPU."""
 
     compiled: bool | None = None
     precision: str = "tf32"
@@ -58,6 +59,8 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """What was measured, run by run; on a GPU runs with the same settings are trained together."""
     benchmark = find_benchmark(specs[0].benchmark)
+    if device == "cpu" and engine.compiled:
+        need_compiler()
     groups: dict[Any, list[RunSpec]] = {}
     for place, spec in enumerate(specs):
         if spec.method != "kcl":
@@ -73,7 +76,7 @@ def measure(
             known = {name: value for name, value in given.items() if value is not None}
             streams.append(benchmark.stream(loaded, seed=spec.seed, **known))
         try:
-            stacked = engine if device == "cuda" else None
+            stacked = engine if stacks(device, engine.compiled) else None
             yield from _group(group, streams, device, held_out, test_per_task, say, stacked)
         except CannotStack as reason:
             say(f"{reason}: the {len(group)} runs are done one after another")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from kcl.cuda.precision import PRECISIONS, _Inner, activations, gram, inner, products
+from kcl.cuda.precision import PRECISIONS, _Inner, activations, at_test, gram, inner, linear, products, used
 
 
 def _flags() -> tuple[bool, bool]:
@@ -47,6 +47,55 @@ class TestProducts:
             assert _flags() == (True, True)
             assert activations() == torch.bfloat16
         assert _flags() == before
+
+
+class TestLinear:
+    """x Wᵀ + b on a CPU."""
+
+    def _given(self, draw: Any) -> list[torch.Tensor]:
+        return [draw.normal(*shape).requires_grad_() for shape in ((5, 40), (7, 40), (7,))]
+
+    @pytest.mark.parametrize("precision", ["float32", "tf32"])
+    def test_is_pytorch_s_to_the_bit_unless_bf16_is_allowed(self, draw: Any, precision: str) -> None:
+        given = self._given(draw)
+        with products(precision):
+            assert torch.equal(linear(*given), torch.nn.functional.linear(*given))
+
+    def test_multiplies_what_is_rounded_to_bfloat16(self, draw: Any) -> None:
+        """The product and both gradients are those of rounded numbers, and are rounded themselves."""
+        x, weight, bias = given = self._given(draw)
+        upper = draw.normal(5, 7)
+        with products("bf16"):
+            out = linear(*given)
+            found = torch.autograd.grad(out, given, upper)
+        assert {tensor.dtype for tensor in (out, *found)} == {torch.float32}
+
+        def rounded(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.detach().bfloat16().double()
+
+        last_bit = {"rtol": 2.0**-7, "atol": 1e-5}
+        product = rounded(x) @ rounded(weight).T
+        torch.testing.assert_close((out - bias).double(), product, **last_bit)
+        assert (out - bias - x @ weight.T).abs().max() > 1e-3  # or nothing was rounded
+        torch.testing.assert_close(found[0].double(), rounded(upper) @ rounded(weight), **last_bit)
+        torch.testing.assert_close(found[1].double(), rounded(upper).T @ rounded(x), **last_bit)
+        torch.testing.assert_close(found[2], upper.sum(0))
+
+    def test_the_gram_matrix_and_what_kernels_compare_by_stay_exact(self, draw: Any) -> None:
+        features = draw.normal(20, 40)
+        with products("bf16"):
+            found = gram(features), inner(features, features)
+        assert torch.equal(found[0], gram(features))
+        assert torch.equal(found[1], inner(features, features))
+
+
+def test_what_comes_to_pass_of_a_precision() -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    for compiled in (None, False, True):
+        assert [used(own, gpu, compiled) for own in PRECISIONS] == list(PRECISIONS)
+        in_half = "bf16" if compiled else "float32"
+        assert [used(own, cpu, compiled) for own in PRECISIONS] == ["float32", "float32", in_half]
+    assert [at_test(own) for own in PRECISIONS] == ["float32", "tf32", "tf32"]
 
 
 class TestGram:

@@ -219,6 +219,7 @@ class TestLearnerChosen:
     ) -> None:
         """Two tasks of 60 samples in batches of ten are about twelve steps, less what goes into the coreset."""
         monkeypatch.setattr(experiment_module, "LONG", long)
+        monkeypatch.setattr(experiment_module, "need_compiler", lambda: None)
         specs = _specs(tasks=2, train_per_task=50)
         made = Experiment(specs, "", compiled=asked, precision="float32")
         learner = made._stacked(specs, [made._stream(spec) for spec in specs])

@@ -1,4 +1,5 @@
-"""Which products may use the tensor cores' TF32 format (10 bits of mantissa) on a GPU, and which may not.
+"""Which products may use the tensor cores' TF32 format (10 bits of mantissa) on a GPU, which bfloat16 (7 bits) on a
+CPU, and which may not.
 
 The backbone and the random features may, as networks usually do. The Gram matrix may not:
 K + λI is inverted, and its error would come back multiplied by the condition number. It is computed in float32, or on
@@ -13,6 +14,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -23,14 +25,15 @@ from kcl.shapes import Float
 PRECISIONS = {
     "float32": "float32 throughout",
     "tf32": "products and convolutions on the tensor cores in TF32",
-    "bf16": "as tf32, and the ResNets' activations while training in bfloat16",
+    "bf16": "as tf32, and the ResNets' activations while training in bfloat16; in a compiled step on a CPU, "
+    "products of the MLP and with the frequencies in bfloat16",
 }
 _activations: ContextVar[torch.dtype] = ContextVar("activations", default=torch.float32)
 
 
 @contextmanager
 def products(precision: str) -> Iterator[None]:
-    """Let the GPU compute at one of the PRECISIONS."""
+    """Compute at one of the PRECISIONS."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit
     matmul.allow_tf32 = cudnn.allow_tf32 = precision != "float32"
@@ -46,6 +49,27 @@ def products(precision: str) -> Iterator[None]:
 def activations() -> torch.dtype:
     """What a ResNet's activations are held in while it is trained on a GPU."""
     return _activations.get()
+
+
+def used(precision: str, device: torch.device, compiled: bool | None) -> str:
+    """What of a precision comes to pass. On a CPU, bfloat16 where the step is compiled: the conversions would otherwise
+    cost more than the products save.
+    """
+    return precision if device.type == "cuda" or (compiled and precision == "bf16") else "float32"
+
+
+def at_test(precision: str) -> str:
+    """What is computed in where runs are asked: answers never come from bfloat16."""
+    return "tf32" if precision == "bf16" else precision
+
+
+def linear(x: Float[Tensor, "n d"], weight: Float[Tensor, "e d"], bias: Float[Tensor, " e"]) -> Float[Tensor, "n e"]:
+    """x Wᵀ + b. On a CPU that may compute in bfloat16, so does the product, and the gradients of both its factors;
+    it is summed in float32, then rounded.
+    """
+    if x.is_cuda or activations() == torch.float32:
+        return F.linear(x, weight, bias)
+    return (x.to(activations()) @ weight.mT.to(activations())).to(x.dtype) + bias
 
 
 def inner(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:

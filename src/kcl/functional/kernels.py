@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from kcl.cuda.precision import inner
+from kcl.cuda.precision import linear as affine
 from kcl.functional.gaussian import DiagonalGaussian
 from kcl.shapes import Float
 
@@ -52,7 +53,7 @@ def fourier_features(
     The paper prints √(1/D). With b ~ U[0, 2π], E[2 cos(ωx + b) cos(ωy + b)] = E[cos ω(x − y)] = k(x, y),
     so √(2/D) is the scale at which ψ(x)·ψ(y) is unbiased (Bochner's theorem, Eq. 6).
     """
-    return _cosines(torch.addmm(phases, x, frequencies.mT))
+    return _cosines(affine(x, frequencies, phases))
 
 
 def variational_features(
@@ -64,7 +65,7 @@ def variational_features(
     place of two with ω.
     """
     deviation = torch.exp(0.5 * posterior.log_variance)
-    return _cosines(torch.addmm(phases, x * deviation, noise.mT) + (x @ posterior.mean)[:, None])
+    return _cosines(affine(x * deviation, noise, phases) + (x @ posterior.mean)[:, None])
 
 
 def reparameterised(posterior: DiagonalGaussian, noise: Float[Tensor, "D d"]) -> Float[Tensor, "D d"]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from kcl.cuda.precision import linear
 from kcl.functional.noise import Noise, dropout
 from kcl.nets.backbone import Backbone
 from kcl.shapes import Float
@@ -31,7 +32,7 @@ class MLP(Backbone):
     def forward(self, x: Float[Tensor, "n ..."], noise: Noise | None = None) -> Float[Tensor, "n d"]:
         x = x.flatten(1)
         for layer in self.layers:
-            x = torch.relu(layer(x))
+            x = torch.relu(linear(x, *layer.parameters()))
             if noise is not None and self.drops:
                 x = dropout(x, self.dropout, noise)
         return x

@@ -17,7 +17,7 @@ import torch
 import kcl
 from kcl.bench import WORKS, Work
 from kcl.bench_inference import QUERIES, SECONDS, SETTINGS, paper_tables
-from kcl.cuda.precision import products
+from kcl.cuda.precision import at_test, products
 from kcl.devices import device_name
 from kcl.errors import KclError
 from kcl.methods.recipes import published_backbone, published_settings
@@ -69,7 +69,7 @@ class InferenceTime(Item):
             return
         work, queries, seconds = _shape(asked.scale)
         rows = []
-        with products(asked.precision):
+        with products(at_test(asked.precision)):
             for row in paper_tables(self.name, work, queries, asked.device, seconds):
                 rows.append({name: value for name, value in row.to_dict().items() if name != "work"})
                 asked.say(f"{row.table} {row.value}, {row.queries} queries, {row.way}: {row.ms:.3f} ms")

@@ -156,7 +156,8 @@ class SeparateSource(Source):
 
     def draw_others(self) -> None:
         runs = [[self._one(noise, request, run) for request in self.requests] for run, noise in enumerate(self.noises)]
-        self.drawn = [torch.stack(same) for same in zip(*runs, strict=True)]
+        alone = len(runs) == 1  # there is nothing to copy together
+        self.drawn = [same[0][None] if alone else torch.stack(same) for same in zip(*runs, strict=True)]
 
     def _one(self, noise: RunNoise, request: Request, run: int) -> Tensor:
         if request.kind == philox.KEPT:

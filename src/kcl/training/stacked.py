@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task, View
-from kcl.cuda.precision import products
+from kcl.cuda.precision import at_test, products
 from kcl.errors import KclError
 from kcl.methods.method import Memory, Method, Plan
 from kcl.methods.views import copies_at_test
@@ -38,6 +38,13 @@ BATCHES = 16
 """Batches of test samples that one classifier answers for; as stored, they take less than one batch in the network."""
 
 
+def stacks(device: str | torch.device, compiled: bool | None) -> bool:
+    """Whether runs are stacked: on a GPU, all together; on a CPU, each alone, where its step is to be compiled.
+    `compiled`: None where nothing is asked for.
+    """
+    return torch.device(device).type == "cuda" or compiled is True
+
+
 class StackedRuns(Learner):
     """s runs of one method whose settings differ in numbers, and in how they are tested."""
 
@@ -53,7 +60,7 @@ class StackedRuns(Learner):
     ) -> None:
         """`methods`, `make_backbones` and `seeds` are of every training; `variants`: where trainings are tested in
         several ways, the methods of each. `compiled`: PyTorch's compiler fuses the step; that takes it a while, so it
-        pays for long runs only. `precision`: what a GPU may compute in; see `cuda.precision`. The Gram matrix is
+        pays for long runs only. `precision`: what may be computed in; see `cuda.precision`. The Gram matrix is
         float32 in any case.
         """
         self.methods, self.training_seeds, self.device = methods, seeds, check_device(device)
@@ -170,7 +177,7 @@ class StackedRuns(Learner):
                 group.method.prepare(model, memory, Replay(drawn))
                 return memory["targets"]
 
-            with products(self.precision):
+            with products(at_test(self.precision)):
                 over_runs(self.models[0], solve, state, own, drawn)
 
     @torch.no_grad()
@@ -222,7 +229,7 @@ class StackedRuns(Learner):
         several = BATCHES * batch
         for part, wanted in zip(rows.split(several, dim=1), labels.split(several, dim=1), strict=True):
             inputs = torch.stack([move(array[own]) for move, array, own in zip(moves, stored, part, strict=True)])
-            with products(self.precision):
+            with products(at_test(self.precision)):
                 scores = over_runs(self.models[0], answers, state, working, inputs, drawn)
             yield scores, wanted
 

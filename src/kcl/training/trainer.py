@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -224,6 +225,9 @@ class Trainer:
             copies = tree_map(torch.clone, tensors)  # tracing runs the step
             traced = make_fx(lambda *given: self._advance(*given))(*copies)
             self.compiled[size] = torch.compile(traced, dynamic=False, fullgraph=True)
+            with warnings.catch_warnings(action="ignore"):  # of the compiler, about parts of its own
+                self.compiled[size](*tensors)
+            return
         self.compiled[size](*tensors)
 
     def _tensors(self, size: int) -> tuple[Any, ...]:

@@ -1,0 +1,230 @@
+"""`--compile on` on a CPU, in float32 and in bf16: each run alone through the stacked step, saved and gone on with.
+
+But for the last test, the step is traced and then run as it is: code for it takes a C++ compiler, and a while.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor import config as inductor_config
+
+from kcl import cli, task_free
+from kcl.benchmarks.catalogue import BENCHMARKS, Benchmark
+from kcl.benchmarks.mnist import PermutedPixels
+from kcl.errors import KclError
+from kcl.experiment import Experiment
+from kcl.folder import Folder
+from kcl.resuming import Saving
+from kcl.run_spec import RunSpec
+from kcl.settings import Settings
+from kcl.training.compiler import need_compiler
+from kcl.training.keeper import Every
+from kcl.training.learner import SeparateRuns
+from kcl.training.stacked import StackedRuns
+from kcl.training.stopping import Interrupted, Stop
+
+SMALL = Settings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2, lr=0.3)
+SPECS = [RunSpec("made-up", "kcl", seed, SMALL, 2, 52) for seed in range(3)]  # four batches of ten, none smaller
+DIGITS = ["run", "permuted-digits", "--tasks", "2", "--train-per-task", "150", "--device", "cpu", "--threads", "1",
+          "--set", "bases=16", "width=16", "coreset_size_per_class=3", "--quiet"]  # fmt: skip
+ON = ["--compile", "on"]
+LATER = Every(seconds=1e9, thrifty=False)
+
+
+@pytest.fixture(autouse=True)
+def _made_up_benchmark(make_dataset: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = make_dataset(60)
+    monkeypatch.setitem(BENCHMARKS, "made-up", Benchmark("for tests", lambda *_: dataset, PermutedPixels))
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No code is generated, so no C++ compiler is needed."""
+    monkeypatch.setattr(torch, "compile", lambda traced, **_: traced)
+    for name in ("experiment", "task_free", "bench"):
+        monkeypatch.setattr(f"kcl.{name}.need_compiler", lambda: None)
+
+
+@pytest.fixture
+def no_compiler() -> Iterator[None]:
+    with inductor_config.patch({"cpp.cxx": (None, "no-such-compiler")}):
+        yield
+
+
+def _execute(path: Path, specs: list[RunSpec], saving: Saving = Saving(), **options: Any) -> list[dict[str, Any]]:  # noqa: B008
+    folder = Folder(path, resume=True)
+    Experiment(specs, "", **options).execute(folder, lambda _: lambda _: None, lambda _: None, saving)
+    return [json.loads(line) for line in (path / "results.jsonl").read_text().splitlines()]
+
+
+def _lasting(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: own[name] for name in ("accuracy_matrix", "fingerprint", "precision", "memory")} for own in records]
+
+
+@pytest.mark.usefixtures("eager")
+class TestTheLearner:
+    @pytest.mark.parametrize(
+        ("options", "compiled"),
+        [
+            ({}, None),
+            ({"compiled": False}, None),
+            ({"compiled": True}, True),
+            ({"compiled": True, "precision": "bf16"}, True),
+            ({"precision": "bf16"}, None),
+        ],
+        ids=str,
+    )
+    def test_is_a_stack_only_where_that_is_asked_for(
+        self, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], compiled: bool | None
+    ) -> None:
+        """None: runs one after another as ever. However long they are, nothing is compiled unasked."""
+        monkeypatch.setattr("kcl.experiment.LONG", 1)
+        made = Experiment(SPECS, "", **options)
+        learner = made._learner(SPECS[:1], [made._stream(SPECS[0])])
+        assert isinstance(learner, SeparateRuns if compiled is None else StackedRuns)
+        if isinstance(learner, StackedRuns):
+            assert learner.compiled is compiled
+        assert made.made_with()["precision"] == (options.get("precision", "float32") if compiled else "float32")
+
+    def test_has_one_training_however_many_are_wanted_at_once(self) -> None:
+        made = Experiment(SPECS, "", runs_at_once=3, compiled=True)
+        assert made.groups(made.specs) == made.groups(made.specs, 2) == [[spec] for spec in made.specs]
+
+    @pytest.mark.parametrize("engine", [task_free.Engine(True), task_free.Engine(None, "bf16"), task_free.Engine()])
+    def test_of_task_free_answers_too(self, monkeypatch: pytest.MonkeyPatch, engine: task_free.Engine) -> None:
+        monkeypatch.setattr(task_free, "LONG", 1)
+        kinds: list[Any] = []
+        whole = task_free._learner
+
+        def noting(*given: Any) -> Any:
+            kinds.append(whole(*given))
+            return kinds[-1]
+
+        monkeypatch.setattr(task_free, "_learner", noting)
+        rows = list(task_free.measure(SPECS[:2], None, "cpu", held_out=10, engine=engine))
+        assert [row["seed"] for row in rows] == [0, 1]
+        assert [isinstance(kind, StackedRuns) and kind.compiled for kind in kinds] == [engine.compiled is True] * 2
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("options", [{"compiled": True}, {"compiled": True, "precision": "bf16"}], ids=str)
+class TestRuns:
+    def test_are_the_same_alone_and_beside_others(self, tmp_path: Path, options: dict[str, Any]) -> None:
+        together = _execute(tmp_path / "all", SPECS[:2], runs_at_once=2, **options)
+        assert [own["runs_at_once"] for own in together] == [1] * 2
+        alone = [_execute(tmp_path / str(spec.seed), [spec], **options)[0] for spec in SPECS[:2]]
+        assert _lasting(together) == _lasting(alone)
+        assert {own["precision"] for own in together} == {options.get("precision", "float32")}
+
+    def test_go_on_to_the_same_bits_wherever_they_were_stopped(
+        self, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        expected = _execute(tmp_path / "whole", SPECS[:2], **options)
+        monkeypatch.setattr("kcl.training.graph.Watcher.one_more", _stopping(every=3))
+        found, times = None, 0
+        while found is None:
+            stop = _stop[0] = Stop()
+            try:
+                found = _execute(tmp_path / "stopped", SPECS[:2], Saving(LATER, stop), **options)
+            except Interrupted:
+                times += 1
+        assert times > 2
+        assert _lasting(found) == _lasting(expected)
+
+
+_stop = [Stop()]
+
+
+def _stopping(every: int) -> Callable[[Any], None]:
+    """A signal after so many steps, in whichever task and run they are."""
+    from kcl.training.graph import Watcher
+
+    whole, done = Watcher.one_more, [0]
+
+    def one_more(self: Any) -> None:
+        whole(self)
+        done[0] += 1
+        if done[0] % every == 0:
+            _stop[0].asked = 15
+
+    return one_more
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_checkpoint_of_other_options_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kcl.training.graph.Watcher.one_more", _stopping(every=2))
+    stop = _stop[0] = Stop()
+    with pytest.raises(Interrupted):
+        _execute(tmp_path, SPECS[:1], Saving(LATER, stop), compiled=True)
+    with pytest.raises(KclError, match="compiled was True and is None"):
+        _execute(tmp_path, SPECS[:1])
+    with pytest.raises(KclError, match="precision was float32 and is bf16"):
+        _execute(tmp_path, SPECS[:1], compiled=True, precision="bf16")
+
+
+@pytest.mark.usefixtures("eager")
+def test_answers_do_not_come_from_bfloat16(make_runs: Any) -> None:
+    """The weights that were trained in it give the very scores they give to one that never heard of it."""
+    runs = make_runs("kcl", tasks=1)[[0]]
+    given = runs.methods(), runs.backbones(), runs.seeds, "cpu"
+    rounded, exact = StackedRuns(*given, precision="bf16"), StackedRuns(*given, precision="float32")
+    for learner in (rounded, exact):
+        learner.learn(runs.tasks(0), lambda _: None)
+    assert not torch.equal(rounded.state.flat, exact.state.flat)
+    assert (rounded.state.flat - exact.state.flat).abs().max() < 0.05
+    exact.state.load({"stack": rounded.state.saved()})
+    exact.kept = rounded.kept
+    assert torch.equal(rounded.scores(runs.tasks(0))[0], exact.scores(runs.tasks(0))[0])
+
+
+@pytest.mark.usefixtures("no_compiler")
+class TestWithoutACompiler:
+    def test_one_sentence_says_so_and_nothing_is_written(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        pytest.importorskip("sklearn")
+        assert cli.main([*DIGITS, *ON, "--out", str(tmp_path / "out")]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("kcl: --compile on needs a C++ compiler")
+        assert error.count("\n") == 1
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize(
+        "command",
+        [["bench", "--steps", "20", "--device", "cpu", *ON], ["task-free", *DIGITS[1:-1], *ON]],
+        ids=lambda own: own[0],
+    )
+    def test_so_do_other_commands(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+    ) -> None:
+        pytest.importorskip("sklearn")
+        monkeypatch.chdir(tmp_path)
+        assert cli.main(command) == 2
+        assert "needs a C++ compiler" in capsys.readouterr().err
+
+    def test_what_needs_none_is_done(self, tmp_path: Path) -> None:
+        assert len(_execute(tmp_path, SPECS[:1], precision="bf16")) == 1
+
+
+def _compiler() -> bool:
+    try:
+        need_compiler()
+    except KclError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not _compiler(), reason="there is no C++ compiler")
+def test_the_generated_code_computes_the_step(make_runs: Any, difference: Any) -> None:
+    runs = make_runs("kcl", tasks=1, samples=52)[[0]]
+    plain, compiled = runs.stacked(), runs.stacked(compiled=True)
+    for learner in (plain, compiled):
+        learner.learn(runs.tasks(0), lambda _: None)
+    assert not torch.equal(plain.state.flat, compiled.state.flat)  # or nothing was compiled
+    difference.assert_none(plain, compiled, 1e-5)
