@@ -242,7 +242,7 @@ def _learner() -> tuple[SeparateRuns, list[PermutedPixels]]:
 def _checkpoint() -> Format:
     """A run in its second task; to read it is to stand where it stood."""
     stop, left = Stop(), [9]
-    made_with = resuming.made_with(torch.device("cpu"), "cpu", "tf32")
+    made_with = resuming.made_with(torch.device("cpu"), "cpu", "tf32", compiled=False)
     run = {"benchmark": "permuted-digits", "seed": 0, "settings": Settings().to_dict()}
     about = {"runs": [run], "made with": made_with, "command": "kcl run permuted-digits"}
 
