@@ -9,7 +9,7 @@ from kcl import run_options
 from kcl.errors import KclError
 from kcl.randomness import LARGEST_SEED
 from kcl.tuning import space
-from kcl.tuning.protocol import HELD_OUT, TASKS, Protocol
+from kcl.tuning.protocol import HELD_OUT, JUDGED_BY, TASKS, Protocol
 from kcl.tuning.tune import JOURNAL, Search
 
 AT_ONCE = 8
@@ -29,6 +29,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
                          help=f"choose by the first K tasks, or all (default: {TASKS})")  # fmt: skip
     command.add_argument("--held-out", type=float, default=HELD_OUT, metavar="SHARE",
                          help=f"of the training samples, to choose by (default: {HELD_OUT})")  # fmt: skip
+    command.add_argument("--judge-by", choices=list(JUDGED_BY), default="all",
+                         help="accuracy of all tasks, or of the old ones: all but the last (default: all)")  # fmt: skip
     command.add_argument("--search-seed", type=int, default=0, help="what the search draws from (default: 0)")
     command.add_argument("--final-seeds",
                          help="of the whole stream with the winner, or none (default: those of --seeds)")  # fmt: skip
@@ -58,7 +60,8 @@ def asked(options: argparse.Namespace) -> tuple[Search, list[int]]:
             f"{options.out} holds {there[0]} already; add --resume to go on with it, or choose another --out"
         )
     tasks = None if options.first == "all" else int(options.first)
-    protocol = Protocol(tasks, options.held_out, tuple(run.seed for run in runs))
+    protocol = Protocol(tasks, options.held_out, tuple(run.seed for run in runs), chosen_by=JUDGED_BY[options.judge_by])
+    protocol.specs(runs[0], {})
     final = [run.seed for run in runs]
     if options.final_seeds == "none":
         final = []

@@ -101,6 +101,20 @@ def test_a_search_that_is_stopped_goes_on(
     assert (one["trials"], one["best"]) == (two["trials"], two["best"])
 
 
+def test_old_tasks_alone_decide_where_that_is_asked_for(tmp_path: Path) -> None:
+    command = [*TUNE[: TUNE.index("--search")], "--seeds", "0,1", "--search", "lr=0.001,0.1", "--final-seeds", "none"]
+    assert cli.main([*command, "--judge-by", "old", "--out", str(tmp_path)]) == 0
+    told = json.loads((tmp_path / "tuning.json").read_text())
+    assert "all tasks but the last" in told["protocol"]["chosen_by"]
+    for trial in told["trials"]:
+        own = [record for record in _lines(tmp_path / "trials" / "results.jsonl")
+               if record["settings"]["lr"] == trial["settings"]["lr"]]  # fmt: skip
+        old = [accuracy for record in own for accuracy in record["accuracy_matrix"][-1][:2]]
+        assert len(old) == 4
+        assert trial["value"] == pytest.approx(sum(old) / 4)
+        assert trial["value"] != pytest.approx(sum(record["average_accuracy"] for record in own) / 2)
+
+
 def test_choices_alone_are_all_tried_once_and_no_stream_is_learned_where_none_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,6 +157,8 @@ def test_of_choices_all_are_tried_though_fewer_trials_before_drew_one_of_them_tw
         (["--first", "some"], "--first must be"),
         (["--first", "0"], "--first must be"),
         (["--held-out", "1.5"], "--held-out must lie"),
+        (["--judge-by", "old", "--first", "1"], "--judge-by old"),
+        (["--judge-by", "old", "--first", "all", "--tasks", "1"], "--judge-by old"),
         (["--set", "lr=0.1,0.2"], "give them to --search"),
         (["--search", "lr=1..2"], "given twice"),
         (["--method", "ewc"], "has no kernel"),
