@@ -51,6 +51,7 @@ def _same(one: kcl.ContinualModel, two: kcl.ContinualModel) -> None:
     [
         *({"kernel": kernel} for kernel in KERNELS),
         {"test_draws": 3},
+        {"target_rate": 0.5, "test_strength": 0.4},
         {"backbone": "identity", "standardise": True, "feature_norm": "none"},
         {"held_out_share": 0.2},
     ],

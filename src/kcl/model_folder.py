@@ -44,7 +44,7 @@ _HELD_OUT = ("held_out", "held_out_accuracy")
 """What the history tells of a lesson whose samples were partly held out."""
 _YOUNGER = {
     *("optimizer", "muon_lr", "muon_lr_decay", "updates_per_batch", "augmentation", "rotation_labels"),
-    *("weight_average", "batch_norm", "test_views", "warm_start", "log_variance_bound"),
+    *("weight_average", "batch_norm", "test_views", "warm_start", "log_variance_bound", "test_strength", "target_rate"),
 }
 """Settings that models of this format were saved without."""
 _TYPES = {"uint8": torch.uint8, "float32": torch.float32}

@@ -118,6 +118,12 @@ class Settings:
     )  # fmt: skip
     batch_norm: str = _setting("running", "whose statistics BatchNorm uses at test", choices=BATCH_NORMS, at_test=True)
     test_views: str = _setting("plain", "how a sample is shown at test", choices=TEST_VIEWS, at_test=True)
+    test_strength: float = _setting(
+        1.0, "λ at test, as a multiple of the one learned", above=0.0, high=1e6, at_test=True
+    )
+    target_rate: float = _setting(
+        0.0, "the coreset's targets are one-hot plus this times a matrix that is learned; 0: one-hot", 0.0, 1e3
+    )
     warm_start: bool = _setting(False, "λ and scale of a task begin where those of the task before ended")
     log_variance_bound: float = _setting(
         0.0, "log-variances of ω are held within ± this, smoothly; 0: they are free", 0.0, 80.0

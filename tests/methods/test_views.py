@@ -32,6 +32,8 @@ EVERYTHING: dict[str, Any] = {
     "muon_lr": 0.02,
     "warm_start": True,
     "log_variance_bound": 5.0,
+    "target_rate": 0.5,
+    "test_strength": 0.4,
 }
 
 
@@ -201,14 +203,17 @@ class TestAnswers:
         torch.testing.assert_close(learner.logits(queries, 0)[:1], learner.logits(queries[:1], 0), rtol=1e-4, atol=1e-5)
 
     def test_what_is_stored_does_not_grow(self, seeded: Any) -> None:
-        """Beside the tasks there is the average of the weights, which is told apart: here of float32 and counts."""
+        """But by learned targets, a float32 for each sample and class. Beside the tasks there is the average of the
+        weights, which is told apart: here of float32 and counts.
+        """
         learner, plain = _learner(seeded, **EVERYTHING), _learner(seeded)
         numbers = sum(parameter.numel() for parameter in learner.model.parameters())
         running = sum(2 * norm.num_features for norm in learner.model.modules() if hasattr(norm, "running_mean"))
         norms = sum(1 for norm in learner.model.modules() if hasattr(norm, "running_mean"))
         phases = learner.model.phases.numel()
         average = 4 * (numbers + running + phases) + 8 * norms
-        assert learner.memory_use == plain.memory_use | {"average_bytes": average}
+        use, targets = plain.memory_use, 12 * 3 + 8 * 2
+        assert learner.memory_use == use | {"bytes": use["bytes"] + 4 * targets, "average_bytes": average}
 
 
 class TestAgainstNumPy:

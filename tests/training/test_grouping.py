@@ -109,6 +109,7 @@ class TestGroups:
             {"train_per_task": 50}, {"memory_per_class": 2}, {"recalled_per_step": 5}, {"ewc_fisher": "classic"},
             {"ewc_fisher_samples": 10}, {"ewc_window": 5}, {"optimizer": "muon"},
             {"updates_per_batch": 2}, {"warm_start": True}, {"log_variance_bound": 3.0},
+            {"target_rate": 0.5},
         ],
         ids=str,
     )  # fmt: skip
@@ -117,7 +118,7 @@ class TestGroups:
         mixed = [spec for pair in zip(one, two, strict=True) for spec in pair]
         assert self._groups(mixed) == [one, two]
 
-    @pytest.mark.parametrize("options", [{"weight_average": 0.9}, {"test_draws": 2}], ids=str)
+    @pytest.mark.parametrize("options", [{"weight_average": 0.9}, {"test_draws": 2}, {"test_strength": 0.5}], ids=str)
     def test_runs_that_share_a_training_are_together_and_count_as_one(self, options: dict[str, Any]) -> None:
         one, two = _specs(), _specs(**options)
         expected = [spec for pair in zip(one, two, strict=True) for spec in pair]
@@ -129,7 +130,7 @@ class TestGroups:
         fixed = {"kernel", "coreset_size_per_class", "bases", "monte_carlo_samples", "test_draws", "polynomial_degree",
                  "feature_norm", "backbone", "width", "layers", "batch_size", "epochs", "memory_per_class",
                  "recalled_per_step", "optimizer", "updates_per_batch", "augmentation", "rotation_labels", "batch_norm",
-                 "test_views", "warm_start", "log_variance_bound",
+                 "test_views", "warm_start", "log_variance_bound", "test_strength", "target_rate",
                  "ewc_fisher", "ewc_fisher_samples", "ewc_window"}  # fmt: skip
         assert {field.name for field in dataclasses.fields(Settings) if not field.metadata["stackable"]} == fixed
 

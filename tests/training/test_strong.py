@@ -19,7 +19,8 @@ from kcl.training.stopping import Interrupted, Stop
 
 IMAGES: dict[str, Any] = {"rotation_labels": True, "test_views": "flip", "augmentation": "flip", "updates_per_batch": 2}
 SHARED: dict[str, Any] = {"optimizer": "muon", "muon_lr": 0.02, "weight_average": 0.7}
-OWN: dict[str, Any] = {"batch_norm": "coreset", "warm_start": True, "log_variance_bound": 3.0}
+OWN: dict[str, Any] = {"batch_norm": "coreset", "warm_start": True, "log_variance_bound": 3.0, "target_rate": 0.5,
+                       "test_strength": 0.4}  # fmt: skip
 ALONE: list[dict[str, Any]] = [
     {"rotation_labels": True},
     {"optimizer": "muon", "muon_lr": 0.02},
@@ -30,6 +31,8 @@ ALONE: list[dict[str, Any]] = [
     {"augmentation": "flip"},
     {"augmentation": "flip-shift"},
     {"updates_per_batch": 3},
+    {"target_rate": 0.5},
+    {"test_strength": 0.4},
 ]
 
 

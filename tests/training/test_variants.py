@@ -30,15 +30,17 @@ from kcl.training.stacked import StackedRuns
 from kcl.training.stopping import Interrupted, Stop
 
 ENGINES = ("separate", "stacked")
-AVERAGE, VIEWS, NORM, DRAWS = (
+AVERAGE, VIEWS, NORM, DRAWS, STRENGTH = (
     {"weight_average": 0.12},
     {"test_views": "flip"},
     {"batch_norm": "coreset"},
     {"test_draws": 3},
+    {"test_strength": 0.3},
 )
 # Of few updates an average reaches back to a ninth: only these short ones differ.
 OF_KCL: list[dict[str, Any]] = [
-    {}, AVERAGE, VIEWS, NORM, DRAWS, {"weight_average": 0.22}, {**AVERAGE, **VIEWS, **NORM, **DRAWS},
+    {}, AVERAGE, VIEWS, NORM, DRAWS, STRENGTH, {"weight_average": 0.22},
+    {**AVERAGE, **VIEWS, **NORM, **DRAWS, **STRENGTH},
 ]  # fmt: skip
 OF_ALL: list[dict[str, Any]] = [{}, {**AVERAGE, **VIEWS}]
 
@@ -74,6 +76,8 @@ OTHER_VALUES: dict[str, tuple[str, str, dict[str, Any], Any]] = {
     "weight_average": ("kcl", "resnet", {}, 0.12),
     "batch_norm": ("kcl", "resnet", {}, "coreset"),
     "test_views": ("kcl", "resnet", {}, "flip"),
+    "test_strength": ("kcl", "resnet", {}, 0.3),
+    "target_rate": ("kcl", "mlp", {}, 0.5),
     "warm_start": ("kcl", "mlp", {}, True),
     "log_variance_bound": ("kcl", "mlp", {}, 0.5),
     "memory_per_class": ("er-reservoir", "mlp", {}, 2),
@@ -104,7 +108,7 @@ class TestSettings:
     def test_every_setting_is_tried(self) -> None:
         """A new one must be given a value here, and then shows itself whether training knows of it."""
         assert set(OTHER_VALUES) == {field.name for field in dataclasses.fields(Settings)}
-        assert set(AT_TEST) == {"weight_average", "batch_norm", "test_views", "test_draws"}
+        assert set(AT_TEST) == {"weight_average", "batch_norm", "test_views", "test_draws", "test_strength"}
 
     @pytest.mark.parametrize("name", OTHER_VALUES)
     def test_training_knows_of_all_but_those_that_act_at_test(self, make_runs: Any, name: str) -> None:

@@ -87,12 +87,17 @@ class KernelContinualLearning(Method):
         coreset, rest = split_coreset(task.train.labels.numpy(), self.settings.coreset_size_per_class, rng)
         return Learnable(rest, self.keep(task, coreset))
 
+    @property
+    def trained(self) -> tuple[str, ...]:
+        return ("correction",) if self.settings.target_rate else ()
+
     def keep(self, task: Task, positions: np.ndarray) -> Memory:
-        """The coreset: these training samples, and which class each has."""
+        """The coreset: these training samples, which class each has, and what is learned to be added to that."""
         kept = torch.from_numpy(positions)
         stored = task.train.inputs[task.train.rows[kept]]
         targets = F.one_hot(task.train.labels[kept], task.ways)
-        return {"inputs": task.view.move(stored), "targets": targets.to(torch.uint8)}
+        begun = {name: torch.zeros(targets.shape) for name in self.trained}
+        return {"inputs": task.view.move(stored), "targets": targets.to(torch.uint8)} | begun
 
     def loss(
         self,
@@ -106,7 +111,7 @@ class KernelContinualLearning(Method):
         # The batch goes first: where BatchNorm keeps running statistics, the coreset is their last word, as published.
         batch, coreset = map(self._normalise, model.backbone.forward_parts([inputs, memory["inputs"]], noise))
         features, sizes = torch.cat([coreset, batch]), (len(coreset), len(batch))
-        head, targets = model.head(), memory["targets"].to(features.dtype)
+        head, targets = model.head(), self._targets(memory, features)
         posterior, prior = self._gaussians(model, coreset, batch)
         draws = self.settings.monte_carlo_samples if posterior else 1
         loss = inputs.new_zeros(())
@@ -129,8 +134,7 @@ class KernelContinualLearning(Method):
         """Solve the ridge regression of a task at the model's present weights, once for each draw of ω."""
         features, moments = self._coreset(model, memory["inputs"])
         posterior, _ = self._gaussians(model, features)
-        head = HeadState(memory["strength"], memory["scale"], memory["shift"])
-        targets = memory["targets"].to(features.dtype)
+        head, targets = self._learned(memory), self._targets(memory, features)
         fitted = []
         for _ in range(self.settings.test_draws if posterior else 1):
             kernel = self._kernel(model, posterior, noise)
@@ -172,8 +176,8 @@ class KernelContinualLearning(Method):
         memory = views.shown_memory(memory, views.rotations(self.settings), views.mirrors(self.settings))
         features, moments = self._coreset(model, memory["inputs"])
         posterior, _ = self._gaussians(model, features)
-        learned = HeadState(memory["strength"], memory["scale"], memory["shift"])
-        targets, frequencies, phases = memory["targets"].to(features.dtype), getattr(model, "frequencies", None), None
+        learned, targets = self._learned(memory), self._targets(memory, features)
+        frequencies, phases = getattr(model, "frequencies", None), None
         heads = []
         for _ in range(self.settings.test_draws if posterior else 1):
             if posterior is not None:
@@ -189,6 +193,16 @@ class KernelContinualLearning(Method):
         return kernels.linear_kernel() if fourier else self._fixed_kernel(model)
 
     # Parts
+
+    def _targets(self, memory: Memory, features: Tensor) -> Float[Tensor, "m c"]:
+        """What the ridge regression is fitted to: one-hot, or near it where targets are learned."""
+        targets = memory["targets"].to(features.dtype)
+        rate = self.settings.target_rate
+        return targets + rate * memory["correction"] if rate else targets
+
+    def _learned(self, memory: Memory) -> HeadState:
+        """λ, scale and shift that a task's training ended with, as they are used at test."""
+        return HeadState(memory["strength"] * self.settings.test_strength, memory["scale"], memory["shift"])
 
     def _weights(self, kernel: Kernel, anchors: Tensor, targets: Float[Tensor, "m c"], head: HeadState) -> Tensor:
         """The ridge solution on the coreset: primal where the kernel is explicit, dual otherwise."""

@@ -90,6 +90,10 @@ class Method(ABC):
             raise KclError(f"batch_norm=coreset goes with kcl: {self.name} keeps no samples by task; use running")
         if not self.keeps_coresets and settings.warm_start:
             raise KclError(f"warm_start goes with kcl: {self.name} has no λ and scale of a task that could go on")
+        if not self.keeps_coresets and settings.target_rate:
+            raise KclError(f"target_rate goes with kcl: {self.name} has no targets of a coreset to learn")
+        if not self.keeps_coresets and settings.test_strength != 1.0:
+            raise KclError(f"test_strength goes with kcl: {self.name} has no λ")
 
     @property
     def outputs(self) -> int:
@@ -139,6 +143,13 @@ class Method(ABC):
         return carried
 
     # Learning a task
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """What is kept of a task, by name, that follows SGD beside the parameters while the task is learned. Not where
+        `steers`.
+        """
+        return ()
 
     @abstractmethod
     def begin_task(self, model: Any, task: Task, rng: np.random.Generator) -> Learnable:

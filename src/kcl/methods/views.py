@@ -108,8 +108,9 @@ def shown_memory(memory: Memory, turns: int, mirrored: int = 1) -> Memory:
     shown = dict(memory)
     if "inputs" in memory:
         shown["inputs"] = copies(memory["inputs"], turns, mirrored)
-    if "targets" in memory:
-        shown["targets"] = turned_targets(memory["targets"], turns, mirrored)
+    for name in ("targets", "correction"):
+        if name in memory:
+            shown[name] = turned_targets(memory[name], turns, mirrored)
     if "classes" in memory:
         shown["classes"] = pairs(memory["classes"], turns)
     if "slices" in memory:

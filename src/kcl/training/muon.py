@@ -32,11 +32,14 @@ def moved_by_muon(model: nn.Module) -> set[str]:
 class Muon(torch.optim.Optimizer):
     """For one run."""
 
-    def __init__(self, model: nn.Module, lr: float, muon_lr: float, momentum: float) -> None:
-        names, parts = moved_by_muon(model), dict[bool, list[nn.Parameter]]({True: [], False: []})
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad:
-                parts[name in names].append(parameter)
+    def __init__(
+        self, model: nn.Module, parameters: Iterable[nn.Parameter], lr: float, muon_lr: float, momentum: float
+    ) -> None:
+        """`parameters`: all that are trained, of the model and others."""
+        matrices = {id(model.get_parameter(name)) for name in moved_by_muon(model)}
+        parts = dict[bool, list[nn.Parameter]]({True: [], False: []})
+        for parameter in parameters:
+            parts[id(parameter) in matrices].append(parameter)
         groups = [
             {"params": parts[True], "matrices": True, "lr": muon_lr},
             {"params": parts[False], "matrices": False, "lr": lr},
@@ -112,5 +115,5 @@ def optimizer_of(
 ) -> torch.optim.Optimizer:
     """A run's optimiser for a task."""
     if settings.optimizer == "muon":
-        return Muon(model, lr, rate(settings, task_index), settings.momentum)
+        return Muon(model, parameters, lr, rate(settings, task_index), settings.momentum)
     return torch.optim.SGD(parameters, lr=lr, momentum=settings.momentum, fused=True)

@@ -57,6 +57,9 @@ class Midway:
     noise: RunNoise
     optimizer: torch.optim.Optimizer
     parameters: list[nn.Parameter]
+    """All that the optimiser moves."""
+    trained: dict[str, nn.Parameter]
+    """Those that are no parameters of the model but kept of the task."""
     momentum: float
     step: int = 0
 
@@ -126,6 +129,8 @@ class Run:
         memory = on(self.device, memory)
         here = task if self.device.type == "cpu" else task.to(self.device, self._here(task.train).inputs)
         working = seen(memory, here.view)
+        trained = {name: nn.Parameter(working[name].clone()) for name in self.method.trained}
+        working |= trained
         if self.carried is None:
             self.carried = on(self.device, self.method.carry(self.model, task))
         orders = [batch_order(self.seed, task.index, epoch, positions) for epoch in range(settings.epochs)]
@@ -133,9 +138,10 @@ class Run:
         plan = self.method.plan(self.carried, task, orders, sizes, numpy_generator(self.seed, "recalled", task.index))
         noise = RunNoise(self.device, self.seed, "training noise", task.index)
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        parameters += trained.values()
         lr = learning_rate(settings, task.index)
         optimizer = optimizer_of(self.model, parameters, settings, lr, task.index)
-        midway = self.midway = Midway(noise, optimizer, parameters, settings.momentum)
+        midway = self.midway = Midway(noise, optimizer, parameters, trained, settings.momentum)
         if self.go_on is not None:
             self.go_on(midway)
             self.go_on = None
@@ -166,6 +172,7 @@ class Run:
             on_step(Step(step, steps, value))
             between_steps()
         with torch.no_grad():
+            memory |= {name: tensor.detach().clone() for name, tensor in trained.items()}
             ended = self.method.end_task(self.model, memory)
             rng = numpy_generator(self.seed, "consolidation", task.index)
             self.carried = self.method.consolidate(self.model, self.carried, here, plan, rng)

@@ -31,6 +31,8 @@ def run_state(run: Run) -> Tree:
         tree[named(place)] = dict(average.state_dict())
     if run.midway is not None:
         tree |= {"momentum": _momentum(run.midway), "noise": run.midway.noise.generator.get_state()}
+        if run.midway.trained:
+            tree["trained"] = {name: tensor.detach() for name, tensor in run.midway.trained.items()}
     return tree
 
 
@@ -74,6 +76,8 @@ def restore_run(run: Run, tree: Tree, step: int | None, diverged: bool, lessons:
     def go_on(midway: Midway) -> None:
         """The task is begun; put back what the steps done have changed."""
         run.model.load_state_dict(weights)
+        for name, tensor in fit_all(tree.get("trained"), dict(midway.trained), "trained").items():
+            midway.trained[name].data.copy_(tensor)
         momentum = fit_all(tree.get("momentum"), _momentum(midway), "momentum")
         for place, buffer in momentum.items():
             parameter = midway.parameters[int(place)]

@@ -101,6 +101,7 @@ class StackedRuns(Learner):
             self._learning = True
             self._trainer.train(index, working, examples, plans, on_step, between_steps, saved)
             self._learning = False
+        memory |= {name: tensor.clone() for name, tensor in self._trainer.trained().items()}
         with torch.no_grad():
             ended = [
                 method.end_task(model, _of(run, memory))

@@ -21,7 +21,7 @@ from kcl.methods.episodic import recall
 from kcl.methods.method import Memory, Method, Plan, Recalled
 from kcl.shapes import Float, Int
 from kcl.training.average import update as update_average
-from kcl.training.checkpoint import Saved, fit
+from kcl.training.checkpoint import Saved, Tree, fit, fit_all
 from kcl.training.graph import GraphedStep, Watcher, drawn_beside
 from kcl.training.muon import StackedMuon
 from kcl.training.muon import rate as muon_rate
@@ -105,6 +105,8 @@ class Trainer:
     ) -> None:
         self.learner, self.state, self.view = learner, learner.state, view
         self.memory = {name: tensor.clone() for name, tensor in working.items()}
+        self.velocities = {name: torch.zeros_like(self.memory[name]) for name in learner.method.trained}
+        """Of what is kept of the task and follows SGD."""
         self.carried = carried
         settings = learner.method.settings
         self.length, self.batch, self.epochs = examples.length, settings.batch_size, settings.epochs
@@ -158,6 +160,8 @@ class Trainer:
         """`saved`: go on in the midst of the task, from where this was saved."""
         for name, tensor in working.items():
             self.memory[name].copy_(tensor)
+        for velocity in self.velocities.values():
+            velocity.zero_()
         for tensor, planned in zip(self.recalls, self._recalls(examples, plans), strict=True):
             tensor.copy_(planned)
         settings = [method.settings for method in self.learner.methods]
@@ -185,11 +189,20 @@ class Trainer:
 
     def saved(self) -> Saved:
         """What the steps of a task have changed beside the weights; to be asked for between two steps."""
-        tensors = {"velocity": self.state.velocity, "noise": self.sources[self.plan[0]].state()}
+        tensors: Tree = {"velocity": self.state.velocity, "noise": self.sources[self.plan[0]].state()}
+        if self.velocities:
+            tensors |= {"trained": self.trained(), "velocities": self.velocities}
         return Saved(tensors, {"step": self.steps_done})
+
+    def trained(self) -> Memory:
+        """What is kept of the task and follows SGD, as the steps done have left it."""
+        return {name: self.memory[name] for name in self.velocities}
 
     def _go_on(self, saved: Saved) -> int:
         self.state.velocity.copy_(fit(saved.tensors.get("velocity"), self.state.velocity, "velocity"))
+        for part, own in (("trained", self.trained()), ("velocities", self.velocities)):
+            for name, tensor in fit_all(saved.tensors.get(part), own, part).items():
+                own[name].copy_(tensor)
         self.sources[self.plan[0]].restore(saved.tensors.get("noise"))  # the others follow it
         return int(whole_number(saved.about.get("step"), "the step", self.steps))
 
@@ -207,6 +220,7 @@ class Trainer:
             return
         if size not in self.graphs:
             changed = [*self.state.changed(), *self.carried.values(), self.cursor, self.done]
+            changed += [*self.trained().values(), *self.velocities.values()]
             changed += self.sources[size].changes
             another = next(iter(self.graphs.values()), None)
             self.graphs[size] = GraphedStep(lambda: self._step(size), changed, another)
@@ -234,7 +248,7 @@ class Trainer:
         """Everything a step over `size` samples reads and changes."""
         source, places = self.sources[size], self.places[:size]
         epoch = [self.inputs, self.labels, places, self.cursor, self.done, self.losses]
-        kept = self.memory, self.carried, self.recalls
+        kept = self.memory, self.velocities, self.carried, self.recalls
         averages = [average.tensors() for average in self.state.averages]
         return self.state.optimiser(), averages, self.state.running, self.state.buffers, kept, epoch, source.drawn
 
@@ -244,13 +258,13 @@ class Trainer:
         averages: list[list[Tensor]],
         running: list[Tensor],
         buffers: dict[str, Tensor],
-        kept: tuple[Memory, Memory, list[Tensor]],
+        kept: tuple[Memory, Memory, Memory, list[Tensor]],
         epoch: list[Tensor],
         drawn: list[Tensor],
     ) -> None:
         """The step, once its noise is drawn. A function of its arguments alone, so that it can be traced."""
         inputs, labels, places, cursor, done, losses = epoch
-        memory, carried, recalls = kept
+        memory, velocities, carried, recalls = kept
         before = [flat.clone() for flat in running]
         here = cursor + places
         batch = inputs.index_select(1, here), labels.index_select(1, here)
@@ -261,9 +275,11 @@ class Trainer:
             parameters = self.state.parameters(optimiser[0])
             for leaf, trained in zip(parameters.values(), layout.trained, strict=True):
                 leaf.requires_grad_(trained)
+            learned = {name: memory[name].detach().requires_grad_() for name in velocities}
             state = parameters | buffers | self.state.statistics(running)
-            values = over_runs(self.learner.models[0], self._losses, state, memory, *batch, recalled, drawn)
+            values = over_runs(self.learner.models[0], self._losses, state, memory | learned, *batch, recalled, drawn)
             leaves, several = [leaf for leaf in parameters.values() if leaf.requires_grad], values.shape[1] > 1
+            leaves += learned.values()
             found = [
                 iter(torch.autograd.grad(loss.sum(), leaves, None, several, allow_unused=True, materialize_grads=True))
                 for loss in values.unbind(1)
@@ -282,6 +298,10 @@ class Trainer:
         else:
             self.muon.descend(optimiser, values.sum(1), gradient, self.learner.compiled)
         alive = optimiser[2]
+        for (name, velocity), slope in zip(velocities.items(), found[0], strict=True):
+            rate, momentum = (_beside(own, velocity) for own in optimiser[3:5])
+            velocity.mul_(momentum).add_(slope)
+            memory[name].sub_(torch.where(_beside(alive, velocity), rate * velocity, 0.0))
         for name, after in changed.items():
             carried[name].copy_(torch.where(_beside(alive, after), after, carried[name]))
         for flat, was, owner in zip(running, before, self.state.owners, strict=True):
@@ -364,5 +384,5 @@ class Trainer:
 
 
 def _beside(alive: Tensor, tensor: Tensor) -> Tensor:
-    """Which runs are alive (s × 1), shaped to choose between tensors like `tensor` (s × …)."""
+    """A number or a mark of every run (s × 1), shaped to be used with tensors like `tensor` (s × …)."""
     return alive.view(-1, *[1] * (tensor.ndim - 1))
