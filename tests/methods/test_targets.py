@@ -18,7 +18,7 @@ from kcl.nets.backbone import ModuleBackbone
 from kcl.settings import Settings
 from kcl.training.run import Run
 
-STRENGTH, SCALE, SHIFT, RATE = 0.37, 3.1, -0.4, 0.6
+STRENGTH, SCALE, SHIFT, RATE = 0.37, 3.1, -0.4, 0.625
 
 
 class Made:

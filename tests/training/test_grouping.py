@@ -91,12 +91,12 @@ class TestGroups:
             "lr": (0.1, 0.3), "momentum": (0.0, 0.8), "tau": (0.0, 0.1), "dropout": (0.1, 0.5),
             "ridge_strength": (0.1, 1.0), "rbf_gamma": (0.5, 1.0), "laplacian_gamma": (0.2, 0.3),
             "lr_decay": (0.5, 1.0), "lr_floor": (0.0, 1e-3), "ewc_strength": (1.0, 10.0), "ewc_decay": (0.5, 0.9),
-            "muon_lr": (0.005, 0.01), "muon_lr_decay": (0.8, 1.0),
+            "muon_lr": (0.005, 0.01), "muon_lr_decay": (0.8, 1.0), "target_rate": (0.5, 1.0),
         }  # fmt: skip
         stackable = {field.name for field in dataclasses.fields(Settings) if field.metadata["stackable"]}
         assert set(numbers) == stackable - {"weight_average"}  # which acts at test only
         each = [{name: value} for name, values in numbers.items() for value in values]
-        specs = [spec for own in each for spec in _specs(**own)]
+        specs = [spec for own in each for spec in _specs(**({"target_rate": 0.25} | own))]
         specs = list(dict.fromkeys(specs))
         assert self._groups(specs) == [specs]
 
@@ -130,7 +130,7 @@ class TestGroups:
         fixed = {"kernel", "coreset_size_per_class", "bases", "monte_carlo_samples", "test_draws", "polynomial_degree",
                  "feature_norm", "backbone", "width", "layers", "batch_size", "epochs", "memory_per_class",
                  "recalled_per_step", "optimizer", "updates_per_batch", "augmentation", "rotation_labels", "batch_norm",
-                 "test_views", "warm_start", "log_variance_bound", "test_strength", "target_rate",
+                 "test_views", "warm_start", "log_variance_bound", "test_strength",
                  "ewc_fisher", "ewc_fisher_samples", "ewc_window"}  # fmt: skip
         assert {field.name for field in dataclasses.fields(Settings) if not field.metadata["stackable"]} == fixed
 

@@ -45,6 +45,8 @@ def _with_numbers(runs: Any) -> Any:
             numbers |= {"muon_lr": own.muon_lr * (1.0 + 0.5 * run), "muon_lr_decay": 0.9 - 0.2 * run}
         if own.weight_average:
             numbers |= {"weight_average": own.weight_average + 0.1 * run}
+        if own.target_rate:
+            numbers |= {"target_rate": own.target_rate * (1.0 + run)}
         runs = runs.but(run, **numbers)
     return runs
 

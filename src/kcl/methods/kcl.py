@@ -33,6 +33,7 @@ class KernelModel(nn.Module):
     frequencies: Tensor
     gamma: Tensor
     tau: Tensor
+    target_rate: Tensor
 
     def __init__(self, backbone: Backbone, settings: Settings) -> None:
         super().__init__()
@@ -49,6 +50,8 @@ class KernelModel(nn.Module):
         gamma = settings.laplacian_gamma if settings.kernel == "laplacian" else settings.rbf_gamma
         self.register_buffer("gamma", torch.tensor(gamma), persistent=False)
         self.register_buffer("tau", torch.tensor(settings.tau), persistent=False)
+        if settings.target_rate:
+            self.register_buffer("target_rate", torch.tensor(settings.target_rate), persistent=False)
 
 
 class Fitted(NamedTuple):
@@ -111,7 +114,7 @@ class KernelContinualLearning(Method):
         # The batch goes first: where BatchNorm keeps running statistics, the coreset is their last word, as published.
         batch, coreset = map(self._normalise, model.backbone.forward_parts([inputs, memory["inputs"]], noise))
         features, sizes = torch.cat([coreset, batch]), (len(coreset), len(batch))
-        head, targets = model.head(), self._targets(memory, features)
+        head, targets = model.head(), self._targets(model, memory, features)
         posterior, prior = self._gaussians(model, coreset, batch)
         draws = self.settings.monte_carlo_samples if posterior else 1
         loss = inputs.new_zeros(())
@@ -134,7 +137,7 @@ class KernelContinualLearning(Method):
         """Solve the ridge regression of a task at the model's present weights, once for each draw of ω."""
         features, moments = self._coreset(model, memory["inputs"])
         posterior, _ = self._gaussians(model, features)
-        head, targets = self._learned(memory), self._targets(memory, features)
+        head, targets = self._learned(memory), self._targets(model, memory, features)
         fitted = []
         for _ in range(self.settings.test_draws if posterior else 1):
             kernel = self._kernel(model, posterior, noise)
@@ -176,7 +179,7 @@ class KernelContinualLearning(Method):
         memory = views.shown_memory(memory, views.rotations(self.settings), views.mirrors(self.settings))
         features, moments = self._coreset(model, memory["inputs"])
         posterior, _ = self._gaussians(model, features)
-        learned, targets = self._learned(memory), self._targets(memory, features)
+        learned, targets = self._learned(memory), self._targets(model, memory, features)
         frequencies, phases = getattr(model, "frequencies", None), None
         heads = []
         for _ in range(self.settings.test_draws if posterior else 1):
@@ -194,11 +197,10 @@ class KernelContinualLearning(Method):
 
     # Parts
 
-    def _targets(self, memory: Memory, features: Tensor) -> Float[Tensor, "m c"]:
+    def _targets(self, model: KernelModel, memory: Memory, features: Tensor) -> Float[Tensor, "m c"]:
         """What the ridge regression is fitted to: one-hot, or near it where targets are learned."""
         targets = memory["targets"].to(features.dtype)
-        rate = self.settings.target_rate
-        return targets + rate * memory["correction"] if rate else targets
+        return targets + model.target_rate * memory["correction"] if self.settings.target_rate else targets
 
     def _learned(self, memory: Memory) -> HeadState:
         """λ, scale and shift that a task's training ended with, as they are used at test."""
