@@ -15,8 +15,10 @@ from kcl.data.dataset import Dataset
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.recipes import METHODS, published_backbone
 from kcl.nets.backbone import ModuleBackbone
-from kcl.settings import Settings
+from kcl.settings import KERNELS, Settings
+from kcl.training.checkpoint import digest
 from kcl.training.run import Run
+from kcl.training.saving import run_state
 
 STRENGTH, SCALE, SHIFT, RATE = 0.37, 3.1, -0.4, 0.625
 
@@ -54,13 +56,13 @@ class Made:
         return float(np.mean(np.log(np.exp(scores).sum(1)) - chosen))
 
 
-def test_the_regression_is_fitted_to_one_hot_plus_what_is_learned(seeded: Any, draw: Any) -> None:
+def test_targets_follow_the_gradient_of_what_they_would_give(seeded: Any, draw: Any) -> None:
     made = Made(seeded, target_rate=RATE)
     learned = made.correction.clone().requires_grad_()
     [found] = made.method.observe(
         made.model, made.memory | {"correction": learned}, made.batch, made.labels, None, draw
     )
-    assert found.item() == pytest.approx(made.loss(made.correction.numpy()), rel=1e-9)
+    assert found.item() == pytest.approx(made.loss(np.zeros((6, 3))), rel=1e-9), "what is told is of one-hot targets"
     [slope] = torch.autograd.grad(found, [learned])
     for sample, label in ((0, 0), (3, 2), (5, 1)):
         moved = [made.correction.clone().numpy() for _ in range(2)]
@@ -68,6 +70,18 @@ def test_the_regression_is_fitted_to_one_hot_plus_what_is_learned(seeded: Any, d
         moved[1][sample, label] -= 1e-5
         difference = (made.loss(moved[0]) - made.loss(moved[1])) / 2e-5
         assert float(slope[sample, label]) == pytest.approx(difference, rel=1e-6)
+
+
+@pytest.mark.parametrize("kernel", list(KERNELS))
+def test_everything_else_is_learned_as_without(kernel: str) -> None:
+    """To the bit: weights, λ, scale, shift, samples kept."""
+    plain, learned = (_run(kernel=kernel, batch_size=4, target_rate=rate) for rate in (0.0, 0.7))
+    for task in _stream():
+        for run in (plain, learned):
+            run.learn(task)
+        corrections = [memory.pop("correction") for memory in [learned.kept[task.index].memory]]
+        assert float(corrections[0].abs().max()) > 1e-4
+    assert digest(run_state(plain)) == digest(run_state(learned))
 
 
 @pytest.mark.parametrize("multiple", [0.3, 1.0, 4.0])

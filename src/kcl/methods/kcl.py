@@ -114,7 +114,7 @@ class KernelContinualLearning(Method):
         # The batch goes first: where BatchNorm keeps running statistics, the coreset is their last word, as published.
         batch, coreset = map(self._normalise, model.backbone.forward_parts([inputs, memory["inputs"]], noise))
         features, sizes = torch.cat([coreset, batch]), (len(coreset), len(batch))
-        head, targets = model.head(), self._targets(model, memory, features)
+        head, targets = model.head(), memory["targets"].to(features.dtype)
         posterior, prior = self._gaussians(model, coreset, batch)
         draws = self.settings.monte_carlo_samples if posterior else 1
         loss = inputs.new_zeros(())
@@ -123,6 +123,9 @@ class KernelContinualLearning(Method):
             anchors, queries = kernel.represent(features).split(sizes)
             scores = self._scores(kernel, queries, anchors, self._weights(kernel, anchors, targets, head))
             loss = loss + F.cross_entropy(head.scale * scores + head.shift, labels) / draws
+            if self.settings.target_rate:
+                correction = model.target_rate * memory["correction"]
+                loss = loss + self._beside(kernel, queries, anchors, scores, correction, head, labels) / draws
         if posterior is not None and prior is not None:
             loss = loss + model.tau * kl_divergence(posterior, prior)
         return loss
@@ -201,6 +204,25 @@ class KernelContinualLearning(Method):
         """What the ridge regression is fitted to: one-hot, or near it where targets are learned."""
         targets = memory["targets"].to(features.dtype)
         return targets + model.target_rate * memory["correction"] if self.settings.target_rate else targets
+
+    def _beside(
+        self,
+        kernel: Kernel,
+        queries: Tensor,
+        anchors: Tensor,
+        scores: Float[Tensor, "n c"],
+        correction: Float[Tensor, "m c"],
+        head: HeadState,
+        labels: Int[Tensor, " n"],
+    ) -> Float[Tensor, ""]:
+        """Zero, with the gradient that corrected targets follow: of the cross-entropy they would give, as if nothing
+        else could move. So everything else is trained as with one-hot targets.
+        """
+        queries, anchors, scores = queries.detach(), anchors.detach(), scores.detach()
+        head = HeadState(*(value.detach() for value in head))
+        scores = scores + self._scores(kernel, queries, anchors, self._weights(kernel, anchors, correction, head))
+        loss = F.cross_entropy(head.scale * scores + head.shift, labels)
+        return loss - loss.detach()
 
     def _learned(self, memory: Memory) -> HeadState:
         """λ, scale and shift that a task's training ended with, as they are used at test."""
