@@ -26,6 +26,8 @@ INGREDIENTS = {
     "views at test": ("test_views",),
     "mirror images while training": ("augmentation",),
     "several updates per batch": ("updates_per_batch",),
+    "learned targets": ("target_rate",),
+    "λ at test": ("test_strength",),
     "warm start": ("warm_start",),
     "the kernel": ("kernel",),
     "dropout": ("dropout",),
@@ -52,7 +54,7 @@ class Ablation(Item):
     title = "What each ingredient of the strong recipe is worth"
     judged = False
     note = (
-        "Split CIFAR-100. Averaged weights, BatchNorm of the coreset and views act at test only: without them, or with "
+        "Split CIFAR-100. Averaged weights, BatchNorm of the coreset, views and λ at test act at test only: without them, or with "
         "them alone, training is the same, and done once. The bound on log-variances guards against overflow and is "
         "not taken apart."
     )
