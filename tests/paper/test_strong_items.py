@@ -35,7 +35,7 @@ from kcl.paper.strong_cost import StrongCost
 from kcl.report.summary import Summary
 from kcl.results import read
 from kcl.run_spec import RunSpec, by_training
-from kcl.settings import AT_TEST, parse_setting
+from kcl.settings import AT_TEST, Settings, parse_setting
 from kcl.speeds import BATCH, SPEEDS
 from kcl.tuning.space import published
 
