@@ -210,6 +210,27 @@ class TestRefused:
         with pytest.raises(kcl.KclError, match="a head has not the shape"):
             kcl.load_model(folder)
 
+    @pytest.mark.parametrize("keep", [slice(1, None), slice(0, 0)], ids=["other", "none"])
+    def test_learned_targets_of_another_shape(self, tmp_path: Path, keep: slice) -> None:
+        folder = kcl.save_model(_learned(target_rate=0.5), tmp_path / "m")
+        size, plain = (
+            model_folder.describe(folder)["coreset_bytes"],
+            model_folder.describe(kcl.save_model(_learned(), tmp_path / "n")),
+        )
+        tensors = load_file(folder / "tensors.safetensors")
+        names = [name for name in tensors if name.endswith("kept.correction")]
+        assert size == plain["coreset_bytes"] + 4 * sum(tensors[name].numel() for name in names)
+        other = tensors | {names[0]: tensors[names[0]][keep].contiguous()}
+        save_file(other, folder / "tensors.safetensors")
+        self._change(folder, sha256=hashlib.sha256((folder / "tensors.safetensors").read_bytes()).hexdigest())
+        with pytest.raises(kcl.KclError, match="learned targets have not the shape"):
+            kcl.load_model(folder)
+        other.pop(names[0])
+        save_file(other, folder / "tensors.safetensors")
+        self._change(folder, sha256=hashlib.sha256((folder / "tensors.safetensors").read_bytes()).hexdigest())
+        with pytest.raises(kcl.KclError, match="holds no whole model"):
+            kcl.load_model(folder)
+
     def test_no_folder(self, tmp_path: Path) -> None:
         with pytest.raises(kcl.KclError, match="holds no model"):
             kcl.load_model(tmp_path / "nowhere")

@@ -106,6 +106,8 @@ def load_model(
             classes = tuple(range(len(task.labels)))
             if kept["targets"].shape != (len(kept["inputs"]), len(classes)) or kept["inputs"].shape[1:] != shape:
                 raise ValueError("a coreset has not the shape of its task")
+            if any(kept[name].shape != kept["targets"].shape for name in model.run.method.trained):
+                raise ValueError("learned targets have not the shape of their coreset")
             model.run.kept[task.lesson] = Kept(kept, classes, view)
         model.run.carried = {}
         model.run.renew()
@@ -146,7 +148,8 @@ def describe(folder: Path) -> dict[str, Any]:
         try:
             with safe_open(folder / TENSORS, framework="pt") as file:
                 for task in about["tasks"].values():
-                    for part in ("inputs", "targets"):
+                    learned = ("correction",) if about["settings"].get("target_rate") else ()
+                    for part in ("inputs", "targets", *learned):
                         kept = file.get_slice(f"task.{task['lesson']}.kept.{part}")
                         size += math.prod(kept.get_shape()) * (1 if kept.get_dtype() == "U8" else 4)
                         samples += kept.get_shape()[0] if part == "inputs" else 0
