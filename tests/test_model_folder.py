@@ -51,7 +51,7 @@ def _same(one: kcl.ContinualModel, two: kcl.ContinualModel) -> None:
     [
         *({"kernel": kernel} for kernel in KERNELS),
         {"test_draws": 3},
-        {"target_rate": 0.5, "test_strength": 0.4},
+        {"soft_targets": 0.5, "test_strength": 0.4},
         {"backbone": "identity", "standardise": True, "feature_norm": "none"},
         {"held_out_share": 0.2},
     ],
@@ -212,7 +212,7 @@ class TestRefused:
 
     @pytest.mark.parametrize("keep", [slice(1, None), slice(0, 0)], ids=["other", "none"])
     def test_learned_targets_of_another_shape(self, tmp_path: Path, keep: slice) -> None:
-        folder = kcl.save_model(_learned(target_rate=0.5), tmp_path / "m")
+        folder = kcl.save_model(_learned(soft_targets=0.5), tmp_path / "m")
         size, plain = (
             model_folder.describe(folder)["coreset_bytes"],
             model_folder.describe(kcl.save_model(_learned(), tmp_path / "n")),

@@ -44,7 +44,15 @@ _HELD_OUT = ("held_out", "held_out_accuracy")
 """What the history tells of a lesson whose samples were partly held out."""
 _YOUNGER = {
     *("optimizer", "muon_lr", "muon_lr_decay", "updates_per_batch", "augmentation", "rotation_labels"),
-    *("weight_average", "batch_norm", "test_views", "warm_start", "log_variance_bound", "test_strength", "target_rate"),
+    *(
+        "weight_average",
+        "batch_norm",
+        "test_views",
+        "warm_start",
+        "log_variance_bound",
+        "test_strength",
+        "soft_targets",
+    ),
 }
 """Settings that models of this format were saved without."""
 _TYPES = {"uint8": torch.uint8, "float32": torch.float32}
@@ -148,7 +156,7 @@ def describe(folder: Path) -> dict[str, Any]:
         try:
             with safe_open(folder / TENSORS, framework="pt") as file:
                 for task in about["tasks"].values():
-                    learned = ("correction",) if about["settings"].get("target_rate") else ()
+                    learned = ("correction",) if about["settings"].get("soft_targets") else ()
                     for part in ("inputs", "targets", *learned):
                         kept = file.get_slice(f"task.{task['lesson']}.kept.{part}")
                         size += math.prod(kept.get_shape()) * (1 if kept.get_dtype() == "U8" else 4)

@@ -121,7 +121,7 @@ class Settings:
     test_strength: float = _setting(
         1.0, "λ at test, as a multiple of the one learned", above=0.0, high=1e6, at_test=True
     )
-    target_rate: float = _setting(
+    soft_targets: float = _setting(
         0.0, "the coreset's targets are one-hot plus this times a matrix that is learned; 0: one-hot", 0.0, 1e3,
         stackable=True,
     )  # fmt: skip
@@ -151,7 +151,7 @@ class Settings:
         """The same for settings whose runs can be trained together: they differ in stackable numbers, and at test."""
         kinds = ((field.name, field.metadata) for field in dataclasses.fields(self))
         fixed = [getattr(self, name) for name, kind in kinds if not kind["stackable"] and not kind["at_test"]]
-        return (*fixed, self.dropout > 0.0, self.target_rate > 0.0)
+        return (*fixed, self.dropout > 0.0, self.soft_targets > 0.0)
 
     def testing_key(self) -> tuple[Any, ...]:
         """The same for settings whose runs can be tested together: at test they differ in stackable numbers only."""

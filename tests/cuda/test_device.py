@@ -785,7 +785,7 @@ STRONG: dict[str, Any] = {
     "rotation_labels": True, "augmentation": "flip", "test_views": "flip", "optimizer": "muon", "muon_lr": 0.02,
     "weight_average": 0.8,
 }  # fmt: skip
-OWN: dict[str, Any] = {"batch_norm": "coreset", "warm_start": True, "log_variance_bound": 4.0, "target_rate": 0.5,
+OWN: dict[str, Any] = {"batch_norm": "coreset", "warm_start": True, "log_variance_bound": 4.0, "soft_targets": 0.5,
                        "test_strength": 0.4}  # fmt: skip
 
 
@@ -878,7 +878,7 @@ def test_strong_graphs_replayed_equal_steps_taken(method: str) -> None:
 def test_compiled_steps_of_the_mnist_recipe_equal_plain_ones() -> None:
     """Averaged weights, warm start and bounded log-variances of an MLP: what a long run of the recipe compiles."""
     own = {"weight_average": 0.8, "warm_start": True, "log_variance_bound": 4.0, "updates_per_batch": 2}
-    own |= {"target_rate": 0.5}
+    own |= {"soft_targets": 0.5}
     made = Made("kcl", "mlp", 52, dropout=0.1, **own)
     compiled, taken = made.learned(compiled=True), made.learned()
     assert_moved(compiled, made)

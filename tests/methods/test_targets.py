@@ -57,7 +57,7 @@ class Made:
 
 
 def test_targets_follow_the_gradient_of_what_they_would_give(seeded: Any, draw: Any) -> None:
-    made = Made(seeded, target_rate=RATE)
+    made = Made(seeded, soft_targets=RATE)
     learned = made.correction.clone().requires_grad_()
     [found] = made.method.observe(
         made.model, made.memory | {"correction": learned}, made.batch, made.labels, None, draw
@@ -75,7 +75,7 @@ def test_targets_follow_the_gradient_of_what_they_would_give(seeded: Any, draw: 
 @pytest.mark.parametrize("kernel", list(KERNELS))
 def test_everything_else_is_learned_as_without(kernel: str) -> None:
     """To the bit: weights, λ, scale, shift, samples kept."""
-    plain, learned = (_run(kernel=kernel, batch_size=4, target_rate=rate) for rate in (0.0, 0.7))
+    plain, learned = (_run(kernel=kernel, batch_size=4, soft_targets=rate) for rate in (0.0, 0.7))
     for task in _stream():
         for run in (plain, learned):
             run.learn(task)
@@ -89,7 +89,7 @@ def test_everything_else_is_learned_as_without(kernel: str) -> None:
 def test_answers_are_fitted_to_the_same_with_a_multiple_of_the_strength(
     seeded: Any, draw: Any, multiple: float, rate: float
 ) -> None:
-    made = Made(seeded, target_rate=rate, test_strength=multiple)
+    made = Made(seeded, soft_targets=rate, test_strength=multiple)
     memory = made.memory | ({"correction": made.correction} if rate else {})
     memory = made.method.end_task(made.model, memory)
     assert memory["strength"].item() == pytest.approx(STRENGTH), "what is kept is what was learned"
@@ -117,8 +117,8 @@ def _run(**settings: Any) -> Run:
 @pytest.mark.parametrize("optimizer", ["sgd", "muon"])
 def test_the_first_update_follows_the_gradient_at_one_hot_targets(optimizer: str) -> None:
     """Of a task that is one batch: rate η · 0.8, whatever moves the backbone's matrices."""
-    run, [task, _] = _run(kernel="linear", target_rate=0.5, batch_size=32, optimizer=optimizer), _stream()
-    twin = _run(kernel="linear", target_rate=0.5, batch_size=32, optimizer=optimizer)
+    run, [task, _] = _run(kernel="linear", soft_targets=0.5, batch_size=32, optimizer=optimizer), _stream()
+    twin = _run(kernel="linear", soft_targets=0.5, batch_size=32, optimizer=optimizer)
     seen: dict[str, Any] = {}
     observe = twin.method.observe
 
@@ -135,7 +135,7 @@ def test_the_first_update_follows_the_gradient_at_one_hot_targets(optimizer: str
 
 
 def test_every_task_begins_at_one_hot_and_keeps_its_own() -> None:
-    run, stream = _run(target_rate=0.5, batch_size=4), _stream()
+    run, stream = _run(soft_targets=0.5, batch_size=4), _stream()
     begun = [run.method.begin_task(run.model, task, np.random.default_rng(0)).memory for task in stream]
     assert all(not memory["correction"].any() for memory in begun)
     for task in stream:
@@ -156,7 +156,7 @@ def test_one_hot_targets_keep_nothing_more() -> None:
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "kcl"])
-@pytest.mark.parametrize("changes", [{"target_rate": 0.5}, {"test_strength": 0.5}], ids=str)
+@pytest.mark.parametrize("changes", [{"soft_targets": 0.5}, {"test_strength": 0.5}], ids=str)
 def test_no_other_method_takes_them(method: str, changes: dict[str, float]) -> None:
     with pytest.raises(KclError, match=f"{next(iter(changes))} goes with kcl"):
         METHODS[method](Settings(**changes), 4, 8)  # type: ignore[arg-type]

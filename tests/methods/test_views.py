@@ -32,7 +32,7 @@ EVERYTHING: dict[str, Any] = {
     "muon_lr": 0.02,
     "warm_start": True,
     "log_variance_bound": 5.0,
-    "target_rate": 0.5,
+    "soft_targets": 0.5,
     "test_strength": 0.4,
 }
 

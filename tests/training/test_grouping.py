@@ -91,12 +91,12 @@ class TestGroups:
             "lr": (0.1, 0.3), "momentum": (0.0, 0.8), "tau": (0.0, 0.1), "dropout": (0.1, 0.5),
             "ridge_strength": (0.1, 1.0), "rbf_gamma": (0.5, 1.0), "laplacian_gamma": (0.2, 0.3),
             "lr_decay": (0.5, 1.0), "lr_floor": (0.0, 1e-3), "ewc_strength": (1.0, 10.0), "ewc_decay": (0.5, 0.9),
-            "muon_lr": (0.005, 0.01), "muon_lr_decay": (0.8, 1.0), "target_rate": (0.5, 1.0),
+            "muon_lr": (0.005, 0.01), "muon_lr_decay": (0.8, 1.0), "soft_targets": (0.5, 1.0),
         }  # fmt: skip
         stackable = {field.name for field in dataclasses.fields(Settings) if field.metadata["stackable"]}
         assert set(numbers) == stackable - {"weight_average"}  # which acts at test only
         each = [{name: value} for name, values in numbers.items() for value in values]
-        specs = [spec for own in each for spec in _specs(**({"target_rate": 0.25} | own))]
+        specs = [spec for own in each for spec in _specs(**({"soft_targets": 0.25} | own))]
         specs = list(dict.fromkeys(specs))
         assert self._groups(specs) == [specs]
 
@@ -109,7 +109,7 @@ class TestGroups:
             {"train_per_task": 50}, {"memory_per_class": 2}, {"recalled_per_step": 5}, {"ewc_fisher": "classic"},
             {"ewc_fisher_samples": 10}, {"ewc_window": 5}, {"optimizer": "muon"},
             {"updates_per_batch": 2}, {"warm_start": True}, {"log_variance_bound": 3.0},
-            {"target_rate": 0.5},
+            {"soft_targets": 0.5},
         ],
         ids=str,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from kcl.training.stopping import Interrupted, Stop
 
 IMAGES: dict[str, Any] = {"rotation_labels": True, "test_views": "flip", "augmentation": "flip", "updates_per_batch": 2}
 SHARED: dict[str, Any] = {"optimizer": "muon", "muon_lr": 0.02, "weight_average": 0.7}
-OWN: dict[str, Any] = {"batch_norm": "coreset", "warm_start": True, "log_variance_bound": 3.0, "target_rate": 0.5,
+OWN: dict[str, Any] = {"batch_norm": "coreset", "warm_start": True, "log_variance_bound": 3.0, "soft_targets": 0.5,
                        "test_strength": 0.4}  # fmt: skip
 ALONE: list[dict[str, Any]] = [
     {"rotation_labels": True},
@@ -31,7 +31,7 @@ ALONE: list[dict[str, Any]] = [
     {"augmentation": "flip"},
     {"augmentation": "flip-shift"},
     {"updates_per_batch": 3},
-    {"target_rate": 0.5},
+    {"soft_targets": 0.5},
     {"test_strength": 0.4},
 ]
 
@@ -45,8 +45,8 @@ def _with_numbers(runs: Any) -> Any:
             numbers |= {"muon_lr": own.muon_lr * (1.0 + 0.5 * run), "muon_lr_decay": 0.9 - 0.2 * run}
         if own.weight_average:
             numbers |= {"weight_average": own.weight_average + 0.1 * run}
-        if own.target_rate:
-            numbers |= {"target_rate": own.target_rate * (1.0 + run)}
+        if own.soft_targets:
+            numbers |= {"soft_targets": own.soft_targets * (1.0 + run)}
         runs = runs.but(run, **numbers)
     return runs
 

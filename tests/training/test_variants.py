@@ -77,7 +77,7 @@ OTHER_VALUES: dict[str, tuple[str, str, dict[str, Any], Any]] = {
     "batch_norm": ("kcl", "resnet", {}, "coreset"),
     "test_views": ("kcl", "resnet", {}, "flip"),
     "test_strength": ("kcl", "resnet", {}, 0.3),
-    "target_rate": ("kcl", "mlp", {}, 0.5),
+    "soft_targets": ("kcl", "mlp", {}, 0.5),
     "warm_start": ("kcl", "mlp", {}, True),
     "log_variance_bound": ("kcl", "mlp", {}, 0.5),
     "memory_per_class": ("er-reservoir", "mlp", {}, 2),

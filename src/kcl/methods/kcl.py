@@ -33,7 +33,7 @@ class KernelModel(nn.Module):
     frequencies: Tensor
     gamma: Tensor
     tau: Tensor
-    target_rate: Tensor
+    soft_targets: Tensor
 
     def __init__(self, backbone: Backbone, settings: Settings) -> None:
         super().__init__()
@@ -50,8 +50,8 @@ class KernelModel(nn.Module):
         gamma = settings.laplacian_gamma if settings.kernel == "laplacian" else settings.rbf_gamma
         self.register_buffer("gamma", torch.tensor(gamma), persistent=False)
         self.register_buffer("tau", torch.tensor(settings.tau), persistent=False)
-        if settings.target_rate:
-            self.register_buffer("target_rate", torch.tensor(settings.target_rate), persistent=False)
+        if settings.soft_targets:
+            self.register_buffer("soft_targets", torch.tensor(settings.soft_targets), persistent=False)
 
 
 class Fitted(NamedTuple):
@@ -92,7 +92,7 @@ class KernelContinualLearning(Method):
 
     @property
     def trained(self) -> tuple[str, ...]:
-        return ("correction",) if self.settings.target_rate else ()
+        return ("correction",) if self.settings.soft_targets else ()
 
     def keep(self, task: Task, positions: np.ndarray) -> Memory:
         """The coreset: these training samples, which class each has, and what is learned to be added to that."""
@@ -123,8 +123,8 @@ class KernelContinualLearning(Method):
             anchors, queries = kernel.represent(features).split(sizes)
             scores = self._scores(kernel, queries, anchors, self._weights(kernel, anchors, targets, head))
             loss = loss + F.cross_entropy(head.scale * scores + head.shift, labels) / draws
-            if self.settings.target_rate:
-                correction = model.target_rate * memory["correction"]
+            if self.settings.soft_targets:
+                correction = model.soft_targets * memory["correction"]
                 loss = loss + self._beside(kernel, queries, anchors, scores, correction, head, labels) / draws
         if posterior is not None and prior is not None:
             loss = loss + model.tau * kl_divergence(posterior, prior)
@@ -203,7 +203,7 @@ class KernelContinualLearning(Method):
     def _targets(self, model: KernelModel, memory: Memory, features: Tensor) -> Float[Tensor, "m c"]:
         """What the ridge regression is fitted to: one-hot, or near it where targets are learned."""
         targets = memory["targets"].to(features.dtype)
-        return targets + model.target_rate * memory["correction"] if self.settings.target_rate else targets
+        return targets + model.soft_targets * memory["correction"] if self.settings.soft_targets else targets
 
     def _beside(
         self,

@@ -90,8 +90,8 @@ class Method(ABC):
             raise KclError(f"batch_norm=coreset goes with kcl: {self.name} keeps no samples by task; use running")
         if not self.keeps_coresets and settings.warm_start:
             raise KclError(f"warm_start goes with kcl: {self.name} has no λ and scale of a task that could go on")
-        if not self.keeps_coresets and settings.target_rate:
-            raise KclError(f"target_rate goes with kcl: {self.name} has no targets of a coreset to learn")
+        if not self.keeps_coresets and settings.soft_targets:
+            raise KclError(f"soft_targets goes with kcl: {self.name} has no targets of a coreset to learn")
         if not self.keeps_coresets and settings.test_strength != 1.0:
             raise KclError(f"test_strength goes with kcl: {self.name} has no λ")
 

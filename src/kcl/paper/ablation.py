@@ -26,7 +26,7 @@ INGREDIENTS = {
     "views at test": ("test_views",),
     "mirror images while training": ("augmentation",),
     "several updates per batch": ("updates_per_batch",),
-    "learned targets": ("target_rate",),
+    "learned targets": ("soft_targets",),
     "λ at test": ("test_strength",),
     "warm start": ("warm_start",),
     "the kernel": ("kernel",),

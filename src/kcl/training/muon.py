@@ -33,13 +33,14 @@ class Muon(torch.optim.Optimizer):
     """For one run."""
 
     def __init__(
-        self, model: nn.Module, parameters: Iterable[nn.Parameter], lr: float, muon_lr: float, momentum: float
+        self, model: nn.Module, lr: float, muon_lr: float, momentum: float, others: Iterable[nn.Parameter] = ()
     ) -> None:
-        """`parameters`: all that are trained, of the model and others."""
-        matrices = {id(model.get_parameter(name)) for name in moved_by_muon(model)}
-        parts = dict[bool, list[nn.Parameter]]({True: [], False: []})
-        for parameter in parameters:
-            parts[id(parameter) in matrices].append(parameter)
+        """`others`: what is trained and no parameter of the model."""
+        names, parts = moved_by_muon(model), dict[bool, list[nn.Parameter]]({True: [], False: []})
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                parts[name in names].append(parameter)
+        parts[False] += others
         groups = [
             {"params": parts[True], "matrices": True, "lr": muon_lr},
             {"params": parts[False], "matrices": False, "lr": lr},
@@ -115,5 +116,7 @@ def optimizer_of(
 ) -> torch.optim.Optimizer:
     """A run's optimiser for a task."""
     if settings.optimizer == "muon":
-        return Muon(model, parameters, lr, rate(settings, task_index), settings.momentum)
+        own = {id(parameter) for parameter in model.parameters()}
+        others = [parameter for parameter in parameters if id(parameter) not in own]
+        return Muon(model, lr, rate(settings, task_index), settings.momentum, others)
     return torch.optim.SGD(parameters, lr=lr, momentum=settings.momentum, fused=True)
