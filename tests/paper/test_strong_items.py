@@ -382,3 +382,26 @@ def test_the_first_whole_streams_are_told_as_they_were_measured() -> None:
         told = f"# {record['average_accuracy']:.1f}, forgetting {record['forgetting']:.3f}"
         assert re.search(re.escape(record["command"]) + r" +" + re.escape(told), page)
         assert Settings(**record["settings"]) == strong_settings(record["benchmark"], "kcl")
+
+
+def test_what_is_learned_and_what_is_left_is_told_as_it_was_measured() -> None:
+    page = (ROOT / "docs" / "strong.md").read_text(encoding="utf-8")
+    records = read(ROOT / "results" / "strong" / "results.jsonl")
+    rows: dict[str, tuple[str, dict[str, Any]]] = {
+        "Split CIFAR-100": (CIFAR100, {}),
+        "the same, 4 updates per batch": (CIFAR100, {"updates_per_batch": 4}),
+        "the same, 10 stored per class": (CIFAR100, {"coreset_size_per_class": 10}),
+        "the same, 5 stored per class": (CIFAR100, {"coreset_size_per_class": 5}),
+        "Split miniImageNet": (MINIIMAGENET, {}),
+    }
+    for row, (benchmark, changes) in rows.items():
+        settings = strong_settings(benchmark, "kcl").replace(**changes)
+        own = [
+            record
+            for record in records
+            if (record["benchmark"], record["method"]) == (benchmark, "kcl")
+            and Settings(**record["settings"]) == settings
+        ]
+        assert sorted(record["seed"] for record in own) == [0, 1, 2, 3, 4]
+        learned, left = (sum(record[name] for record in own) / 5 for name in ("learning_accuracy", "average_accuracy"))
+        assert f"| {row} | {learned:.1f} | {left:.1f} |" in page

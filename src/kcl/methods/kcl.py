@@ -125,7 +125,7 @@ class KernelContinualLearning(Method):
             loss = loss + F.cross_entropy(head.scale * scores + head.shift, labels) / draws
             if self.settings.soft_targets:
                 correction = model.soft_targets * memory["correction"]
-                loss = loss + self._beside(kernel, queries, anchors, scores, correction, head, labels) / draws
+                loss = loss + self._target_loss(kernel, queries, anchors, scores, correction, head, labels) / draws
         if posterior is not None and prior is not None:
             loss = loss + model.tau * kl_divergence(posterior, prior)
         return loss
@@ -205,7 +205,7 @@ class KernelContinualLearning(Method):
         targets = memory["targets"].to(features.dtype)
         return targets + model.soft_targets * memory["correction"] if self.settings.soft_targets else targets
 
-    def _beside(
+    def _target_loss(
         self,
         kernel: Kernel,
         queries: Tensor,

@@ -383,6 +383,6 @@ class Trainer:
                 self.sources[size] = source
 
 
-def _beside(alive: Tensor, tensor: Tensor) -> Tensor:
+def _beside(own: Tensor, tensor: Tensor) -> Tensor:
     """A number or a mark of every run (s × 1), shaped to be used with tensors like `tensor` (s × …)."""
-    return alive.view(-1, *[1] * (tensor.ndim - 1))
+    return own.view(-1, *[1] * (tensor.ndim - 1))

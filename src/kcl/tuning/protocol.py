@@ -24,6 +24,7 @@ JUDGED_BY = {
 """At the end of a long stream nearly all tasks are old, at the end of a short one a good part is new: what remembers
 well is found by the old ones.
 """
+NONE_OLD = "--judge-by old: after one task there is none that is old; look at two or more"
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Protocol:
         """The runs that judge some settings: one for every seed."""
         tasks = base.tasks if self.tasks is None else min(self.tasks, base.tasks or self.tasks)
         if self.by_old and tasks == 1:
-            raise KclError("--judge-by old: after one task there is none that is old; look at two or more")
+            raise KclError(NONE_OLD)
         own = replace(base, settings=base.settings.replace(**changes), tasks=tasks, held_out=self.held_out)
         return [replace(own, seed=seed) for seed in self.seeds]
 
@@ -67,4 +68,6 @@ class Protocol:
         if not self.by_old or record["average_accuracy"] is None:
             return record["average_accuracy"] or 0.0
         *old, _ = record["accuracy_matrix"][-1]
-        return sum(old) / max(1, len(old))
+        if not old:  # a stream whose length its data decide
+            raise KclError(NONE_OLD)
+        return sum(old) / len(old)
