@@ -174,7 +174,7 @@ def _log_ticks(axes: Axes) -> None:
 
     axes.xaxis.set_minor_formatter(NullFormatter())
     low, high = axes.get_xlim()
-    if high < 1e3 * low:
+    if high < 40 * low:
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_major_formatter("{x:g}")
 
