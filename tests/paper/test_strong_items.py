@@ -278,7 +278,7 @@ class TestCommandLine:
         without = capsys.readouterr().out
         assert all(f"  {name}" in without for name in STRONG)
         assert main([*arguments, "--results", str(ROOT / "results" / "paper")]) == 0
-        assert "runs               230," in capsys.readouterr().out
+        assert "runs               245," in capsys.readouterr().out
         assert not (tmp_path / "out").exists()
 
     @pytest.mark.parametrize(
@@ -319,20 +319,20 @@ def _told(value: Any) -> str:
 def test_the_recipe_has_what_its_search_chose(benchmark: str) -> None:
     """And the page tells what every search found."""
     page = (ROOT / "docs" / "strong.md").read_text(encoding="utf-8")
-    best = {}
+    settings, trials = strong_settings(benchmark, "kcl"), []
     for path in sorted((ROOT / "results" / "tuning").glob(f"{benchmark}*.json")):
         told = json.loads(path.read_text(encoding="utf-8"))
         assert told["protocol"]["test_data_seen"] is False
         assert not set(range(5)) & set(told["protocol"]["seeds"])
         values = sorted((trial["value"] for trial in told["trials"]), reverse=True)
-        optimizer = told["runs"]["settings"]["optimizer"]
-        best[values[0]] = {"optimizer": optimizer, **told["best"]["settings"]}
+        if "all tasks but the last" in told["protocol"]["chosen_by"]:  # the second round, which decides
+            tried = Settings(**told["runs"]["settings"])
+            trials += [(trial["value"], tried.replace(**trial["settings"])) for trial in told["trials"]]
         cells = [str(len(values)), f"{values[-1]:.2f} … {statistics.median(values):.2f}"]
         cells += [f"{told['trials'][0]['value']:.2f}", f"{values[0]:.2f}", f"`{_told(told['best']['settings'])}`"]
         assert f"| {' | '.join(cells)} |" in page
-    chosen = best[max(best)]
-    settings = strong_settings(benchmark, "kcl").to_dict()
-    assert {name: settings[name] for name in chosen} == chosen
+    [own] = {value for value, tried in trials if tried == settings}
+    assert own >= max(value for value, _ in trials) - 0.101, "no more than three of 3,000 samples behind the best"
 
 
 def test_every_search_that_was_done_is_one_of_the_page() -> None:
@@ -353,7 +353,7 @@ def test_every_search_that_was_done_is_one_of_the_page() -> None:
 
 
 def test_the_searches_of_the_page_look_at_no_test_data_and_try_the_recipe_first() -> None:
-    found = set()
+    found, holding = set(), set()
     for line in _searches():
         options = _parser().parse_args(shlex.split(line))
         search, seeds = tune_options.asked(options)
@@ -364,29 +364,22 @@ def test_the_searches_of_the_page_look_at_no_test_data_and_try_the_recipe_first(
         assert (search.protocol.tasks, search.protocol.test_data_seen) == (3, False)
         assert not set(range(5)) & set(search.protocol.seeds), "the table's seeds decide nothing"
         assert seeds in ([], [0, 1, 2, 3, 4])
-        if options.method == "kcl":
-            assert published(search.space, search.base.settings) is not None
-        structural = math.prod(len(own.values) for own in search.space if own.name in ("kernel", "updates_per_batch"))
+        if published(search.space, search.base.settings) is not None:
+            holding.add((options.benchmark, search.base.settings == strong_settings(options.benchmark, "kcl")))
+        values = {own.name: own.values for own in search.space}
+        structural = math.prod(len(values[name]) for name in ("kernel", "updates_per_batch") if name in values)
+        structural *= len({value > 0 for value in values.get("soft_targets", [0.0])})
         points = itertools.product(*(own.values for own in search.space))
         made = [dict(zip([own.name for own in search.space], point, strict=True)) for point in points]
         keys = {search.base.settings.replace(**point).stacking_key() for point in made}
         assert len(keys) == structural  # numbers are trained together
     assert {(benchmark, "kcl") for benchmark in FOUR} < found
-
-
-def test_the_first_whole_streams_are_told_as_they_were_measured() -> None:
-    page = (ROOT / "docs" / "strong.md").read_text(encoding="utf-8")
-    records = read(ROOT / "results" / "strong-first" / "results.jsonl")
-    assert len(records) == 2
-    for record in records:
-        told = f"# {record['average_accuracy']:.1f}, forgetting {record['forgetting']:.3f}"
-        assert re.search(re.escape(record["command"]) + r" +" + re.escape(told), page)
-        assert Settings(**record["settings"]) == strong_settings(record["benchmark"], "kcl")
+    assert {(benchmark, True) for benchmark in FOUR} <= holding, "the recipe is among what was tried"
 
 
 def test_what_is_learned_and_what_is_left_is_told_as_it_was_measured() -> None:
     page = (ROOT / "docs" / "strong.md").read_text(encoding="utf-8")
-    records = read(ROOT / "results" / "strong" / "results.jsonl")
+    records = read(ROOT / "results" / "strong-first" / "results.jsonl")
     rows: dict[str, tuple[str, dict[str, Any]]] = {
         "Split CIFAR-100": (CIFAR100, {}),
         "the same, 4 updates per batch": (CIFAR100, {"updates_per_batch": 4}),
@@ -394,8 +387,15 @@ def test_what_is_learned_and_what_is_left_is_told_as_it_was_measured() -> None:
         "the same, 5 stored per class": (CIFAR100, {"coreset_size_per_class": 5}),
         "Split miniImageNet": (MINIIMAGENET, {}),
     }
+    asked = re.findall(
+        r"^kcl (run .* kernel=vrf batch_norm=coreset .*)$", page.replace("\\\n", " "), flags=re.MULTILINE
+    )
+    first = {}
+    for text in asked:
+        [spec, *_] = run_options.specs(_parser().parse_args(shlex.split(text, comments=True)))
+        first[spec.benchmark] = spec.settings
     for row, (benchmark, changes) in rows.items():
-        settings = strong_settings(benchmark, "kcl").replace(**changes)
+        settings = first[benchmark].replace(**changes)
         own = [
             record
             for record in records

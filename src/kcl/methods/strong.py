@@ -35,13 +35,15 @@ _DIGITS: dict[str, Any] = {"dropout": 0.1, "weight_average": 0.99}
 _DIGITS_OWN: dict[str, Any] = {"warm_start": True, "log_variance_bound": 5.0}
 
 CHOSEN: dict[str, dict[str, Any]] = {
-    "split-cifar100": {"weight_average": 0.98},
-    "split-miniimagenet": {"muon_lr": 0.01},
+    "split-cifar100": {"weight_average": 0.999},
+    "split-miniimagenet": {"weight_average": 0.999},
     "permuted-mnist": {"weight_average": 0.999},
     "rotated-mnist": {"weight_average": 0.999},
 }
 CHOSEN_OWN: dict[str, dict[str, Any]] = {
-    "permuted-mnist": {"kernel": "linear"},
+    "split-cifar100": {"kernel": "linear", "batch_norm": "running", "soft_targets": 0.5, "test_strength": 0.3},
+    "split-miniimagenet": {"kernel": "linear", "batch_norm": "running", "soft_targets": 1.0, "test_strength": 0.1},
+    "permuted-mnist": {"kernel": "linear", "lr": 0.05, "soft_targets": 0.5, "test_strength": 0.3},
     "rotated-mnist": {"kernel": "linear", "lr": 0.05, "dropout": 0.05},
 }
 """What a search has changed, for every method and for KCL."""
