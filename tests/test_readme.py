@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from kcl.paper.catalogue import ITEMS
-from kcl.paper.cell import FULL
+from kcl.paper.cell import FULL, Cell
+from kcl.paper.comparison import PAPER
 from kcl.paper.item import Found
 from kcl.paper.reproducibility import command
 from kcl.report import tables
@@ -103,6 +104,16 @@ def test_the_streams_are_what_the_results_give() -> None:
             assert row[2] == "5"
             assert f"| {cell.column} | {row[3]} | {row[5]} |" in README
             assert f"`{command(cell, found)}`" in README
+
+
+def test_what_goes_past_the_paper_is_what_the_results_give() -> None:
+    found = Found(read(ROOT / "results" / "strong" / "results.jsonl"), FULL, range(5))
+    for benchmark, printed in PAPER.items():
+        cell = Cell("", benchmark, recipe="strong")
+        [row] = tables.rows(group_runs(found.runs(cell)))
+        assert row[2] == "5"
+        published = f"{printed['kcl'].accuracy:.1f}, {printed['multi-task'].accuracy:.1f}"
+        assert f"| {cell.column} | {row[3]} | {row[5]} | {published} | `{command(cell, found)}` |" in README
 
 
 @pytest.mark.parametrize(
