@@ -46,6 +46,7 @@ _YOUNGER = {
     *("optimizer", "muon_lr", "muon_lr_decay", "updates_per_batch", "augmentation", "rotation_labels"),
     *(
         "weight_average",
+        "average_ramp",
         "batch_norm",
         "test_views",
         "warm_start",

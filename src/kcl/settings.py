@@ -116,6 +116,10 @@ class Settings:
         0.0, "weight of the past in an average of the weights that is used at test; 0: none", 0.0, below=1.0,
         stackable=True, at_test=True,
     )  # fmt: skip
+    average_ramp: float = _setting(
+        9.0, "the average of the weights reaches back over one in this many of all updates at most", above=0.0,
+        high=1e6, stackable=True, at_test=True,
+    )  # fmt: skip
     batch_norm: str = _setting("running", "whose statistics BatchNorm uses at test", choices=BATCH_NORMS, at_test=True)
     test_views: str = _setting("plain", "how a sample is shown at test", choices=TEST_VIEWS, at_test=True)
     test_strength: float = _setting(

@@ -50,7 +50,7 @@ from kcl.randomness import numpy_generator
 from kcl.run_spec import RunSpec
 from kcl.settings import KERNELS, Settings
 from kcl.training import graph
-from kcl.training.average import WeightAverage
+from kcl.training.average import WeightAverage, reach
 from kcl.training.keeper import Every, Keeper
 from kcl.training.muon import optimizer_of
 from kcl.training.noise import PhiloxSource, Replay, Request
@@ -840,7 +840,7 @@ def test_the_first_strong_step_equals_the_cpu(kernel: str) -> None:
         positions, memory = method.begin_task(model, task, numpy_generator(seed, "coreset", 0))
         order = torch.from_numpy(batch_order(seed, 0, 0, positions))
         model.double()
-        average = WeightAverage(model, method.settings.weight_average)
+        average = WeightAverage(model, reach(method.settings))
         working = {name: tensor.double() for name, tensor in seen(memory, task.view).items()}
         inputs = task.view(task.train.inputs[task.train.rows[order]]).double()
         replay = Replay([plain(tensor[run]).cpu().double() for tensor in trainer.sources[10].drawn])
@@ -938,6 +938,7 @@ def test_runs_that_share_a_training_are_what_they_are_alone(method: str) -> None
     """
     made = strong(method)
     ways: list[dict[str, Any]] = [{}, {"weight_average": 0.0}, {"test_views": "plain"}, {"weight_average": 0.15}]
+    ways += [{"average_ramp": 2.0}]
     ways += [{"batch_norm": "running"}, {"weight_average": 0.0, "test_draws": 3}] if method == "kcl" else []
     variants = [[METHODS[method](own.replace(**way), 3, 9) for way in ways] for own in made.settings]
     options = {"device": DEVICE, "precision": "float32"}

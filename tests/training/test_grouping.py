@@ -94,7 +94,7 @@ class TestGroups:
             "muon_lr": (0.005, 0.01), "muon_lr_decay": (0.8, 1.0), "soft_targets": (0.5, 1.0),
         }  # fmt: skip
         stackable = {field.name for field in dataclasses.fields(Settings) if field.metadata["stackable"]}
-        assert set(numbers) == stackable - {"weight_average"}  # which acts at test only
+        assert set(numbers) == stackable - {"weight_average", "average_ramp"}  # which act at test only
         each = [{name: value} for name, values in numbers.items() for value in values]
         specs = [spec for own in each for spec in _specs(**({"soft_targets": 0.25} | own))]
         specs = list(dict.fromkeys(specs))
@@ -118,7 +118,9 @@ class TestGroups:
         mixed = [spec for pair in zip(one, two, strict=True) for spec in pair]
         assert self._groups(mixed) == [one, two]
 
-    @pytest.mark.parametrize("options", [{"weight_average": 0.9}, {"test_draws": 2}, {"test_strength": 0.5}], ids=str)
+    @pytest.mark.parametrize(
+        "options", [{"weight_average": 0.9}, {"test_draws": 2}, {"test_strength": 0.5}, {"average_ramp": 2.0}], ids=str
+    )
     def test_runs_that_share_a_training_are_together_and_count_as_one(self, options: dict[str, Any]) -> None:
         one, two = _specs(), _specs(**options)
         expected = [spec for pair in zip(one, two, strict=True) for spec in pair]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from kcl.methods.recipes import METHODS
 from kcl.randomness import numpy_generator
 from kcl.settings import KERNELS
-from kcl.training.average import WeightAverage
+from kcl.training.average import Reach, WeightAverage
 from kcl.training.keeper import Every, Keeper
 from kcl.training.runner import run_streams
 from kcl.training.stopping import Interrupted, Stop
@@ -44,7 +44,7 @@ def _with_numbers(runs: Any) -> Any:
         if own.optimizer == "muon":
             numbers |= {"muon_lr": own.muon_lr * (1.0 + 0.5 * run), "muon_lr_decay": 0.9 - 0.2 * run}
         if own.weight_average:
-            numbers |= {"weight_average": own.weight_average + 0.1 * run}
+            numbers |= {"weight_average": own.weight_average + 0.1 * run, "average_ramp": 9.0 - 4.0 * run}
         if own.soft_targets:
             numbers |= {"soft_targets": own.soft_targets * (1.0 + run)}
         runs = runs.but(run, **numbers)
@@ -167,19 +167,22 @@ class TestUpdatesPerBatch:
 
 
 class TestWeightAverage:
-    def test_is_the_exponential_average_with_a_short_past_at_first(self, seeded: Any) -> None:
+    @pytest.mark.parametrize(("reach", "late"), [(Reach(0.5, 9.0), (18.0, 19.0)), (Reach(0.99, 2.0), (12.0, 14.0))])
+    def test_is_the_exponential_average_with_a_short_past_at_first(
+        self, seeded: Any, reach: Reach, late: tuple[float, float]
+    ) -> None:
         with seeded(0):
             model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-        average, expected = WeightAverage(model, 0.5), model[0].weight.detach().clone()
+        average, expected = WeightAverage(model, reach), model[0].weight.detach().clone()
         for update in range(20):
             with torch.no_grad():
                 model[0].weight.add_(torch.full_like(model[0].weight, update))
                 model[1].running_mean.fill_(update)
             average.update(model)
-            past = min(0.5, (1 + update) / (10 + update))
+            past = min(reach.decay, (1 + update) / (1 + reach.ramp + update))
             expected = past * expected + (1.0 - past) * model[0].weight.detach()
             torch.testing.assert_close(average.model[0].weight, expected)
-        assert 18.0 < float(average.model[1].running_mean[0]) < 19.0
+        assert late[0] < float(average.model[1].running_mean[0]) < late[1]
         assert int(average.updates) == 20
 
     @pytest.mark.parametrize("engine", ["separate", "stacked"])

@@ -39,7 +39,8 @@ AVERAGE, VIEWS, NORM, DRAWS, STRENGTH = (
 )
 # Of few updates an average reaches back to a ninth: only these short ones differ.
 OF_KCL: list[dict[str, Any]] = [
-    {}, AVERAGE, VIEWS, NORM, DRAWS, STRENGTH, {"weight_average": 0.22},
+    {}, AVERAGE, VIEWS, NORM, DRAWS, STRENGTH, {"weight_average": 0.22}, {"weight_average": 0.9, "average_ramp": 2.0},
+    {"weight_average": 0.9, "average_ramp": 1.0},
     {**AVERAGE, **VIEWS, **NORM, **DRAWS, **STRENGTH},
 ]  # fmt: skip
 OF_ALL: list[dict[str, Any]] = [{}, {**AVERAGE, **VIEWS}]
@@ -74,6 +75,7 @@ OTHER_VALUES: dict[str, tuple[str, str, dict[str, Any], Any]] = {
     "augmentation": ("kcl", "resnet", {}, "flip"),
     "rotation_labels": ("kcl", "resnet", {}, True),
     "weight_average": ("kcl", "resnet", {}, 0.12),
+    "average_ramp": ("kcl", "resnet", {"weight_average": 0.9}, 2.0),
     "batch_norm": ("kcl", "resnet", {}, "coreset"),
     "test_views": ("kcl", "resnet", {}, "flip"),
     "test_strength": ("kcl", "resnet", {}, 0.3),
@@ -108,7 +110,8 @@ class TestSettings:
     def test_every_setting_is_tried(self) -> None:
         """A new one must be given a value here, and then shows itself whether training knows of it."""
         assert set(OTHER_VALUES) == {field.name for field in dataclasses.fields(Settings)}
-        assert set(AT_TEST) == {"weight_average", "batch_norm", "test_views", "test_draws", "test_strength"}
+        averages, others = {"weight_average", "average_ramp"}, {"batch_norm", "test_views", "test_draws"}
+        assert set(AT_TEST) == averages | others | {"test_strength"}
 
     @pytest.mark.parametrize("name", OTHER_VALUES)
     def test_training_knows_of_all_but_those_that_act_at_test(self, make_runs: Any, name: str) -> None:
@@ -179,7 +182,8 @@ def test_every_run_is_what_it_is_alone(make_runs: Any, engine: str, method: str,
         for one, two in zip(scores[place :: len(changes)], alone.scores(runs.tasks(0)), strict=True):
             assert torch.equal(one, two)
         assert all(("average_bytes" in outcome.memory) is ("weight_average" in own) for outcome in expected)
-    assert len({outcome.fingerprint for outcome in found}) == 2 * len({own.get("weight_average") for own in changes})
+    averages = {(own.get("weight_average"), own.get("average_ramp")) for own in changes}
+    assert len({outcome.fingerprint for outcome in found}) == 2 * len(averages)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

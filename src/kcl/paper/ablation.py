@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 INGREDIENTS = {
     "rotation labels": ("rotation_labels",),
     "Muon and its rates": ("optimizer", "muon_lr", "muon_lr_decay", "lr", "lr_decay", "momentum"),
-    "averaged weights": ("weight_average",),
+    "averaged weights": ("weight_average", "average_ramp"),
     "BatchNorm of the coreset": ("batch_norm",),
     "views at test": ("test_views",),
     "mirror images while training": ("augmentation",),

@@ -1,20 +1,34 @@
 """An exponential average of the weights, used at test: of one run, and of many.
 
-After update t (from 0) the average moves to the present weights by 1 − d_t, with d_t = min(d, (1 + t) / (10 + t)): as
-long as fewer updates were made than the average would reach back to, it reaches back to about a ninth of them.
-BatchNorm's running statistics are averaged in the same way, for they belong to the weights.
+After update t (from 0) the average moves to the present weights by 1 − d_t, with d_t = min(d, (1 + t) / (1 + r + t)):
+it reaches back over 1 / (1 − d) updates, and never over more than about one in r of those made so far. BatchNorm's
+running statistics are averaged in the same way, for they belong to the weights.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from kcl.settings import Settings
 from kcl.shapes import Float
 from kcl.training.checkpoint import Tree, fit, fit_all
+
+
+class Reach(NamedTuple):
+    """How far back an average reaches: d and r."""
+
+    decay: float
+    ramp: float
+
+
+def reach(settings: Settings) -> Reach:
+    """Of the average that runs with these settings answer with, if they do."""
+    return Reach(settings.weight_average, settings.average_ramp)
 
 
 def weights_size(model: nn.Module) -> int:
@@ -32,16 +46,16 @@ class WeightAverage(nn.Module):
 
     updates: Tensor
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
+    def __init__(self, model: nn.Module, reach: Reach) -> None:
         super().__init__()
-        self.model, self.decay = copy.deepcopy(model).requires_grad_(False), decay
+        self.model, self.reach = copy.deepcopy(model).requires_grad_(False), reach
         device = next(model.parameters()).device
         self.register_buffer("updates", torch.zeros(1, dtype=torch.int64, device=device))
         self._count = 0
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        weight = 1.0 - min(self.decay, (1.0 + self._count) / (10.0 + self._count))
+        weight = 1.0 - min(self.reach.decay, (1.0 + self._count) / (1.0 + self.reach.ramp + self._count))
         pairs = [*zip(self.model.parameters(), model.parameters(), strict=True)]
         for own, present in [*pairs, *zip(self.model.buffers(), model.buffers(), strict=True)]:
             if own.is_floating_point():
@@ -60,14 +74,14 @@ class WeightAverage(nn.Module):
 class StackedAverage:
     """For many runs: the average of their flat parameters and of their running statistics."""
 
-    def __init__(self, flat: Float[Tensor, "s p"], running: Sequence[Tensor], decays: Sequence[float]) -> None:
+    def __init__(self, flat: Float[Tensor, "s p"], running: Sequence[Tensor], reaches: Sequence[Reach]) -> None:
         self.flat, self.running = flat.clone(), [tensor.clone() for tensor in running]
-        self.decay = torch.tensor(decays, dtype=flat.dtype, device=flat.device)[:, None]
+        self.reach = torch.tensor(reaches, dtype=flat.dtype, device=flat.device)
         self.updates = torch.zeros(1, dtype=torch.int64, device=flat.device)
 
     def tensors(self) -> list[Tensor]:
         """All there is, as `update` takes it."""
-        return [self.decay, self.updates, self.flat, *self.running]
+        return [self.reach, self.updates, self.flat, *self.running]
 
     def saved(self) -> Tree:
         running = {str(place): tensor for place, tensor in enumerate(self.running)}
@@ -90,9 +104,10 @@ def update(
     owners: Sequence[Tensor],
 ) -> None:
     """Move the averages of the runs that are alive (s × 1), in place. `owners`: whose an entry of `running` is."""
-    decay, updates, flat_average, *running_averages = average
+    reach, updates, flat_average, *running_averages = average
+    decay, ramp = reach.split(1, dim=1)
     done = updates.to(flat.dtype)
-    weight = alive * (1.0 - torch.minimum(decay, (1.0 + done) / (10.0 + done)))
+    weight = alive * (1.0 - torch.minimum(decay, (1.0 + done) / (1.0 + ramp + done)))
     flat_average.lerp_(flat, weight)
     for own, present, owner in zip(running_averages, running, owners, strict=True):
         if own.is_floating_point():

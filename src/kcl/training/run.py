@@ -22,7 +22,7 @@ from kcl.nets.flat import Layout
 from kcl.randomness import check_seed, derive, numpy_generator
 from kcl.settings import Settings
 from kcl.shapes import Float, Int, Shaped
-from kcl.training.average import WeightAverage, weights_size
+from kcl.training.average import Reach, WeightAverage, reach, weights_size
 from kcl.training.muon import optimizer_of
 from kcl.training.noise import RunNoise
 
@@ -101,8 +101,8 @@ class Run:
         self._stored: dict[int, tuple[Tensor, Tensor]] = {}
         self.model = build_model(method, make_backbone, seed).to(self.device)
         own = variants or [method]
-        self.averages = {decay: WeightAverage(self.model, decay) for decay in decays(own)}
-        self.variants = [Variant(one, self.averages.get(one.settings.weight_average)) for one in own]
+        self.averages = {far: WeightAverage(self.model, far) for far in reaches(own)}
+        self.variants = [Variant(one, self.averages.get(reach(one.settings))) for one in own]
 
     @property
     def average(self) -> WeightAverage | None:
@@ -290,10 +290,10 @@ class Run:
         return use if average is None else use | {"average_bytes": weights_size(average.model)}
 
 
-def decays(variants: Sequence[Method]) -> list[float]:
+def reaches(variants: Sequence[Method]) -> list[Reach]:
     """Of the averages that the variants of a run answer with, each once."""
-    found = dict.fromkeys(method.settings.weight_average for method in variants)
-    return [decay for decay in found if decay]
+    found = dict.fromkeys(reach(method.settings) for method in variants)
+    return [own for own in found if own.decay]
 
 
 def _evaluation_batch(method: Method) -> int:

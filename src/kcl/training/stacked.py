@@ -25,7 +25,7 @@ from kcl.training.average import weights_size
 from kcl.training.checkpoint import Saved, Tree, digest
 from kcl.training.learner import Learner, Own, of_trainings
 from kcl.training.noise import PhiloxSource, Recorder, Replay, Request, RunNoise, SeparateSource, Source, merge
-from kcl.training.run import BetweenSteps, OnStep, batch_sizes, build_model, check_device, decays, on, seen
+from kcl.training.run import BetweenSteps, OnStep, batch_sizes, build_model, check_device, on, reaches, seen
 from kcl.training.run import answers as highest
 from kcl.training.saving import Lessons, fit_carried, fit_memory, learned, template, whole_number
 from kcl.training.state import CannotStack, StackedState, over_runs, stack_memories
@@ -74,7 +74,7 @@ class StackedRuns(Learner):
             build_model(method, make, seed).to(self.device)
             for method, make, seed in zip(methods, make_backbones, seeds, strict=True)
         ]
-        self.state = StackedState(self.models, [decays(several) for several in own])
+        self.state = StackedState(self.models, [reaches(several) for several in own])
         self.kept: dict[int, tuple[Memory, View]] = {}
         self.carried: Memory | None = None
         self._stored: dict[int, tuple[Tensor, Tensor]] = {}

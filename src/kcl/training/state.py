@@ -14,7 +14,7 @@ from kcl.cuda import descent, triton_available
 from kcl.methods.method import Memory
 from kcl.nets.flat import Layout
 from kcl.shapes import Float
-from kcl.training.average import StackedAverage, named
+from kcl.training.average import Reach, StackedAverage, named
 from kcl.training.checkpoint import Tree, branch, fit, fit_all
 from kcl.training.run import running_statistics
 
@@ -29,8 +29,8 @@ class StackedState:
     So whatever a method does to one run's model is done to the stack, and one update moves everything.
     """
 
-    def __init__(self, models: Sequence[nn.Module], averages: Sequence[Sequence[float]] = ()) -> None:
-        """`averages`: of each run, the weight of the past in every average of its weights, which need not be any.
+    def __init__(self, models: Sequence[nn.Module], averages: Sequence[Sequence[Reach]] = ()) -> None:
+        """`averages`: of each run, how far back every average of its weights reaches, which need not have any.
         Where one has more than another, the other's are nothing but its present weights.
         """
         template, runs = models[0], len(models)
@@ -47,8 +47,8 @@ class StackedState:
                 own.data = stacked[run]
         self._stack_buffers(models)
         self.averages = [
-            StackedAverage(self.flat, self.running, list(weights))
-            for weights in itertools.zip_longest(*averages, fillvalue=0.0)
+            StackedAverage(self.flat, self.running, own)
+            for own in itertools.zip_longest(*averages, fillvalue=Reach(0.0, 1.0))
         ]
 
     def _stack_buffers(self, models: Sequence[nn.Module]) -> None:

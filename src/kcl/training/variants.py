@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kcl.methods.method import Method
-from kcl.training.run import decays
+from kcl.training.average import reach
+from kcl.training.run import reaches
 
 
 class Member(NamedTuple):
@@ -29,8 +30,8 @@ def members(variants: Sequence[Sequence[Method]]) -> list[Member]:
     """Every run, training by training. `variants`: of each training, the methods it is tested by."""
     found = []
     for training, own in enumerate(variants):
-        places = {decay: place for place, decay in enumerate(decays(own))}
-        found += [Member(training, places.get(method.settings.weight_average)) for method in own]
+        places = {far: place for place, far in enumerate(reaches(own))}
+        found += [Member(training, places.get(reach(method.settings))) for method in own]
     return found
 
 
