@@ -1,9 +1,9 @@
 """The strong recipe: the same method, the same memory, each sample of the stream drawn once, and what the paper leaves
 on the table. `docs/strong.md` explains each step.
 
-What goes with a method's coresets alone (`batch_norm`, `warm_start`, `log_variance_bound`) and what was chosen for its
-own training is given to KCL; everything else to every method, so that they can be compared. What is chosen was searched
-for on the first three tasks (results/tuning); the other values are a starting point.
+What goes with a method's coresets alone (`soft_targets`, `test_strength`, `batch_norm` and the like) and what was
+chosen for its own training is given to KCL; everything else to every method, so that they can be compared. What is
+chosen was searched for on the first three tasks (results/tuning); the other values are a starting point.
 """
 
 from __future__ import annotations

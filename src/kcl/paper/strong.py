@@ -78,7 +78,7 @@ class StrongResults(Item):
     judged = False
     note = (
         "Every method has the same backbone, optimiser, views, labels, averaged weights and updates per batch; "
-        "BatchNorm of the coreset, warm start and bounded log-variances are KCL's own: they need a coreset, a λ or "
+        "learned targets, λ at test, warm start and bounded log-variances are KCL's own: they need a coreset, a λ or "
         "frequencies of every task. Rates and dropout are each method's published ones but for what the recipe sets."
     )
     miniature = WITHOUT_IMAGES
