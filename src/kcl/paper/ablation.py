@@ -13,7 +13,7 @@ from kcl.paper.cost import cost_of
 from kcl.paper.drawing import intervals, panels
 from kcl.paper.item import Found, Item
 from kcl.paper.reproducibility import command
-from kcl.paper.strong import WITHOUT_IMAGES, asked, measured
+from kcl.paper.strong import MEASURED, WITHOUT_IMAGES, asked, measured
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,7 +89,7 @@ class Ablation(Item):
         ]
 
     def markdown(self, found: Found) -> str:
-        header = ("", "seeds", "accuracy %", "95 % interval", "forgetting", "beside", "images a sample", "command")
+        header = ("", *MEASURED, "beside", "images a sample", "command")
         ruler = ("---", *["---:"] * (len(header) - 2), "---")
         lines = [*_lines(self.left_out(), found), *_lines(self.alone(), found)]
         note = (

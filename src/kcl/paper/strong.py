@@ -37,6 +37,7 @@ PRINTED = {
 points above KCL's 62.7 with the same memory, by its abstract."""
 
 NOT_YET = "not measured yet"
+MEASURED = ("seeds", "accuracy %", "95 % interval", "forgetting", "just learned %")
 WITHOUT_IMAGES = (
     "The MLP sees no images: the miniature's strong recipe has no rotation labels, views, mirror images and BatchNorm "
     "of the coreset, and rows that are about these have no runs."
@@ -101,12 +102,12 @@ class StrongResults(Item):
 
     def _table(self, benchmark: str, found: Found) -> str:
         own = [cell for cell in self.cells() if cell.benchmark == benchmark]
-        header = ("method", "seeds", "accuracy %", "95 % interval", "forgetting", *HEADER, "command")
+        header = ("method", *MEASURED, *HEADER, "command")
         lines = [header, ("---", *["---:"] * (len(header) - 2), "---"), *(line(cell, found) for cell in own)]
         title = f"### {TITLES[benchmark]}{', in miniature' if found.scale.note else ''}\n"
         if found.scale.note:
             return "\n".join([title, *map(tables.row, lines), ""])
-        empty = [tables.MISSING] * (len(header) - 5)
+        empty = [tables.MISSING] * (len(header) - len(MEASURED) - 1)
         lines += [(row, *_printed(value), *empty) for row, value in PRINTED[benchmark].items()]
         return "\n".join([title, *map(tables.row, lines), "", _told(own[0], found), ""])
 
@@ -117,6 +118,7 @@ class StrongResults(Item):
             group, cost = found.group(cell), cost_of(cell, found)
             accuracy = group.summary("average_accuracy") if group else None
             forgetting = group.summary("forgetting") if group else None
+            learned = group.summary("learning_accuracy") if group else None
             target = TARGETS[cell.benchmark] if cell.row == STRONG and not found.scale.note else None
             made.append(
                 {
@@ -126,6 +128,7 @@ class StrongResults(Item):
                     "diverged": len(group.diverged) if group else 0,
                     **tables.numbers("accuracy", accuracy),
                     **tables.numbers("forgetting", forgetting),
+                    **tables.numbers("just learned", learned),
                     **(cost.to_dict() if cost else dict.fromkeys(Cost(0, 0, None, None, None, None).to_dict())),
                     "target": target.accuracy if target else None,
                     "target reached": target.reached(accuracy, forgetting) if target else None,
@@ -136,14 +139,14 @@ class StrongResults(Item):
 
 
 def measured(cell: Cell, found: Found) -> tuple[str, ...]:
-    """Seeds, accuracy with spread and interval, forgetting."""
+    """Under `MEASURED`."""
     group = found.group(cell)
-    accuracy = group.summary("average_accuracy") if group else None
-    forgetting = group.summary("forgetting") if group else None
     if group is None:
         missing = NOT_YET if found.scale.specs(cell, found.seeds) else "not in the miniature"
-        return "0", missing, tables.MISSING, tables.MISSING
-    return tables.seeds(group), tables.spread(accuracy, 2), tables.interval(accuracy), tables.spread(forgetting, 3)
+        return "0", missing, *[tables.MISSING] * (len(MEASURED) - 2)
+    accuracy = group.summary("average_accuracy")
+    spreads = tables.spread(group.summary("forgetting"), 3), tables.spread(group.summary("learning_accuracy"), 2)
+    return tables.seeds(group), tables.spread(accuracy, 2), tables.interval(accuracy), *spreads
 
 
 def asked(cell: Cell, found: Found) -> str:
@@ -160,7 +163,7 @@ def line(cell: Cell, found: Found) -> tuple[str, ...]:
 
 def _printed(value: Published) -> tuple[str, ...]:
     forgetting = tables.MISSING if value.forgetting is None else f"{value.forgetting:.2f}"
-    return tables.MISSING, tables.printed(value), tables.MISSING, forgetting
+    return tables.MISSING, tables.printed(value), tables.MISSING, forgetting, tables.MISSING
 
 
 def _told(cell: Cell, found: Found) -> str:

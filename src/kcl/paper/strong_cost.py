@@ -10,7 +10,7 @@ from kcl.paper.cell import CIFAR100, TITLES, Cell
 from kcl.paper.cost import HEADER, NOTE, cost_of
 from kcl.paper.drawing import Point, panels, scatter
 from kcl.paper.item import Found, Item
-from kcl.paper.strong import BENCHMARKS, OTHERS, PUBLISHED, STRONG, WITHOUT_IMAGES, StrongResults, line
+from kcl.paper.strong import BENCHMARKS, MEASURED, OTHERS, PUBLISHED, STRONG, WITHOUT_IMAGES, StrongResults, line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +46,7 @@ class StrongCost(Item):
         ]
 
     def markdown(self, found: Found) -> str:
-        header = ("Split CIFAR-100", "seeds", "accuracy %", "95 % interval", "forgetting", *HEADER, "command")
+        header = ("Split CIFAR-100", *MEASURED, *HEADER, "command")
         ruler = ("---", *["---:"] * (len(header) - 2), "---")
         whole = StrongResults().cells()[0]
         lines = [header, ruler, *(line(cell, found) for cell in (whole, *self.further()))]
