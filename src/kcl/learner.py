@@ -25,13 +25,14 @@ class KernelContinualLearner:
 
     `stream` is a benchmark or an `ArrayStream` of your own arrays. `backbone` may be any module that gives one row
     of features per input, which is copied, or the name of one (`kcl list backbones`). Every further keyword is a
-    setting (`kcl list settings`); the defaults are the ones published for the stream, or those of another `recipe`.
+    setting (`kcl list settings`); the defaults, of `kernel` too, are the ones published for the stream, or those of
+    another `recipe`.
     """
 
     def __init__(
         self,
         stream: Stream,
-        kernel: str = "vrf",
+        kernel: str | None = None,
         seed: int = 0,
         backbone: nn.Module | str | None = None,
         device: str | torch.device = "cpu",
@@ -44,7 +45,7 @@ class KernelContinualLearner:
         if isinstance(backbone, str):
             published, backbone = published.replace(backbone=backbone), None
         self.stream, self._given = stream, backbone
-        self.settings = published.replace(kernel=kernel, **settings)
+        self.settings = published.replace(kernel=kernel or published.kernel, **settings)
         self._asked: tuple[tuple[int, int], ContinualModel] | None = None
         method = KernelContinualLearning(self.settings, len(stream.class_labels))
         self._run = Run(method, partial(self._make_backbone, backbone), seed, device)

@@ -947,7 +947,7 @@ def test_runs_that_share_a_training_are_what_they_are_alone(method: str) -> None
         shared.learn([task for task in made.tasks(index) for _ in ways], lambda _: None)
     count, begun = len(ways), states(made.learner())
     assert shared.seeds == [seed for seed in made.seeds for _ in ways]
-    assert [int(own.updates) for own in shared.state.averages] == [2 * shared._trainer.steps] * 2
+    assert [int(own.updates) for own in shared.state.averages] == [2 * shared._trainer.steps] * 3
     for place in range(count):
         methods = [own[place] for own in variants]
         alone = StackedRuns(methods, made.backbones, made.seeds, **options)

@@ -167,6 +167,7 @@ class TestAblation:
         rows = Ablation().rows(Found(records, FULL, SEEDS))
         middle = len(cells) // 2
         assert [row["accuracy beside its recipe"] for row in rows[:3]] == pytest.approx([0.0, 1.0, 2.0])
+        assert {row["just learned"] for row in rows} == {81.5}
         assert [row["accuracy beside its recipe"] for row in rows[middle : middle + 2]] == pytest.approx([0.0, 1.0])
 
 
@@ -330,10 +331,13 @@ def test_the_recipe_has_what_its_search_chose(benchmark: str) -> None:
             tried = Settings(**told["runs"]["settings"])
             trials += [(trial["value"], tried.replace(**trial["settings"])) for trial in told["trials"]]
         cells = [str(len(values)), f"{values[-1]:.2f} … {statistics.median(values):.2f}"]
-        cells += [f"{told['trials'][0]['value']:.2f}", f"{values[0]:.2f}", f"`{_told(told['best']['settings'])}`"]
+        first, base = told["trials"][0], told["runs"]["settings"]
+        begun = all(base[name] == value for name, value in first["settings"].items())
+        cells += [f"{first['value']:.2f}" if begun else "–", f"{values[0]:.2f}", f"`{_told(told['best']['settings'])}`"]
         assert f"| {' | '.join(cells)} |" in page
     [own] = {value for value, tried in trials if tried == settings}
-    assert own >= max(value for value, _ in trials) - 0.101, "no more than three of 3,000 samples behind the best"
+    behind = 0.101 if benchmark == MINIIMAGENET else 0.0  # three of 3,000 samples, as the page tells
+    assert own >= max(value for value, _ in trials) - behind
 
 
 def test_every_search_that_was_done_is_one_of_the_page() -> None:
@@ -353,7 +357,7 @@ def test_every_search_that_was_done_is_one_of_the_page() -> None:
         assert pages.count(json.dumps(kept, sort_keys=True)) == 1, path.name
 
 
-def test_the_searches_of_the_page_look_at_no_test_data_and_try_the_recipe_first() -> None:
+def test_the_searches_of_the_page_look_at_no_test_data_and_try_the_recipe_too() -> None:
     found, holding = set(), set()
     for line in _searches():
         options = _parser().parse_args(shlex.split(line))
@@ -406,3 +410,90 @@ def test_what_is_learned_and_what_is_left_is_told_as_it_was_measured() -> None:
         assert sorted(record["seed"] for record in own) == [0, 1, 2, 3, 4]
         learned, left = (sum(record[name] for record in own) / 5 for name in ("learning_accuracy", "average_accuracy"))
         assert f"| {row} | {learned:.1f} | {left:.1f} |" in page
+
+
+def _gain(name: str, setting: str, before: Any, after: Any) -> float:
+    """Of a search: what a change of one setting is worth, in the mean over the points that differ in nothing else."""
+    told = json.loads((ROOT / "results" / "tuning" / f"{name}.json").read_text(encoding="utf-8"))
+    found: dict[Any, dict[Any, float]] = {}
+    for trial in told["trials"]:
+        others = tuple((own, value) for own, value in trial["settings"].items() if own != setting)
+        found.setdefault(others, {})[trial["settings"][setting]] = trial["value"]
+    return statistics.mean(values[after] - values[before] for values in found.values())
+
+
+def _best(name: str, **fixed: Any) -> float:
+    told = json.loads((ROOT / "results" / "tuning" / f"{name}.json").read_text(encoding="utf-8"))
+    return max(trial["value"] for trial in told["trials"] if fixed.items() <= trial["settings"].items())
+
+
+def test_what_the_searches_say_is_what_they_found() -> None:
+    page = (ROOT / "docs" / "strong.md").read_text(encoding="utf-8").replace("\n  ", " ")
+    cifar, mini = "split-cifar100-targets", "split-miniimagenet-targets"
+    rate = f"{cifar}-rate"
+    half, double = (_gain(rate, "soft_targets", 0.0, value) for value in (0.5, 2.0))
+    assert f"worth {half:.1f} points on Split CIFAR-100 at r = 0.5, and cost {-double:.1f} at r = 2." in page
+    strengths = [_gain(name, "test_strength", 1.0, 0.3) for name in (rate, f"{cifar}-both", f"{mini}-linear")]
+    assert f"λ × 0.3 is worth {min(strengths):.1f} to {max(strengths):.1f} points" in page
+    assert abs(_gain(f"{cifar}-linear", "test_strength", 1.0, 0.3)) < 0.1
+    both = [f"{cifar}-both", *(f"{own}-{kernel}" for own in (cifar, mini) for kernel in ("linear", "vrf"))]
+    averages = [_gain(name, "weight_average", 0.98, 0.995) for name in (rate, *both)]
+    digits = [_gain(f"{name}-mnist-targets", "weight_average", 0.98, 0.999) for name in ("permuted", "rotated")]
+    told = f"is worth {min(averages):.1f} to {max(averages):.1f} points on the split benchmarks, one of 0.999"
+    assert f"{told} {digits[0]:.1f} and {digits[1]:.1f} on MNIST." in page
+    norms = [-_gain(name, "batch_norm", "running", "coreset") for name in both]
+    assert f"BatchNorm of the coreset costs {min(norms):.1f} to {max(norms):.1f} points." in page
+    ahead = [_best(f"{own}-linear") - _best(f"{own}-vrf") for own in (cifar, mini)]
+    assert f"by {ahead[0]:.1f} points on Split CIFAR-100 and {ahead[1]:.1f} on Split miniImageNet" in page
+    first = [_best(own, kernel="linear") - _best(own, kernel="vrf") for own in FOUR]
+    assert f"had VRF ahead by {-first[0]:.1f} and {-first[1]:.1f}. On MNIST" in page
+    assert f"linear by {first[2]:.1f} (Permuted) and {first[3]:.1f} (Rotated)" in page
+
+
+def test_what_the_first_round_s_recipe_is_worth_without_its_parts_is_told_as_measured() -> None:
+    page = (ROOT / "docs" / "strong.md").read_text(encoding="utf-8")
+    records = [own for own in read(ROOT / "results" / "strong-first" / "results.jsonl") if own["method"] == "kcl"]
+    whole = {"weight_average": 0.98, "batch_norm": "coreset", "updates_per_batch": 2, "coreset_size_per_class": 20}
+    whole |= {"optimizer": "muon", "test_views": "flip", "augmentation": "flip"}
+    changes = {
+        "nothing": {}, "Muon and its rates": {"optimizer": "sgd"},
+        "several updates per batch": {"updates_per_batch": 1}, "views at test": {"test_views": "plain"},
+        "mirror images while training": {"augmentation": "none"}, "averaged weights (0.98)": {"weight_average": 0.0},
+        "BatchNorm of the coreset": {"batch_norm": "running"},
+    }  # fmt: skip
+    found = {
+        row: {
+            own["seed"]: own["average_accuracy"]
+            for own in records
+            if own["benchmark"] == CIFAR100 and (whole | change).items() <= own["settings"].items()
+        }
+        for row, change in changes.items()
+    }
+    for row, own in found.items():
+        assert sorted(own) == [0, 1, 2, 3, 4]
+        beside = statistics.mean(own[seed] - found["nothing"][seed] for seed in own)
+        told = "–" if row == "nothing" else f"{beside:+.2f}".replace("-", "−")
+        assert f"| {row} | {statistics.mean(own.values()):.2f} | {told} |" in page
+
+
+def test_what_is_lost_and_gained_is_told_as_it_was_measured() -> None:
+    page = (ROOT / "docs" / "strong.md").read_text(encoding="utf-8").replace("\n", " ")
+    later, left, before = [], [], []
+    for benchmark in (CIFAR100, MINIIMAGENET):
+        for folder, into in (("strong", left), ("strong-first", before)):
+            own = [run for run in read(ROOT / "results" / folder / "results.jsonl") if run["benchmark"] == benchmark]
+            settings = strong_settings(benchmark, "kcl")
+            kept = ("updates_per_batch", "coreset_size_per_class", "optimizer", "augmentation", "test_views")
+            own = [run for run in own if run["method"] == "kcl"]
+            own = [run for run in own if all(run["settings"][name] == getattr(settings, name) for name in kept)]
+            own = [run for run in own if run["settings"]["weight_average"] > 0.0]
+            if folder == "strong-first":
+                own = [run for run in own if run["settings"]["batch_norm"] == "coreset"]
+            assert len(own) == 5
+            into.append(statistics.mean(run["forgetting"] for run in own))
+            if folder == "strong":
+                rows = [run["accuracy_matrix"] for run in own]
+                later.append(statistics.mean(row[19][task] - row[task][task] for row in rows for task in range(10, 20)))
+    assert f"it is {left[0]:.3f} and {left[1]:.3f}, where the first round's recipe had {before[0]:.3f} and" in page
+    assert f"had {before[0]:.3f} and {before[1]:.3f}. Part" in page
+    assert f"tasks of its second half end {later[0]:.1f} and {later[1]:.1f} points above" in page

@@ -13,7 +13,7 @@ from kcl.paper.cost import cost_of
 from kcl.paper.drawing import intervals, panels
 from kcl.paper.item import Found, Item
 from kcl.paper.reproducibility import command
-from kcl.paper.strong import MEASURED, WITHOUT_IMAGES, asked, measured
+from kcl.paper.strong import LEARNED, MEASURED, WITHOUT_IMAGES, asked, measured
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,8 +54,8 @@ class Ablation(Item):
     title = "What each ingredient of the strong recipe is worth"
     judged = False
     note = (
-        "Split CIFAR-100. Averaged weights, BatchNorm of the coreset, views and λ at test act at test only: without "
-        "them, or with them alone, training is the same, and done once. The bound on log-variances guards against "
+        "Split CIFAR-100. Averaged weights, views and λ at test act at test only: without them, or with them alone, "
+        "training is the same, and done once. The bound on log-variances, which acts on VRF alone, guards against "
         "overflow and is not taken apart."
     )
     miniature = WITHOUT_IMAGES
@@ -93,8 +93,8 @@ class Ablation(Item):
         ruler = ("---", *["---:"] * (len(header) - 2), "---")
         lines = [*_lines(self.left_out(), found), *_lines(self.alone(), found)]
         note = (
-            f"{tables.SPREAD} Beside: the mean of the paired differences to the whole recipe, or to the paper's, over "
-            "the seeds both have, with its 95 % interval."
+            f"{tables.SPREAD} {LEARNED} Beside: the mean of the paired differences to the whole recipe, or to the "
+            "paper's, over the seeds both have, with its 95 % interval."
         )
         return "\n".join([*map(tables.row, [header, ruler, *lines]), "", note, ""])
 
@@ -104,7 +104,8 @@ class Ablation(Item):
             for cell, row in zip(cells, tables.rows(cells, found, base), strict=True):
                 renamed = {name.replace(base, "its recipe"): value for name, value in row.items()}
                 own = {name: value for name, value in renamed.items() if "paper" not in name}
-                cost = cost_of(cell, found)
+                group, cost = found.group(cell), cost_of(cell, found)
+                own |= tables.numbers("just learned", group.summary("learning_accuracy") if group else None)
                 own["images a sample"] = cost.images_per_sample if cost else None
                 made.append(own | {"command": None if found.scale.note else command(cell, found)})
         return made

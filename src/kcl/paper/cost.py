@@ -12,7 +12,6 @@ from kcl.paper.tables import MISSING
 
 HEADER = ("bytes kept", "average", "images a sample", "images a query", "seconds a run")
 NOTE = (
-    "Just learned: accuracy on each task right after it was learned, in the mean over tasks. "
     "Bytes kept: samples and whatever else a method keeps of its tasks; average: the averaged weights, which are kept "
     "beside the network. Images a sample: how many images pass the backbone while training for each training sample "
     "of the stream, counted exactly, on any machine the same: a batch and the coreset or what is recalled beside it, "

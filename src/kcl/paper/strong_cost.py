@@ -10,7 +10,17 @@ from kcl.paper.cell import CIFAR100, TITLES, Cell
 from kcl.paper.cost import HEADER, NOTE, cost_of
 from kcl.paper.drawing import Point, panels, scatter
 from kcl.paper.item import Found, Item
-from kcl.paper.strong import BENCHMARKS, MEASURED, OTHERS, PUBLISHED, STRONG, WITHOUT_IMAGES, StrongResults, line
+from kcl.paper.strong import (
+    BENCHMARKS,
+    LEARNED,
+    MEASURED,
+    OTHERS,
+    PUBLISHED,
+    STRONG,
+    WITHOUT_IMAGES,
+    StrongResults,
+    line,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,7 +60,7 @@ class StrongCost(Item):
         ruler = ("---", *["---:"] * (len(header) - 2), "---")
         whole = StrongResults().cells()[0]
         lines = [header, ruler, *(line(cell, found) for cell in (whole, *self.further()))]
-        return "\n".join([*map(tables.row, lines), "", f"{tables.SPREAD} {NOTE}", ""])
+        return "\n".join([*map(tables.row, lines), "", f"{tables.SPREAD} {LEARNED} {NOTE}", ""])
 
     def rows(self, found: Found) -> list[dict[str, Any]]:
         return StrongResults().rows(found, self.cells())
