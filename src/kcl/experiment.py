@@ -178,16 +178,34 @@ class Experiment:
         loggers: Loggers | None = None,
         place: str = "",
     ) -> None:
-        """Train a group and keep its results; one run after another where they cannot be stacked."""
+        """Train a group and keep its results; one run after another where they cannot be stacked, in halves where the
+        GPU's memory turns out too small for all: other programs may have taken some since `groups` looked at it.
+        """
         specs, separate = group.specs, group.separate
         label = place + self.group_label(group)
         try:
-            self._train(folder, specs, separate, self.logged(specs, watch(label), loggers), say, saving)
+            return self._train(folder, specs, separate, self.logged(specs, watch(label), loggers), say, saving)
         except CannotStack as reason:
+            parts = [Group(own, separate=True) for own in by_training(specs)]
             say(f"{reason}: the {len(specs)} runs are done one after another")
-            for own in by_training(specs):
-                alone = self.logged(own, watch(self.group_label(Group(own))), loggers)
-                self._train(folder, own, True, alone, say, saving)
+        except torch.OutOfMemoryError:
+            parts = self._halves(group, folder)
+            if not parts:
+                raise
+            say(f"{self.group_label(group)} do not fit what is left of the GPU's memory: they are done in two halves")
+        torch.cuda.empty_cache()
+        for part in parts:
+            self.train(part, folder, watch, say, saving, loggers)
+        return None
+
+    def _halves(self, group: Group, folder: Keeping) -> list[Group]:
+        """None of a single training, nor of a group that has got as far as a checkpoint, which would be lost."""
+        trainings = by_training(group.specs)
+        begun = resuming.group_folder(folder.path, [spec.key for spec in chain(*trainings)]).exists()
+        if begun or len(trainings) < 2:
+            return []
+        middle = (len(trainings) + 1) // 2
+        return [Group(list(chain(*own)), group.separate) for own in (trainings[:middle], trainings[middle:])]
 
     def group_label(self, group: Group) -> str:
         specs = group.specs

@@ -15,11 +15,14 @@ import torch
 from kcl import experiment as experiment_module
 from kcl.benchmarks.catalogue import BENCHMARKS, Benchmark
 from kcl.benchmarks.mnist import PermutedPixels
+from kcl.benchmarks.task import Task
 from kcl.experiment import Experiment
 from kcl.folder import Folder
 from kcl.report import tables
+from kcl.resuming import Saving
 from kcl.run_spec import RunSpec, by_training
 from kcl.settings import Settings
+from kcl.training.keeper import Every
 from kcl.training.learner import Learner, SeparateRuns
 from kcl.training.runner import Progress
 from kcl.training.stacked import StackedRuns
@@ -265,6 +268,57 @@ def test_stacked_runs_write_the_same_results(tmp_path: Path, method: str, rates:
     assert [record["runs_at_once"] for record in found] == [3] * 3
     assert (said, watched) == ([], [f"{method}, 3 runs"])
     assert len({json.dumps(record["accuracy_matrix"]) for record in found}) == 3
+
+
+class Crowded(StackingExperiment):
+    """On a GPU whose memory holds two trainings, whatever was thought; `late`: it shows in the second task."""
+
+    room, late = 2, False
+
+    def _learner(self, group: Sequence[RunSpec], streams: Sequence[Any], separate: bool = False) -> Learner:
+        learner = super()._learner(group, streams, separate)
+        if len(by_training(group)) <= self.room:
+            return learner
+        if not self.late:
+            raise torch.OutOfMemoryError("no room")
+        learn = learner.learn
+
+        def limited(tasks: Sequence[Task], *others: Any, **more: Any) -> None:
+            if tasks[0].index > 0:
+                raise torch.OutOfMemoryError("no room")
+            learn(tasks, *others, **more)
+
+        learner.learn = limited  # type: ignore[method-assign]
+        return learner
+
+
+class TestRunsThatDoNotFit:
+    def test_are_done_in_halves_and_it_is_said(self, tmp_path: Path) -> None:
+        specs = _specs(range(5))
+        expected, _, _ = _execute(tmp_path / "separate", specs)
+        found, said, watched = _execute(tmp_path / "stacked", specs, Crowded, runs_at_once=5)
+        assert [_lasting(record) for record in found] == [_lasting(record) for record in expected]
+        assert [record["runs_at_once"] for record in found] == [2, 2, 1, 2, 2]
+        assert watched == [*(f"kcl, {count} runs" for count in (5, 3, 2)), specs[2].label, "kcl, 2 runs"]
+        assert [sentence.partition(" do not fit")[0] for sentence in said] == ["kcl, 5 runs", "kcl, 3 runs"]
+        assert not (tmp_path / "stacked" / "checkpoints").exists()
+
+    def test_a_single_training_fails(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Crowded, "room", 0)
+        with pytest.raises(torch.OutOfMemoryError):
+            _execute(tmp_path / "stacked", _specs(range(3)), Crowded, runs_at_once=3)
+
+    def test_what_has_got_as_far_as_a_checkpoint_is_not_thrown_away(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Crowded, "late", True)
+        made = Crowded(_specs(range(3), tasks=2), "a command", runs_at_once=3)
+        with pytest.raises(torch.OutOfMemoryError):
+            made.execute(Folder(tmp_path, resume=False), lambda _: lambda _: None, print, Saving(Every(steps=1)))
+        monkeypatch.setattr(Crowded, "room", 3)
+        made.execute(Folder(tmp_path, resume=True), lambda _: lambda _: None, print)
+        found = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+        assert [(record["runs_at_once"], record["resumed"]) for record in found] == [(3, 1)] * 3
 
 
 class TestRunsThatDoNotStack:
