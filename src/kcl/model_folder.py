@@ -47,6 +47,7 @@ _YOUNGER = {
     *(
         "weight_average",
         "average_ramp",
+        "feature_stages",
         "batch_norm",
         "test_views",
         "warm_start",

@@ -93,6 +93,7 @@ class Settings:
     polynomial_degree: int = _setting(3, "degree of the polynomial kernel", 1, 10)
     feature_norm: str = _setting("l2", "how features are normalised before the kernel", choices=FEATURE_NORMS)
     backbone: str = _setting("mlp", "the network that turns inputs into features", choices=BACKBONES)
+    feature_stages: int = _setting(1, "how many of a ResNet's last stages give features, side by side", 1, 4)
     width: int = _setting(256, "units per hidden layer of the MLP", 1, 65_536)
     layers: int = _setting(2, "hidden layers of the MLP", 1, 64)
     dropout: float = _setting(0.5, "dropout rate of the backbone while training", 0.0, below=1.0, stackable=True)

@@ -355,7 +355,10 @@ def dataset(samples: int, shape: Sequence[int]) -> Dataset:
 def backbone(net: str, settings: Settings) -> Backbone:
     if net == "mlp":
         return MLP(SHAPES[net], settings.width, settings.layers, settings.dropout)
-    return ResNet18((5, RESNET_CHANNELS), (1, 2), stem=3, dropout=settings.dropout)
+    widths, strides = (5, RESNET_CHANNELS), (1, 2)
+    if settings.feature_stages == 2:
+        widths, strides = (5, 6, RESNET_CHANNELS), (1, 2, 1)
+    return ResNet18(widths, strides, 3, settings.dropout, settings.feature_stages)
 
 
 class Made:
@@ -545,14 +548,17 @@ def test_the_norm_kernels_equal_pytorch_s_batchnorm(
     assert torch.equal(gradients[3].cpu(), direction.float())
 
 
-@cases("precision tolerance benchmark", [
-    ("float32", 1e-4, "cifar"), ("tf32", 2e-2, "cifar"), ("bf16", 0.1, "cifar"), ("float32", 1e-3, "miniimagenet"),
+@cases("precision tolerance benchmark stages", [
+    ("float32", 1e-4, "cifar", 1), ("tf32", 2e-2, "cifar", 1), ("bf16", 0.1, "cifar", 1),
+    ("float32", 1e-3, "miniimagenet", 1), ("float32", 1e-4, "cifar", 3), ("float32", 1e-3, "miniimagenet", 3),
 ])  # fmt: skip
-def test_both_kinds_of_layers_make_the_same_resnet(precision: str, tolerance: float, benchmark: str) -> None:
+def test_both_kinds_of_layers_make_the_same_resnet(
+    precision: str, tolerance: float, benchmark: str, stages: int
+) -> None:
     """Features, gradients and statistics of three stacked runs on the GPU against plain layers in double precision."""
     draw, parts = draws(), [6, 14]
     make, side = (cifar_resnet, 32) if benchmark == "cifar" else (miniimagenet_resnet, 84)
-    nets = [build_model(METHODS["kcl"](SMALL, 3), partial(make, 0.0), seed).backbone for seed in range(3)]
+    nets = [build_model(METHODS["kcl"](SMALL, 3), partial(make, 0.0, stages), seed).backbone for seed in range(3)]
     images, direction = draw(3, sum(parts), 3, side, side).abs(), draw(3, sum(parts), nets[0].features)
     state = {
         name: torch.stack([dict([*net.named_parameters(), *net.named_buffers()])[name] for net in nets]).detach()
@@ -783,7 +789,7 @@ def test_runs_that_were_stopped_go_on_where_they_were(method: str, net: str) -> 
 
 STRONG: dict[str, Any] = {
     "rotation_labels": True, "augmentation": "flip", "test_views": "flip", "optimizer": "muon", "muon_lr": 0.02,
-    "weight_average": 0.8,
+    "weight_average": 0.8, "feature_stages": 2,
 }  # fmt: skip
 OWN: dict[str, Any] = {"batch_norm": "coreset", "warm_start": True, "log_variance_bound": 4.0, "soft_targets": 0.5,
                        "test_strength": 0.4}  # fmt: skip

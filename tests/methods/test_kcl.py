@@ -17,7 +17,7 @@ from kcl.benchmarks.arrays import ArrayStream
 from kcl.benchmarks.task import Task
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
-from kcl.methods.kcl import KernelContinualLearning, KernelModel, unit_length
+from kcl.methods.kcl import KernelContinualLearning, KernelModel, unit_length, weighed
 from kcl.methods.method import Memory
 from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
@@ -381,3 +381,19 @@ class TestUnitLength:
         found.sum().backward()
         assert (found == 0.0).all()
         assert torch.isfinite(features.grad).all()
+
+
+def test_features_of_several_stages_are_weighed(draw: Any) -> None:
+    """Each stage's squared length is half of the next one's, whatever lengths they had; directions stay."""
+    features = torch.cat([draw.normal(7, 3), 100.0 * draw.normal(7, 4), 0.01 * draw.normal(7, 5)], dim=1)
+    found = weighed(features, (3, 4, 5))
+    squares = torch.stack([own.square().sum(1) for own in found.split([3, 4, 5], dim=1)])
+    torch.testing.assert_close(squares, torch.tensor([1.0, 2.0, 4.0])[:, None].expand(3, 7) / 7.0, rtol=1e-4, atol=1e-6)
+    for own, before in zip(found.split([3, 4, 5], dim=1), features.split([3, 4, 5], dim=1), strict=True):
+        torch.testing.assert_close(unit_length(own), unit_length(before), rtol=1e-4, atol=1e-5)
+
+
+def test_a_backbone_of_one_s_own_has_no_stages(seeded: Any) -> None:
+    method = KernelContinualLearning(Settings(**SMALL, feature_stages=2), 3)
+    with seeded(0), pytest.raises(KclError, match="feature_stages=2 needs a backbone"):
+        method.make(MLP((4,), 6, 1, 0.0))

@@ -65,6 +65,7 @@ class TestCommandLine:
             (["permuted-digits", "--method", "ewc", "--set", "warm_start=true"], "warm_start goes with kcl"),
             (["permuted-digits", "--method", "ewc", "--set", "batch_norm=coreset"], "batch_norm=coreset"),
             (["permuted-digits", "--set", "weight_average=1"], "weight_average: 1.0 is out of range"),
+            (["permuted-digits", "--set", "feature_stages=2"], "feature_stages=2 needs a backbone whose stages give"),
         ],
     )
     def test_refuses_in_one_line(

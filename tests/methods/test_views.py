@@ -145,8 +145,9 @@ class TestAnswers:
         self, seeded: Any, tmp_path: Any, kernel: str
     ) -> None:
         with seeded(0):
-            net = ResNet18((4, 8), (1, 2), stem=3, dropout=0.02)
-        model = ContinualModel(backbone=net, kernel=kernel, bases=32, coreset_size_per_class=4, lr=0.01, **EVERYTHING)
+            net = ResNet18((4, 6, 8), (1, 2, 1), stem=3, dropout=0.02, feature_stages=2)
+        everything = EVERYTHING | {"feature_stages": 2}
+        model = ContinualModel(backbone=net, kernel=kernel, bases=32, coreset_size_per_class=4, lr=0.01, **everything)
         model.learn(*_images(0, 3), task="first")
         save_model(model, tmp_path / "saved")
         again = load_model(tmp_path / "saved", backbone=net)

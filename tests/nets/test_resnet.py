@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import torch
 
+from kcl.errors import KclError
 from kcl.nets.resnet import ResNet18, cifar_resnet, miniimagenet_resnet
 
 
-@pytest.fixture
-def narrow(seeded: Any) -> ResNet18:
+@pytest.fixture(params=[1, 3])
+def narrow(seeded: Any, request: pytest.FixtureRequest) -> ResNet18:
     with seeded(0):
-        return ResNet18((3, 3, 4, 5, 6), (1, 1, 2, 2, 2), stem=3, dropout=0.0)
+        return ResNet18((3, 3, 4, 5, 6), (1, 1, 2, 2, 2), stem=3, dropout=0.0, feature_stages=request.param)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,30 @@ def test_has_the_published_number_of_features(seeded: Any, draw: Any, make: Any,
     assert net.features == features
     assert net.mixes_samples
     assert net(draw.uniform(2, 3, side, side)).shape == (2, features)
+
+
+@pytest.mark.parametrize(("make", "side"), [(cifar_resnet, 32), (miniimagenet_resnet, 84)], ids=["cifar", "mini"])
+def test_several_stages_give_what_each_gives(seeded: Any, draw: Any, make: Any, side: int) -> None:
+    """The last stage's features are those of the same network without the others; earlier ones', those at their end."""
+    with seeded(0):
+        net = make(feature_stages=3)
+    with seeded(0):
+        alone = make()
+    assert net.parts == tuple(block.convolution.out_channels for block in net.blocks[3::2])
+    assert (net.features, alone.parts) == (sum(net.parts), (alone.features,))
+    seen: list[torch.Tensor] = []
+    for block in net.blocks[3::2]:
+        block.register_forward_hook(lambda _, __, made: seen.append(made.mean((-2, -1))))
+    x = draw.uniform(2, 3, side, side)
+    found = net(x)
+    assert torch.equal(found, torch.cat(seen, dim=1))
+    assert torch.equal(found[:, -alone.features :], alone(x))
+
+
+@pytest.mark.parametrize("stages", [0, 5])
+def test_stages_that_are_not_there_are_refused(stages: int) -> None:
+    with pytest.raises(KclError, match="this backbone has 4"):
+        cifar_resnet(feature_stages=stages)
 
 
 def test_parts_have_batch_statistics_of_their_own(narrow: ResNet18, draw: Any) -> None:

@@ -90,7 +90,8 @@ def _of(classes: tuple[int, ...], inputs: Tensor, labels: Tensor) -> Examples:
 def _backbone(net: str, settings: Settings) -> Backbone:
     if net == "mlp":
         return MLP(SHAPES[net], settings.width, settings.layers, settings.dropout)
-    return ResNet18((4, 8), (1, 2), stem=3, dropout=settings.dropout)
+    widths, strides = ((4, 8), (1, 2)) if settings.feature_stages == 1 else ((4, 6, 8), (1, 2, 1))
+    return ResNet18(widths, strides, 3, settings.dropout, settings.feature_stages)
 
 
 @dataclass(frozen=True)

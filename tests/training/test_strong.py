@@ -17,7 +17,8 @@ from kcl.training.keeper import Every, Keeper
 from kcl.training.runner import run_streams
 from kcl.training.stopping import Interrupted, Stop
 
-IMAGES: dict[str, Any] = {"rotation_labels": True, "test_views": "flip", "augmentation": "flip", "updates_per_batch": 2}
+IMAGES: dict[str, Any] = {"rotation_labels": True, "test_views": "flip", "augmentation": "flip", "updates_per_batch": 2,
+                          "feature_stages": 2}  # fmt: skip
 SHARED: dict[str, Any] = {"optimizer": "muon", "muon_lr": 0.02, "weight_average": 0.7}
 OWN: dict[str, Any] = {"batch_norm": "coreset", "warm_start": True, "log_variance_bound": 3.0, "soft_targets": 0.5,
                        "test_strength": 0.4}  # fmt: skip
@@ -33,6 +34,7 @@ ALONE: list[dict[str, Any]] = [
     {"updates_per_batch": 3},
     {"soft_targets": 0.5},
     {"test_strength": 0.4},
+    {"feature_stages": 2},
 ]
 
 

@@ -59,6 +59,7 @@ OTHER_VALUES: dict[str, tuple[str, str, dict[str, Any], Any]] = {
     "polynomial_degree": ("kcl", "mlp", {"kernel": "polynomial"}, 2),
     "feature_norm": ("kcl", "mlp", {}, "none"),
     "backbone": ("kcl", "mlp", {}, "identity"),
+    "feature_stages": ("kcl", "resnet", {}, 2),
     "width": ("kcl", "mlp", {}, 17),
     "layers": ("kcl", "mlp", {}, 1),
     "dropout": ("kcl", "mlp", {}, 0.3),
@@ -96,7 +97,8 @@ def _learned(runs: Any, settings: Settings) -> tuple[str, Any]:
     """A digest of all that a run has after its tasks, but averages; and its scores. It is tested after every task."""
     stream = runs.streams[0]
     method = METHODS[runs.method](settings, len(stream.class_labels), sum(task.ways for task in stream))
-    make = runs.backbones()[0] if runs.net == "resnet" else lambda: published_backbone(stream.input_shape, settings)
+    own = dataclasses.replace(runs, settings=[settings])
+    make = own.backbones()[0] if runs.net == "resnet" else lambda: published_backbone(stream.input_shape, settings)
     run = Run(method, make, runs.seeds[0])
     for index in range(runs.lessons):
         run.learn(runs.lesson(index)[0])

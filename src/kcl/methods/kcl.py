@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -112,7 +113,8 @@ class KernelContinualLearning(Method):
     ) -> Float[Tensor, ""]:
         """The negative of the empirical objective (Eq. 11): cross-entropy averaged over L draws of ω, plus τ·KL."""
         # The batch goes first: where BatchNorm keeps running statistics, the coreset is their last word, as published.
-        batch, coreset = map(self._normalise, model.backbone.forward_parts([inputs, memory["inputs"]], noise))
+        passed = model.backbone.forward_parts([inputs, memory["inputs"]], noise)
+        batch, coreset = (self._normalise(own, model.backbone.parts) for own in passed)
         features, sizes = torch.cat([coreset, batch]), (len(coreset), len(batch))
         head, targets = model.head(), memory["targets"].to(features.dtype)
         posterior, prior = self._gaussians(model, coreset, batch)
@@ -166,7 +168,8 @@ class KernelContinualLearning(Method):
         self, model: KernelModel, inputs: Float[Tensor, "n ..."], moments: Float[Tensor, " k"] | None = None
     ) -> Float[Tensor, "n d"]:
         """What the kernel acts on; `moments`: what BatchNorm uses in place of its running averages."""
-        return self._normalise(model.backbone(inputs) if moments is None else model.backbone(inputs, None, moments))
+        passed = model.backbone(inputs) if moments is None else model.backbone(inputs, None, moments)
+        return self._normalise(passed, model.backbone.parts)
 
     def _coreset(
         self, model: KernelModel, inputs: Float[Tensor, "m ..."]
@@ -175,7 +178,7 @@ class KernelContinualLearning(Method):
         if self.settings.batch_norm == "running":
             return self.features(model, inputs), None
         features, moments = model.backbone.gather(inputs)
-        return self._normalise(features), moments
+        return self._normalise(features, model.backbone.parts), moments
 
     def head(self, model: KernelModel, memory: Memory, noise: Noise) -> collapsed.Head:
         """What `prepare` gives, with the same draws of ω, folded for fast answers and with their variance."""
@@ -238,9 +241,9 @@ class KernelContinualLearning(Method):
         """ψ(x) W, or K̃ᵀα where the kernel has no explicit features."""
         return (queries if kernel.explicit or anchors is None else kernel.compare(queries, anchors)) @ weights
 
-    def _normalise(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    def _normalise(self, features: Float[Tensor, "n d"], parts: Sequence[int]) -> Float[Tensor, "n d"]:
         if self.settings.feature_norm == "l2":
-            return unit_length(features)
+            return unit_length(features) if len(parts) < 2 else weighed(features, parts)
         if self.settings.feature_norm == "batch-minmax":
             low, high = features.min(), features.max()
             return (features - low) / (high - low).clamp_min(1e-12)
@@ -280,6 +283,13 @@ class KernelContinualLearning(Method):
         if settings.kernel == "polynomial":
             return kernels.polynomial_kernel(settings.polynomial_degree)
         return kernels.linear_kernel()
+
+
+def weighed(features: Float[Tensor, "n d"], parts: Sequence[int]) -> Float[Tensor, "n d"]:
+    """Features of several stages, of unit length: each stage's squared length is half of the next one's."""
+    squares = [2.0**place / (2.0 ** len(parts) - 1.0) for place in range(len(parts))]
+    split = zip(features.split(list(parts), dim=-1), squares, strict=True)
+    return torch.cat([math.sqrt(square) * unit_length(own) for own, square in split], dim=-1)
 
 
 def unit_length(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:

@@ -107,7 +107,8 @@ class Method(ABC):
 
     def make(self, backbone: Backbone) -> nn.Module:
         """`build`, where the backbone can do what the settings ask of it."""
-        check_abilities(self.settings, backbone.sees_images, backbone.gathers, bool(matrix_names(backbone)))
+        matrices, stages = bool(matrix_names(backbone)), max(1, len(backbone.parts))
+        check_abilities(self.settings, backbone.sees_images, backbone.gathers, matrices, stages)
         return self.build(backbone)
 
     @abstractmethod
@@ -248,7 +249,7 @@ class Method(ABC):
         }
 
 
-def check_abilities(settings: Settings, sees_images: bool, gathers: bool, has_matrices: bool) -> None:
+def check_abilities(settings: Settings, sees_images: bool, gathers: bool, has_matrices: bool, stages: int = 1) -> None:
     """Refuse settings that ask of a backbone what it cannot do."""
     if views.asked(settings) and not sees_images:
         raise KclError(
@@ -259,3 +260,8 @@ def check_abilities(settings: Settings, sees_images: bool, gathers: bool, has_ma
         raise KclError("batch_norm=coreset needs a backbone with BatchNorm: cifar-resnet or miniimagenet-resnet")
     if settings.optimizer == "muon" and not has_matrices:
         raise KclError("optimizer=muon needs a backbone with matrices to train: this one has none")
+    if settings.feature_stages > stages:
+        raise KclError(
+            f"feature_stages={settings.feature_stages} needs a backbone whose stages give features: cifar-resnet or "
+            "miniimagenet-resnet"
+        )

@@ -125,14 +125,14 @@ def check_backbone(input_shape: Sequence[int], settings: Settings) -> None:
             f"{tuple(input_shape)}: choose backbone=mlp"
         )
     resnet = settings.backbone in RESNETS
-    check_abilities(settings, resnet, resnet, settings.backbone != "identity")
+    check_abilities(settings, resnet, resnet, settings.backbone != "identity", settings.feature_stages if resnet else 1)
 
 
 def published_backbone(input_shape: Sequence[int], settings: Settings) -> Backbone:
     """The backbone that the settings name; a benchmark's recipe names the one it is published with."""
     check_backbone(input_shape, settings)
     if settings.backbone in RESNETS:
-        return RESNETS[settings.backbone](settings.dropout)
+        return RESNETS[settings.backbone](settings.dropout, settings.feature_stages)
     if settings.backbone == "identity":
         return Identity(input_shape)
     return MLP(input_shape, settings.width, settings.layers, settings.dropout)

@@ -19,6 +19,8 @@ class Backbone(nn.Module, ABC):
     """Turns inputs into features. With `noise` it is training (dropout, batch statistics), without it is not."""
 
     features: int
+    parts: tuple[int, ...] = ()
+    """Where features come from several stages: how many from each, the last stage's last."""
     sees_images: bool = True
     """Whether its inputs keep their places: whether a turned or mirrored image is an image to it."""
     gathers: bool = False

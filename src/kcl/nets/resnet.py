@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from kcl.errors import KclError
 from kcl.functional.noise import Noise
 from kcl.nets.backbone import Backbone
 from kcl.nets.layers import ChannelsLast, GatheringLayers, Layers, PlainLayers
@@ -34,13 +35,25 @@ class Block(nn.Module):
 
 
 class ResNet18(Backbone):
-    """Stem, four stages of two blocks, mean over the image. `widths` and `strides`: stem first, then the stages."""
+    """Stem, four stages of two blocks, mean over the image. `widths` and `strides`: stem first, then the stages.
+
+    `feature_stages`: how many of the last stages give features, side by side.
+    """
 
     dropout: Tensor
     gathers = True
 
-    def __init__(self, widths: Sequence[int], strides: Sequence[int], stem: int, dropout: float = 0.02) -> None:
+    def __init__(
+        self,
+        widths: Sequence[int],
+        strides: Sequence[int],
+        stem: int,
+        dropout: float = 0.02,
+        feature_stages: int = 1,
+    ) -> None:
         super().__init__()
+        if not 1 <= feature_stages < len(widths):
+            raise KclError(f"{feature_stages} stages cannot give features: this backbone has {len(widths) - 1}")
         self.stem = nn.Conv2d(3, widths[0], stem, strides[0], padding=1, bias=False)
         self.stem_norm = nn.BatchNorm2d(widths[0])
         blocks, channels = [], widths[0]
@@ -48,7 +61,8 @@ class ResNet18(Backbone):
             blocks += [Block(channels, width, stride), Block(width, width, 1)]
             channels = width
         self.blocks = nn.ModuleList(blocks)
-        self.features = channels
+        self.parts = tuple(widths[-feature_stages:])
+        self.features = sum(self.parts)
         self.drops = dropout > 0.0
         self.register_buffer("dropout", torch.tensor(dropout), persistent=False)
 
@@ -72,16 +86,20 @@ class ResNet18(Backbone):
 
     def _pass(self, parts: Sequence[Tensor], layers: Layers) -> Tensor:
         x = layers.norm_relu(self.stem_norm, layers.stem(self.stem, parts))
-        for block in self.blocks:
+        last: list[Tensor] = []
+        for place, block in enumerate(self.blocks):
             x = block(x, self.dropout, layers)
-        return layers.pool(x, self.features)
+            if place % 2:  # the second block ends a stage
+                last = [*last, x][-len(self.parts) :]
+        pooled = [layers.pool(own, width) for own, width in zip(last, self.parts, strict=True)]
+        return torch.cat(pooled, dim=-1) if len(pooled) > 1 else pooled[0]
 
 
-def cifar_resnet(dropout: float = 0.02) -> ResNet18:
-    """Width 20, 160 features."""
-    return ResNet18((20, 20, 40, 80, 160), (1, 1, 2, 2, 2), stem=3, dropout=dropout)
+def cifar_resnet(dropout: float = 0.02, feature_stages: int = 1) -> ResNet18:
+    """Width 20, 160 features of the last stage."""
+    return ResNet18((20, 20, 40, 80, 160), (1, 1, 2, 2, 2), 3, dropout, feature_stages)
 
 
-def miniimagenet_resnet(dropout: float = 0.02) -> ResNet18:
-    """A 7×7 stem, stride 2 in every stage, 512 features."""
-    return ResNet18((64, 64, 128, 128, 512), (2, 2, 2, 2, 2), stem=7, dropout=dropout)
+def miniimagenet_resnet(dropout: float = 0.02, feature_stages: int = 1) -> ResNet18:
+    """A 7×7 stem, stride 2 in every stage, 512 features of the last."""
+    return ResNet18((64, 64, 128, 128, 512), (2, 2, 2, 2, 2), 7, dropout, feature_stages)
