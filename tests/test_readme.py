@@ -114,6 +114,9 @@ def test_what_goes_past_the_paper_is_what_the_results_give() -> None:
         assert row[2] == "5"
         published = f"{printed['kcl'].accuracy:.1f}, {printed['multi-task'].accuracy:.1f}"
         assert f"| {cell.column} | {row[3]} | {row[5]} | {published} | `{command(cell, found)}` |" in README
+    joint = found.group(Cell("", "split-miniimagenet", "multi-task", recipe="strong"))
+    assert joint is not None
+    assert f"comes to {joint.summary('average_accuracy').mean:.1f} on Split miniImageNet" in README
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ class KernelContinualLearner:
         if isinstance(backbone, str):
             published, backbone = published.replace(backbone=backbone), None
         self.stream, self._given = stream, backbone
-        self.settings = published.replace(kernel=kernel or published.kernel, **settings)
+        self.settings = published.replace(kernel=published.kernel if kernel is None else kernel, **settings)
         self._asked: tuple[tuple[int, int], ContinualModel] | None = None
         method = KernelContinualLearning(self.settings, len(stream.class_labels))
         self._run = Run(method, partial(self._make_backbone, backbone), seed, device)
