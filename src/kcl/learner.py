@@ -44,6 +44,8 @@ class KernelContinualLearner:
         published = recipe_settings(recipe, stream.recipe, "kcl") if stream.recipe else Settings()
         if isinstance(backbone, str):
             published, backbone = published.replace(backbone=backbone), None
+        elif backbone is not None:
+            published = _possible(published, backbone)
         self.stream, self._given = stream, backbone
         self.settings = published.replace(kernel=published.kernel if kernel is None else kernel, **settings)
         self._asked: tuple[tuple[int, int], ContinualModel] | None = None
@@ -130,3 +132,9 @@ class KernelContinualLearner:
             model.tasks[str(index)] = LearnedTask(index, labels, tuple(shown))
             model.history.append({"task": str(index), "classes": len(labels)})
         return model
+
+
+def _possible(recipe: Settings, module: nn.Module) -> Settings:
+    """A recipe without what a module of one's own cannot do: give features of several stages, gather statistics."""
+    recipe = recipe.replace(feature_stages=max(1, len(getattr(module, "parts", ()))))
+    return recipe if getattr(module, "gathers", False) else recipe.replace(batch_norm="running")

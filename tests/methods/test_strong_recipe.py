@@ -16,6 +16,7 @@ from kcl.errors import KclError
 from kcl.learner import KernelContinualLearner
 from kcl.methods.recipes import METHODS, SPLIT, check_backbone, published_settings
 from kcl.methods.strong import recipe_settings, strong_settings
+from kcl.nets.resnet import cifar_resnet
 
 MEMORY = ("coreset_size_per_class", "memory_per_class", "recalled_per_step", "epochs", "batch_size", "backbone")
 SHAPES = dict.fromkeys(SPLIT, (3, 84, 84))
@@ -99,6 +100,25 @@ class TestLearner:
         learner = KernelContinualLearner(stream, recipe="strong", weight_average=0.5)
         assert learner.settings == strong_settings("permuted-digits", "kcl").replace(weight_average=0.5)
         assert KernelContinualLearner(stream).settings == published_settings("permuted-digits", "kcl")
+
+    def test_goes_without_what_a_module_of_the_users_cannot_do(self) -> None:
+        class Images(ArrayStream):
+            recipe = "split-cifar100"
+
+        stream = Images([(torch.zeros(60, 3, 8, 8), torch.arange(60) % 2)])
+        with torch.random.fork_rng():
+            module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten())
+            nets = cifar_resnet(0.0), cifar_resnet(0.0, 3)
+        small = {"coreset_size_per_class": 5}
+        own = strong_settings("split-cifar100", "kcl").replace(**small)
+        assert (own.feature_stages, own.batch_norm) == (3, "coreset")
+        learner = KernelContinualLearner(stream, recipe="strong", backbone=module, **small)
+        assert learner.settings == own.replace(feature_stages=1, batch_norm="running")
+        learner.learn(stream[0])
+        one, three = (KernelContinualLearner(stream, recipe="strong", backbone=net, **small).settings for net in nets)
+        assert (one, three) == (own.replace(feature_stages=1), own)
+        with pytest.raises(KclError, match="feature_stages=3 needs a backbone"):
+            KernelContinualLearner(stream, recipe="strong", backbone=module, feature_stages=3, **small)
 
     def test_refuses_one_for_a_stream_of_the_users_own(self) -> None:
         stream = ArrayStream([(torch.zeros(40, 3), torch.arange(40) % 2)])
