@@ -26,7 +26,9 @@ _IMAGES: dict[str, Any] = {
     "muon_lr": 0.005,
     "muon_lr_decay": 0.9,
     "momentum": 0.8,
-    "weight_average": 0.999,
+    "weight_average": 0.9999,
+    "average_ramp": 3.0,
+    "feature_stages": 3,
     "test_views": "flip",
     "updates_per_batch": 2,
     "augmentation": "flip",
@@ -35,15 +37,22 @@ _IMAGES_OWN: dict[str, Any] = {
     "kernel": "linear",
     "soft_targets": 0.5,
     "test_strength": 0.3,
+    "batch_norm": "coreset",
     "log_variance_bound": 5.0,
 }
-_DIGITS: dict[str, Any] = {"dropout": 0.1, "weight_average": 0.999}
-_DIGITS_OWN: dict[str, Any] = {"kernel": "linear", "lr": 0.05, "warm_start": True, "log_variance_bound": 5.0}
+_DIGITS: dict[str, Any] = {"dropout": 0.1, "weight_average": 0.9999, "average_ramp": 3.0}
+_DIGITS_OWN: dict[str, Any] = {
+    "kernel": "linear",
+    "lr": 0.05,
+    "warm_start": True,
+    "soft_targets": 0.5,
+    "log_variance_bound": 5.0,
+}
 
 CHOSEN: dict[str, dict[str, Any]] = {}
 CHOSEN_OWN: dict[str, dict[str, Any]] = {
-    "split-miniimagenet": {"soft_targets": 1.0, "test_strength": 0.1},
-    "permuted-mnist": {"soft_targets": 0.5, "test_strength": 0.3},
+    "split-miniimagenet": {"soft_targets": 1.0, "test_strength": 0.1, "batch_norm": "running"},
+    "permuted-mnist": {"test_strength": 0.3},
     "rotated-mnist": {"dropout": 0.05},
 }
 """Where a benchmark has other values than those of its kind: for every method, and for KCL."""
