@@ -13,6 +13,7 @@ from kcl.paper.inference_time import InferenceTime
 from kcl.paper.item import Item
 from kcl.paper.kernels import Kernels
 from kcl.paper.memory_benefit import MemoryBenefit
+from kcl.paper.reach import Reach
 from kcl.paper.strong import StrongResults
 from kcl.paper.strong_cost import StrongCost
 from kcl.paper.ways import VariedWays
@@ -36,7 +37,7 @@ ITEMS: dict[str, Item] = {
 }
 
 
-STRONG: dict[str, Item] = {item.name: item for item in (StrongResults(), Ablation(), StrongCost())}
+STRONG: dict[str, Item] = {item.name: item for item in (StrongResults(), Reach(), Ablation(), StrongCost())}
 """Past the paper, in the order in which their runs are done: what matters most first."""
 
 GROUPS = {"all": ITEMS, "strong": STRONG}

@@ -22,9 +22,9 @@ Panel = tuple[str, Callable[["Axes"], None]]
 """A title, and what draws the panel."""
 
 
-def panels(given: Sequence[Panel], found: Found, width: float = 3.6) -> Figure:
-    """Panels side by side, at most four in a row, with one legend below where it is the same for all."""
-    columns = min(4, len(given))
+def panels(given: Sequence[Panel], found: Found, width: float = 3.6, columns: int = 4) -> Figure:
+    """Panels side by side, at most so many in a row, with one legend below where it is the same for all."""
+    columns = min(columns, len(given))
     lines = -(-len(given) // columns)
     with figures.style():
         from matplotlib.figure import Figure
@@ -88,23 +88,33 @@ def first_tasks(cell: Cell, found: Found) -> Callable[[Axes], None]:
     return draw
 
 
+MEASURES = {
+    "average_accuracy": "average accuracy %",
+    "learning_accuracy": "just learned %",
+    "forgetting": "forgetting",
+}
+
+
 def sweep(
-    lines: Sequence[tuple[str, Sequence[tuple[float, Cell]]]], found: Found, xlabel: str
+    lines: Sequence[tuple[str, Sequence[tuple[float, Cell]]]],
+    found: Found,
+    xlabel: str,
+    measure: str = "average_accuracy",
 ) -> Callable[[Axes], None]:
-    """Average accuracy against a setting: a name and (value, cell) pairs for every line."""
+    """Average accuracy, or another measure, against a setting: a name and (value, cell) pairs for every line."""
 
     def draw(axes: Axes) -> None:
         drawn = []
         for index, (label, points) in enumerate(lines):
             known = [(value, group) for value, cell in points if (group := named(cell, found)) is not None]
-            summaries = [group.summary("average_accuracy") for _, group in known]
+            summaries = [group.summary(measure) for _, group in known]
             if not known or any(summary is None for summary in summaries):
                 continue
             mean = np.array([summary.mean for summary in summaries if summary])
             band = np.array([summary.deviation or 0.0 for summary in summaries if summary])
             figures.draw(axes, np.array([value for value, _ in known]), Curve(mean, band), index, label)
             drawn.append(label)
-        axes.set(xlabel=xlabel, ylabel="average accuracy %")
+        axes.set(xlabel=xlabel, ylabel=MEASURES[measure])
         _say_if_empty(axes, drawn)
 
     return draw

@@ -1,0 +1,75 @@
+"""How far back averaged weights reach: what it does to what is just learned, and to what is left in the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kcl.methods.recipes import published_settings
+from kcl.methods.strong import strong_settings
+from kcl.paper import tables
+from kcl.paper.cell import CIFAR100, MINIIMAGENET, TITLES, Cell
+from kcl.paper.drawing import panels, sweep
+from kcl.paper.item import Found, Item
+from kcl.paper.strong import LEARNED, MEASURED, StrongResults, asked, measured
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BENCHMARKS = (CIFAR100, MINIIMAGENET)
+RAMPS = (1.0, 2.0, 3.0, 5.0, 9.0)
+LAST = "the last weights"
+
+
+class Reach(Item):
+    name = "strong-reach"
+    place = "Past the paper (docs/strong.md)"
+    title = "How far back averaged weights reach"
+    judged = False
+    note = (
+        "The strong recipe with other values of `average_ramp`, r: weights are averaged over about one in r of all "
+        "updates so far, with r = 1 over all of them alike. It acts at test only: all rows of a benchmark are one "
+        "training, tested in several ways."
+    )
+
+    def cells(self) -> list[Cell]:
+        return [cell for benchmark in BENCHMARKS for cell in (*_swept(benchmark), _last(benchmark))]
+
+    def markdown(self, found: Found) -> str:
+        parts = [self._table(benchmark, found) for benchmark in BENCHMARKS]
+        return "\n".join([*parts, f"{tables.SPREAD} {LEARNED}", ""])
+
+    def _table(self, benchmark: str, found: Found) -> str:
+        own = strong_settings(benchmark, "kcl").average_ramp
+        title = f"{TITLES[benchmark]}{', in miniature' if found.scale.note else ''}"
+        header = (title, *MEASURED, "command")
+        lines = [header, ("---", *["---:"] * (len(header) - 2), "---")]
+        for cell in (*_swept(benchmark), _last(benchmark)):
+            row = f"**{cell.row}** (the recipe)" if cell.changes == {"average_ramp": own} else cell.row
+            lines.append((row, *measured(cell, found), asked(cell, found)))
+        return "\n".join([*map(tables.row, lines), ""])
+
+    def rows(self, found: Found) -> list[dict[str, Any]]:
+        return StrongResults().rows(found, self.cells())
+
+    def figure(self, found: Found) -> Figure:
+        lines = {name: [("KCL", [(cell.changes["average_ramp"], cell) for cell in _swept(name)])] for name in BENCHMARKS}
+        return panels(
+            [
+                (TITLES[benchmark], sweep(lines[benchmark], found, "average_ramp", measure))
+                for measure in ("average_accuracy", "learning_accuracy", "forgetting")
+                for benchmark in BENCHMARKS
+            ],
+            found,
+            columns=2,
+        )
+
+
+def _swept(benchmark: str) -> list[Cell]:
+    return [Cell(f"r = {ramp:g}", benchmark, changes={"average_ramp": ramp}, recipe="strong") for ramp in RAMPS]
+
+
+def _last(benchmark: str) -> Cell:
+    """As the ablation asks for it."""
+    paper = published_settings(benchmark, "kcl")
+    changes = {name: getattr(paper, name) for name in ("weight_average", "average_ramp")}
+    return Cell(LAST, benchmark, changes=changes, recipe="strong")
