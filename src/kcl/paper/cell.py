@@ -86,5 +86,5 @@ QUICK = Scale(
     },
     3,
     {None: 2, (3, 15): (2, 4), (3, 15, 20): (2, 4, 4)},
-    ("rotation_labels", "test_views", "augmentation", "batch_norm", "backbone"),
+    ("rotation_labels", "test_views", "augmentation", "batch_norm", "feature_stages", "backbone"),
 )

@@ -15,8 +15,9 @@ NOTE = (
     "Bytes kept: samples and whatever else a method keeps of its tasks; average: the averaged weights, which are kept "
     "beside the network. Images a sample: how many images pass the backbone while training for each training sample "
     "of the stream, counted exactly, on any machine the same: a batch and the coreset or what is recalled beside it, "
-    "in all rotations, in every update. Images a query: in how many views a query is shown. Seconds a run: of one GPU, "
-    "tests included, the share of one among the runs trained together; “cpu” where it was one core instead."
+    "in all rotations, in every update. Images a query: in how many views a query is shown. Seconds a run: of training "
+    "on one GPU, the share of one among the runs trained together, with whatever else was run on it at the time; “cpu” "
+    "where it was one core instead."
 )
 
 
@@ -61,7 +62,7 @@ def cost_of(cell: Cell, found: Found) -> Cost | None:
     counted = compute(specs[0]).images_per_sample, copies_at_test(specs[0].settings)
     if not runs:
         return Cost(*counted, None, None, None, None)
-    shares = [run["seconds"] / run.get("runs_at_once", 1) for run in runs]
+    shares = [sum(run["learning_seconds"]) / run.get("runs_at_once", 1) for run in runs]
     memory = runs[0]["memory"]
     seconds = sum(shares) / len(shares)
     return Cost(*counted, memory["bytes"], memory.get("average_bytes", 0), seconds, runs[0].get("device"))

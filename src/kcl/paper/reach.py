@@ -8,7 +8,7 @@ from kcl.methods.recipes import published_settings
 from kcl.methods.strong import strong_settings
 from kcl.paper import tables
 from kcl.paper.cell import CIFAR100, MINIIMAGENET, TITLES, Cell
-from kcl.paper.drawing import panels, sweep
+from kcl.paper.drawing import MEASURES, panels, sweep
 from kcl.paper.item import Found, Item
 from kcl.paper.strong import LEARNED, MEASURED, StrongResults, asked, measured
 
@@ -52,15 +52,17 @@ class Reach(Item):
         return StrongResults().rows(found, self.cells())
 
     def figure(self, found: Found) -> Figure:
-        lines = {name: [("KCL", [(cell.changes["average_ramp"], cell) for cell in _swept(name)])] for name in BENCHMARKS}
+        def line(benchmark: str) -> list[tuple[str, list[tuple[float, Cell]]]]:
+            return [("KCL", [(cell.changes["average_ramp"], cell) for cell in _swept(benchmark)])]
+
         return panels(
             [
-                (TITLES[benchmark], sweep(lines[benchmark], found, "average_ramp", measure))
-                for measure in ("average_accuracy", "learning_accuracy", "forgetting")
+                (TITLES[benchmark], sweep(line(benchmark), found, "average_ramp", measure))
                 for benchmark in BENCHMARKS
+                for measure in MEASURES
             ],
             found,
-            columns=2,
+            columns=len(MEASURES),
         )
 
 

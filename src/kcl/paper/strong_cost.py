@@ -66,9 +66,10 @@ class StrongCost(Item):
         return StrongResults().rows(found, self.cells())
 
     def figure(self, found: Found) -> Figure:
+        points = {benchmark: self._points(benchmark, found) for benchmark in BENCHMARKS}
         return panels(
             [
-                (f"{TITLES[benchmark]}: {what}", scatter(self._points(benchmark), found, across(found, axis), xlabel))
+                (f"{TITLES[benchmark]}: {what}", scatter(points[benchmark], found, across(found, axis), xlabel))
                 for what, axis, xlabel in (
                     ("compute", "images a sample", "images passed per training sample"),
                     ("memory", "bytes kept", "bytes kept"),
@@ -78,12 +79,11 @@ class StrongCost(Item):
             found,
         )
 
-    def _points(self, benchmark: str) -> list[Point]:
+    def _points(self, benchmark: str, found: Found) -> list[Point]:
         looks = {row: place for place, row in enumerate((STRONG, *OTHERS))}
         points = [
             Point(cell, cell.row, looks.get(cell.row, 0), hollow=cell.row == PUBLISHED)
-            for cell in StrongResults().cells()
-            if cell.benchmark == benchmark
+            for cell in StrongResults().shown(benchmark, found)
         ]
         further = self.further() if benchmark == CIFAR100 else []
         own = looks[next(row for row, method in OTHERS.items() if method == "er-reservoir")]
