@@ -43,7 +43,7 @@ LARGEST_ABOUT = 64 * 2**20
 _HELD_OUT = ("held_out", "held_out_accuracy")
 """What the history tells of a lesson whose samples were partly held out."""
 _YOUNGER = {
-    *("optimizer", "muon_lr", "muon_lr_decay", "anneal", "updates_per_batch", "augmentation", "rotation_labels"),
+    *("optimizer", "muon_lr", "muon_lr_decay", "updates_per_batch", "augmentation", "rotation_labels"),
     *(
         "weight_average",
         "average_ramp",

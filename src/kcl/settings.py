@@ -104,9 +104,6 @@ class Settings:
         0.8, "factor per task: task t (from 0) uses η · decay^(t + 1)", above=0.0, high=1.0, stackable=True
     )
     lr_floor: float = _setting(5e-5, "the learning rate never falls below this", 0.0, stackable=True)
-    anneal: float = _setting(
-        0.0, "share of the learning rates that is gone by a task's last update, linearly", 0.0, 1.0, stackable=True
-    )
     momentum: float = _setting(0.8, "momentum of SGD, begun anew at each task", 0.0, below=1.0, stackable=True)
     optimizer: str = _setting("sgd", "what follows the gradient", choices=OPTIMIZERS)
     muon_lr: float = _setting(0.005, "learning rate of Muon at the first task", above=0.0, stackable=True)

@@ -789,7 +789,7 @@ def test_runs_that_were_stopped_go_on_where_they_were(method: str, net: str) -> 
 
 STRONG: dict[str, Any] = {
     "rotation_labels": True, "augmentation": "flip", "test_views": "flip", "optimizer": "muon", "muon_lr": 0.02,
-    "weight_average": 0.8, "feature_stages": 2, "anneal": 0.5,
+    "weight_average": 0.8, "feature_stages": 2,
 }  # fmt: skip
 OWN: dict[str, Any] = {"batch_norm": "coreset", "warm_start": True, "log_variance_bound": 4.0, "soft_targets": 0.5,
                        "test_strength": 0.4}  # fmt: skip

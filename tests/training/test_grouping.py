@@ -95,7 +95,6 @@ class TestGroups:
             "ridge_strength": (0.1, 1.0), "rbf_gamma": (0.5, 1.0), "laplacian_gamma": (0.2, 0.3),
             "lr_decay": (0.5, 1.0), "lr_floor": (0.0, 1e-3), "ewc_strength": (1.0, 10.0), "ewc_decay": (0.5, 0.9),
             "muon_lr": (0.005, 0.01), "muon_lr_decay": (0.8, 1.0), "soft_targets": (0.5, 1.0),
-            "anneal": (0.0, 1.0),
         }  # fmt: skip
         stackable = {field.name for field in dataclasses.fields(Settings) if field.metadata["stackable"]}
         assert set(numbers) == stackable - {"weight_average", "average_ramp"}  # which act at test only

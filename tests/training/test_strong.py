@@ -14,20 +14,17 @@ from kcl.randomness import numpy_generator
 from kcl.settings import KERNELS
 from kcl.training.average import Reach, WeightAverage
 from kcl.training.keeper import Every, Keeper
-from kcl.training.muon import Muon
-from kcl.training.run import annealed
 from kcl.training.runner import run_streams
 from kcl.training.stopping import Interrupted, Stop
 
 IMAGES: dict[str, Any] = {"rotation_labels": True, "test_views": "flip", "augmentation": "flip", "updates_per_batch": 2,
                           "feature_stages": 2}  # fmt: skip
-SHARED: dict[str, Any] = {"optimizer": "muon", "muon_lr": 0.02, "anneal": 1.0, "weight_average": 0.7}
+SHARED: dict[str, Any] = {"optimizer": "muon", "muon_lr": 0.02, "weight_average": 0.7}
 OWN: dict[str, Any] = {"batch_norm": "coreset", "warm_start": True, "log_variance_bound": 3.0, "soft_targets": 0.5,
                        "test_strength": 0.4}  # fmt: skip
 ALONE: list[dict[str, Any]] = [
     {"rotation_labels": True},
     {"optimizer": "muon", "muon_lr": 0.02},
-    {"anneal": 1.0},
     {"weight_average": 0.7},
     {"batch_norm": "coreset"},
     {"test_views": "flip"},
@@ -50,8 +47,6 @@ def _with_numbers(runs: Any) -> Any:
             numbers |= {"muon_lr": own.muon_lr * (1.0 + 0.5 * run), "muon_lr_decay": 0.9 - 0.2 * run}
         if own.weight_average:
             numbers |= {"weight_average": own.weight_average + 0.1 * run, "average_ramp": 9.0 - 4.0 * run}
-        if own.anneal:
-            numbers |= {"anneal": own.anneal - 0.5 * run}
         if own.soft_targets:
             numbers |= {"soft_targets": own.soft_targets * (1.0 + run)}
         runs = runs.but(run, **numbers)
@@ -101,30 +96,6 @@ class TestBothEnginesAgree:
 
     def test_muon_and_average_of_an_mlp(self, make_runs: Any, difference: Any) -> None:
         _assert_same(_with_numbers(make_runs(**SHARED, warm_start=True)), difference)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "muon"])
-def test_rates_fall_linearly_within_a_task(make_runs: Any, monkeypatch: pytest.MonkeyPatch, optimizer: str) -> None:
-    runs = make_runs(optimizer=optimizer, lr=0.1, lr_decay=0.5, muon_lr=0.02, muon_lr_decay=0.5, anneal=0.75)
-    kind: Any = Muon if optimizer == "muon" else torch.optim.SGD
-    seen: list[list[float]] = []
-    step = kind.step
-
-    def watched(self: Any, *given: Any) -> Any:
-        seen.append([group["lr"] for group in self.param_groups])
-        return step(self, *given)
-
-    monkeypatch.setattr(kind, "step", watched)
-    learner = runs.separate()
-    for index in range(2):
-        seen.clear()
-        learner.learn(runs.lesson(index), lambda _: None)
-        steps = len(seen) // 3
-        first = [0.1 * 0.5 ** (index + 1), 0.02 * 0.5**index][: len(seen[0])]
-        for done, rates in enumerate(seen[:steps]):
-            expected = sorted(own * (1.0 - 0.75 * done / steps) for own in first)
-            assert sorted(set(rates)) == pytest.approx(expected)
-        assert annealed(runs.settings[0], 0, steps) == 1.0
 
 
 @pytest.mark.parametrize("engine", ["separate", "stacked"])

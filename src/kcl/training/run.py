@@ -147,7 +147,6 @@ class Run:
             self.go_on = None
         updates = settings.updates_per_batch
         steps = settings.epochs * len(sizes) * updates
-        rates = [group["lr"] for group in optimizer.param_groups]
         statistics = running_statistics(self.model)
         shown = (batch for batch in self._batches(orders, sizes) for _ in range(updates))
         left = itertools.islice(shown, midway.step, None)
@@ -164,8 +163,6 @@ class Run:
                 for buffer, value_before in zip(statistics, before, strict=True):
                     buffer.copy_(value_before)
                 break
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * annealed(settings, step - 1, steps)
             optimizer.step()
             for average in self.averages.values():
                 average.update(self.model)
@@ -346,11 +343,6 @@ def batch_sizes(model: nn.Module, length: int, batch: int) -> list[int]:
 def learning_rate(settings: Settings, task_index: int) -> float:
     """η · decay^(t + 1), t from 0, but never below the floor: the first task is decayed already, as published."""
     return max(settings.lr * settings.lr_decay ** (task_index + 1), settings.lr_floor)
-
-
-def annealed(settings: Settings, done: int, steps: int) -> float:
-    """What is left of a task's learning rates after so many of its updates: 1 − anneal · done / steps."""
-    return 1.0 - settings.anneal * done / steps
 
 
 def batch_order(seed: int, task_index: int, epoch: int, positions: np.ndarray) -> np.ndarray:

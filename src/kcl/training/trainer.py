@@ -26,7 +26,7 @@ from kcl.training.graph import GraphedStep, Watcher, drawn_beside
 from kcl.training.muon import StackedMuon
 from kcl.training.muon import rate as muon_rate
 from kcl.training.noise import Recorder, Replay, Request, Source, merge
-from kcl.training.run import BetweenSteps, OnStep, annealed, batch_order, batch_sizes, learning_rate
+from kcl.training.run import BetweenSteps, OnStep, batch_order, batch_sizes, learning_rate
 from kcl.training.saving import whole_number
 from kcl.training.state import CannotStack, StackedState, descend, over_runs
 
@@ -123,9 +123,6 @@ class Trainer:
         self.recalls = self._recalls(examples, plans)
         self.done = torch.zeros(1, dtype=torch.int64, device=learner.device)
         self.losses = torch.zeros(self.steps, learner.count, device=learner.device)
-        anneals = any(method.settings.anneal for method in learner.methods)
-        self.rates = [torch.zeros(self.steps, learner.count, 1, device=learner.device) for _ in range(2 * anneals)]
-        """SGD's and Muon's of every step, where they fall within a task."""
         self._await_draws: Callable[[], None] = lambda: None
         self.requests = {size: self._requests(size) for size in set(self.plan)}
         self._see_that_it_stacks(self.plan[0])
@@ -168,11 +165,11 @@ class Trainer:
         for tensor, planned in zip(self.recalls, self._recalls(examples, plans), strict=True):
             tensor.copy_(planned)
         settings = [method.settings for method in self.learner.methods]
-        rates = [learning_rate(own, index) for own in settings], [muon_rate(own, index) for own in settings]
-        self.state.restart(rates[0], [own.momentum for own in settings], rates[1])
-        left = np.array([[annealed(own, done, self.steps) for own in settings] for done in range(self.steps)])
-        for tensor, own in zip(self.rates, rates, strict=False):
-            tensor.copy_(torch.from_numpy(np.array(own) * left)[:, :, None])
+        self.state.restart(
+            [learning_rate(own, index) for own in settings],
+            [own.momentum for own in settings],
+            [muon_rate(own, index) for own in settings],
+        )
         self._renew_noise(index)
         self.steps_done = 0 if saved is None else self._go_on(saved)
         self.done.fill_(self.steps_done)
@@ -253,13 +250,11 @@ class Trainer:
         epoch = [self.inputs, self.labels, places, self.cursor, self.done, self.losses]
         kept = self.memory, self.velocities, self.carried, self.recalls
         averages = [average.tensors() for average in self.state.averages]
-        optimiser = self.state.optimiser(), self.rates
-        return *optimiser, averages, self.state.running, self.state.buffers, kept, epoch, source.drawn
+        return self.state.optimiser(), averages, self.state.running, self.state.buffers, kept, epoch, source.drawn
 
     def _advance(
         self,
         optimiser: list[Tensor],
-        rates: list[Tensor],
         averages: list[list[Tensor]],
         running: list[Tensor],
         buffers: dict[str, Tensor],
@@ -270,8 +265,6 @@ class Trainer:
         """The step, once its noise is drawn. A function of its arguments alone, so that it can be traced."""
         inputs, labels, places, cursor, done, losses = epoch
         memory, velocities, carried, recalls = kept
-        if rates:
-            optimiser[3], optimiser[5] = (own.index_select(0, done)[0] for own in rates)
         before = [flat.clone() for flat in running]
         here = cursor + places
         batch = inputs.index_select(1, here), labels.index_select(1, here)
