@@ -45,6 +45,7 @@ class AllHeads(nn.Module):
     phases: Tensor
     anchors: Tensor
     moments: Tensor
+    means: Tensor
 
     def __init__(self, model: ContinualModel) -> None:
         super().__init__()
@@ -79,11 +80,17 @@ class AllHeads(nn.Module):
         self.by_task = heads[0].moments is not None
         if self.by_task:
             self.register_buffer("moments", torch.stack([_there(head.moments) for head in heads]))
+        self.centred = heads[0].mean is not None
+        if self.centred:
+            self.register_buffer("means", torch.stack([_there(head.mean) for head in heads]))
 
     def forward(self, x: Shaped[Tensor, "n ..."], task: Int[Tensor, " 1"]) -> Float[Tensor, "n c"]:
         shown = views.copies(self.view.scale(x), self.turns, self.mirrors)
         moments = self.moments.index_select(0, task)[0] if self.by_task else None
         features = self.method.features(self.network, shown, moments)
+        features = self.method.centred(
+            self.network, features, self.means.index_select(0, task)[0] if self.centred else None
+        )
         weights, shift = self.weights.index_select(0, task)[0], self.shift.index_select(0, task)
         logits = []
         for draw in range(len(weights)):
