@@ -15,6 +15,7 @@ from kcl.methods.strong import strong_settings
 from kcl.nets.resnet import cifar_resnet
 from kcl.settings import Settings
 from kcl.speeds import SPEEDS, TOGETHER
+from kcl.training.learner import SeparateRuns
 from kcl.training.run import Run
 
 ROOT = Path(__file__).parents[1]
@@ -82,6 +83,28 @@ def test_the_strong_recipe_is_measured_as_every_method_has_it(monkeypatch: pytes
     assert [(row.engine, row.times_reference) for row in rows] == [("bare SGD step", None), ("kcl", None)]
     assert all(row.ms_per_step > 0 for row in rows)
     assert learned == [strong_settings("split-cifar100", method) for method in ("naive-sgd",) * 2 + ("kcl",) * 2]
+
+
+@pytest.mark.parametrize("name", [name for name, work in bench.WORKS.items() if work.strong])
+@pytest.mark.parametrize("method", ["kcl", "naive-sgd"])
+def test_every_work_with_the_strong_recipe_can_be_built(
+    monkeypatch: pytest.MonkeyPatch, name: str, method: str
+) -> None:
+    class Built(Exception):
+        """That far it is to come."""
+
+    def learn(learner: SeparateRuns, *_: Any) -> None:
+        [run] = learner.runs
+        assert (
+            len(run.model.backbone.parts)
+            == strong_settings(f"split-{name.removesuffix('-strong')}", method).feature_stages
+        )
+        raise Built
+
+    monkeypatch.setattr(SeparateRuns, "learn", learn)
+    task: Any = None
+    with pytest.raises(Built):
+        bench._engine(name, bench.WORKS[name], task, method, 1, "cpu", False, "float32", None)
 
 
 @pytest.fixture

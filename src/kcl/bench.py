@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 
 from kcl.benchmarks.task import Examples, Task
 from kcl.errors import KclError
-from kcl.methods.recipes import METHODS
+from kcl.methods.recipes import METHODS, published_backbone
 from kcl.methods.strong import strong_settings
 from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
@@ -43,7 +44,7 @@ class Work:
     settings: Settings
     backbone: Callable[[], Backbone]
     strong: str | None = None
-    """The benchmark whose strong recipe this is; the plain loop knows nothing of it."""
+    """The benchmark whose strong recipe this is, with the backbone it asks for; the plain loop knows nothing of it."""
 
     def settings_of(self, method: str) -> Settings:
         if self.strong is not None:
@@ -162,10 +163,11 @@ def _engine(
         torch.cuda.reset_peak_memory_stats()
     elif fused:
         need_compiler()
+    make = work.backbone if work.strong is None else partial(published_backbone, work.input_shape, settings)
     if cuda or fused:
-        learner = StackedRuns(methods, [work.backbone] * runs, range(runs), device, fused, precision)
+        learner = StackedRuns(methods, [make] * runs, range(runs), device, fused, precision)
     else:
-        learner = SeparateRuns([Run(methods[0], work.backbone, 0)])
+        learner = SeparateRuns([Run(methods[0], make, 0)])
     first = _seconds(lambda: learner.learn([task] * runs, lambda _: None))
     ticks: list[float] = []
     again = Task(1, task.train, task.test, task.classes)

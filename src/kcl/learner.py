@@ -26,7 +26,7 @@ class KernelContinualLearner:
     `stream` is a benchmark or an `ArrayStream` of your own arrays. `backbone` may be any module that gives one row
     of features per input, which is copied, or the name of one (`kcl list backbones`). Every further keyword is a
     setting (`kcl list settings`); the defaults, of `kernel` too, are the ones published for the stream, or those of
-    another `recipe`.
+    another `recipe`; of a module of your own it asks neither features of several stages nor statistics of BatchNorm.
     """
 
     def __init__(
@@ -135,6 +135,7 @@ class KernelContinualLearner:
 
 
 def _possible(recipe: Settings, module: nn.Module) -> Settings:
-    """A recipe without what a module of one's own cannot do: give features of several stages, gather statistics."""
-    recipe = recipe.replace(feature_stages=max(1, len(getattr(module, "parts", ()))))
-    return recipe if getattr(module, "gathers", False) else recipe.replace(batch_norm="running")
+    """A recipe with as many stages as a module gives features of, and without its statistics where it gathers none."""
+    own = module if isinstance(module, Backbone) else None
+    recipe = recipe.replace(feature_stages=max(1, len(own.parts) if own else 1))
+    return recipe if own and own.gathers else recipe.replace(batch_norm="running")

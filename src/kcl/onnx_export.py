@@ -88,9 +88,8 @@ class AllHeads(nn.Module):
         shown = views.copies(self.view.scale(x), self.turns, self.mirrors)
         moments = self.moments.index_select(0, task)[0] if self.by_task else None
         features = self.method.features(self.network, shown, moments)
-        features = self.method.centred(
-            self.network, features, self.means.index_select(0, task)[0] if self.centred else None
-        )
+        mean = self.means.index_select(0, task)[0] if self.centred else None
+        features = self.method.centred(self.network, features, mean)
         weights, shift = self.weights.index_select(0, task)[0], self.shift.index_select(0, task)
         logits = []
         for draw in range(len(weights)):

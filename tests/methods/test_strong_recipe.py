@@ -117,6 +117,10 @@ class TestLearner:
         learner.learn(stream[0])
         one, three = (KernelContinualLearner(stream, recipe="strong", backbone=net, **small).settings for net in nets)
         assert (one, three) == (own.replace(feature_stages=1), own)
+        module.parts, module.gathers = 4, True  # names of the module's own, which mean nothing here
+        assert KernelContinualLearner(stream, backbone=module, **small).settings.feature_stages == 1
+        again = KernelContinualLearner(stream, recipe="strong", backbone=module, **small)
+        assert again.settings == learner.settings
         with pytest.raises(KclError, match="feature_stages=3 needs a backbone"):
             KernelContinualLearner(stream, recipe="strong", backbone=module, feature_stages=3, **small)
 

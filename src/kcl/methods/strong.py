@@ -3,8 +3,8 @@ on the table. `docs/strong.md` explains each step.
 
 What goes with a method's coresets alone (`soft_targets`, `test_strength`, `batch_norm`, `warm_start`) and what was
 chosen for KCL's own training and tests is given to KCL; everything else to every method, so that they can be compared.
-Values were searched for on the first three tasks of four benchmarks (results/tuning), or are a starting point; others
-get those of their kind.
+Values were searched for on the first three tasks of four benchmarks (results/tuning; docs/strong-search.md tells where
+test results had a part), or are a starting point; other benchmarks get those of their kind.
 `log_variance_bound` is for whoever asks for VRF: the linear kernel, which was chosen, has no variances.
 """
 

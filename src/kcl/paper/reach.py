@@ -10,14 +10,13 @@ from kcl.paper import tables
 from kcl.paper.cell import CIFAR100, MINIIMAGENET, TITLES, Cell
 from kcl.paper.drawing import MEASURES, panels, sweep
 from kcl.paper.item import Found, Item
-from kcl.paper.strong import LEARNED, MEASURED, StrongResults, asked, measured
+from kcl.paper.strong import LAST, LEARNED, MEASURED, StrongResults, asked, measured
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BENCHMARKS = (CIFAR100, MINIIMAGENET)
 RAMPS = (1.0, 2.0, 3.0, 5.0, 9.0)
-LAST = "the last weights"
 
 
 class Reach(Item):
@@ -27,8 +26,8 @@ class Reach(Item):
     judged = False
     note = (
         "The strong recipe with other values of `average_ramp`, r: weights are averaged over about one in r of all "
-        "updates so far, with r = 1 over all of them alike. It acts at test only: all rows of a benchmark are one "
-        "training, tested in several ways."
+        "updates so far, with r = 1 over all of them alike. It acts at test only: rows of a benchmark that are asked "
+        "for at once are one training, tested in several ways."
     )
 
     def cells(self) -> list[Cell]:

@@ -39,7 +39,7 @@ class StrongCost(Item):
     judged = False
     note = (
         "All methods as in strong-results; on Split CIFAR-100 also the strong recipe with other coresets and updates "
-        "per batch, and ER-Reservoir with as many samples as KCL."
+        "per batch, and ER-Reservoir with as many samples as KCL, tested with an average over a ninth of the stream."
     )
     miniature = WITHOUT_IMAGES
 
