@@ -53,7 +53,6 @@ def _check(model: kcl.ContinualModel, queries: np.ndarray, path: Path) -> Any:
         *({"kernel": kernel} for kernel in KERNELS),
         {"test_draws": 3, "backbone": "identity", "standardise": True, "held_out_share": 0.3},
         {"soft_targets": 0.5, "test_strength": 0.4},
-        {"centred_features": True, "kernel": "rbf"},
     ],
     ids=str,
 )
@@ -96,7 +95,7 @@ def test_without_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_with_every_ingredient_of_the_strong_recipe(tmp_path: Path, seeded: Any) -> None:
     """Copies vote within the file, BatchNorm uses the task's own statistics, weights are averaged."""
     strong = {"rotation_labels": True, "test_views": "flip", "batch_norm": "coreset", "weight_average": 0.8}
-    strong |= {"feature_stages": 2, "centred_features": True}
+    strong |= {"feature_stages": 2}
     with seeded(0):
         net = ResNet18((4, 6, 8), (1, 2, 1), stem=3, dropout=0.0, feature_stages=2)
     model = kcl.ContinualModel(backbone=net, kernel="vrf", lr=0.01, **strong, **(SMALL | {"dropout": 0.0}))

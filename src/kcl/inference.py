@@ -131,9 +131,7 @@ class Answerer:
 
     @torch.inference_mode()
     def features(self, inputs: Float[Tensor, "n ..."], index: int) -> Float[Tensor, "v d"]:
-        """What a head centres and its kernel acts on, for every copy in which queries are shown; for any task, unless
-        `by_task`.
-        """
+        """What the kernel acts on, for every copy in which queries are shown; for any task, unless `by_task`."""
         batch = max(1, min(self._batch, NUMBERS // (self._copies * inputs[0].numel()))) if len(inputs) else 1
         parts = [self._features(part, index).unflatten(0, (self._copies, -1)) for part in inputs.split(batch)]
         return torch.cat(parts, dim=1).flatten(0, 1)
@@ -147,13 +145,9 @@ class Answerer:
         """Scores of a task's classes for inputs as the network sees them: the fast way."""
         head, temperature = self.head(index), self.tasks()[index].temperature
         parts = [inputs] if len(inputs) <= self._batch else inputs.split(self._batch)
-        shown = (self._features(part, index) for part in parts)
-        found = [self._vote(collapsed.scores(head, self._compare(), self._centred(part, head))) for part in shown]
+        found = [self._vote(collapsed.scores(head, self._compare(), self._features(part, index))) for part in parts]
         scores = found[0] if len(found) == 1 else torch.cat(found)
         return scores if temperature == 1.0 else scores / temperature
-
-    def _centred(self, features: Tensor, head: Head) -> Tensor:
-        return self.method.centred(self.model, features, head.mean)
 
     def _vote(self, scores: Tensor) -> Tensor:
         return views.vote(scores, self._turns, self._mirrors)
@@ -162,7 +156,7 @@ class Answerer:
     def evidence(self, features: Float[Tensor, "v d"], index: int) -> Evidence:
         """From `features` of queries for that task; copies vote, and their variances are averaged."""
         head = self.head(index)
-        scores, variance = collapsed.scores_and_variance(head, self._compare(), self._centred(features, head))
+        scores, variance = collapsed.scores_and_variance(head, self._compare(), features)
         scores, variance = self._vote(scores), views.mean_over_copies(variance, self._copies)
         mean, deviation = head.usual.mean(0)
         logits, responses = scores / self.tasks()[index].temperature, (scores - head.shift) / head.scale

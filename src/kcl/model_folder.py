@@ -50,7 +50,6 @@ _YOUNGER = {
         "feature_stages",
         "batch_norm",
         "test_views",
-        "centred_features",
         "warm_start",
         "log_variance_bound",
         "test_strength",
@@ -328,7 +327,6 @@ def _head(tensors: dict[str, Tensor], model: ContinualModel, task: LearnedTask) 
     if model.settings.batch_norm == "coreset":
         norms = [module for module in network.backbone.modules() if isinstance(module, nn.BatchNorm2d)]
         expected |= {"moments": (2 * sum(norm.num_features for norm in norms),)}
-    expected |= {"mean": (width,)} if model.settings.centred_features else {}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if found != expected or any(tensor.dtype != torch.float32 for tensor in tensors.values()):
         raise ValueError("a head has not the shape that its coreset and settings ask for")

@@ -45,7 +45,6 @@ class AllHeads(nn.Module):
     phases: Tensor
     anchors: Tensor
     moments: Tensor
-    means: Tensor
 
     def __init__(self, model: ContinualModel) -> None:
         super().__init__()
@@ -80,16 +79,11 @@ class AllHeads(nn.Module):
         self.by_task = heads[0].moments is not None
         if self.by_task:
             self.register_buffer("moments", torch.stack([_there(head.moments) for head in heads]))
-        self.centred = heads[0].mean is not None
-        if self.centred:
-            self.register_buffer("means", torch.stack([_there(head.mean) for head in heads]))
 
     def forward(self, x: Shaped[Tensor, "n ..."], task: Int[Tensor, " 1"]) -> Float[Tensor, "n c"]:
         shown = views.copies(self.view.scale(x), self.turns, self.mirrors)
         moments = self.moments.index_select(0, task)[0] if self.by_task else None
         features = self.method.features(self.network, shown, moments)
-        mean = self.means.index_select(0, task)[0] if self.centred else None
-        features = self.method.centred(self.network, features, mean)
         weights, shift = self.weights.index_select(0, task)[0], self.shift.index_select(0, task)
         logits = []
         for draw in range(len(weights)):

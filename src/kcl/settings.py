@@ -130,7 +130,6 @@ class Settings:
         0.0, "the coreset's targets are one-hot plus this times a matrix that is learned; 0: one-hot", 0.0, 1e3,
         stackable=True,
     )  # fmt: skip
-    centred_features: bool = _setting(False, "features of a task are centred by the mean of its coreset's")
     warm_start: bool = _setting(False, "λ and scale of a task begin where those of the task before ended")
     log_variance_bound: float = _setting(
         0.0, "log-variances of ω are held within ± this, smoothly; 0: they are free", 0.0, 80.0

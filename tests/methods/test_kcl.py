@@ -393,51 +393,6 @@ def test_features_of_several_stages_are_weighed(draw: Any) -> None:
         torch.testing.assert_close(unit_length(own), unit_length(before), rtol=1e-4, atol=1e-5)
 
 
-class TestCentredFeatures:
-    @pytest.mark.parametrize("kernel", ["linear", "rbf"])
-    def test_are_ridge_regression_on_what_a_task_s_samples_do_not_share(
-        self, bench: Any, make_noise: Any, kernel: str
-    ) -> None:
-        own = bench(kernel=kernel, centred_features=True)
-        memory, queries = own.ended(), own.batch[0]
-        with torch.no_grad():
-            anchors, asked = (F.normalize(own.model.backbone(x)) for x in (memory["inputs"], queries))
-            mean = anchors.mean(0)
-            anchors, asked = F.normalize(anchors - mean), F.normalize(asked - mean)
-            compare = own.method.kernel(own.model).compare
-            gram = compare(anchors, anchors) + memory["strength"] * torch.eye(len(anchors))
-            alpha = torch.linalg.solve(gram, memory["targets"].float())
-            expected = memory["scale"] * compare(asked, anchors) @ alpha + memory["shift"]
-        torch.testing.assert_close(own.logits(memory, queries, make_noise(0)), expected, rtol=1e-4, atol=1e-5)
-
-    @pytest.mark.parametrize("kernel", ["linear", "vrf-uninformative"])
-    def test_what_all_samples_have_in_common_counts_for_nothing(
-        self, bench: Any, make_noise: Any, monkeypatch: pytest.MonkeyPatch, kernel: str
-    ) -> None:
-        """Where lengths are as they are; VRF's posterior, which is made from that, is held."""
-        own = bench(kernel=kernel, centred_features=True, feature_norm="none")
-        if kernel != "linear":
-            for part in own.model.gaussians.parameters():
-                part.data.zero_()
-        memory, (inputs, labels) = own.ended(), own.batch
-        before = own.logits(memory, inputs, make_noise(0))
-        loss = own.method.loss(own.model, own.memory, inputs, labels, make_noise(0))
-        plain = own.model.backbone.forward
-        monkeypatch.setattr(own.model.backbone, "forward", lambda *given: plain(*given) + 3.0)
-        torch.testing.assert_close(own.logits(memory, inputs, make_noise(0)), before, rtol=1e-3, atol=1e-4)
-        after = own.method.loss(own.model, own.memory, inputs, labels, make_noise(0))
-        torch.testing.assert_close(after, loss, rtol=1e-4, atol=1e-5)
-
-    @pytest.mark.parametrize("kernel", KERNELS)
-    def test_a_gradient_reaches_every_weight(self, bench: Any, make_noise: Any, kernel: str) -> None:
-        own = bench(kernel=kernel, centred_features=True)
-        own.method.loss(own.model, own.memory, *own.batch, make_noise(0)).backward()
-        for name, parameter in own.model.backbone.named_parameters():
-            assert parameter.grad is not None, name
-            assert torch.isfinite(parameter.grad).all()
-            assert (parameter.grad != 0.0).any()
-
-
 def test_a_backbone_of_one_s_own_has_no_stages(seeded: Any) -> None:
     method = KernelContinualLearning(Settings(**SMALL, feature_stages=2), 3)
     with seeded(0), pytest.raises(KclError, match="feature_stages=2 needs a backbone"):

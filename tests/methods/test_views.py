@@ -34,7 +34,6 @@ EVERYTHING: dict[str, Any] = {
     "log_variance_bound": 5.0,
     "soft_targets": 0.5,
     "test_strength": 0.4,
-    "centred_features": True,
 }
 
 
@@ -321,9 +320,7 @@ class TestBatchNorm:
 
 class TestRefused:
     @pytest.mark.parametrize("name", [name for name in METHODS if name != "kcl"])
-    @pytest.mark.parametrize(
-        "setting", [{"batch_norm": "coreset"}, {"warm_start": True}, {"centred_features": True}], ids=str
-    )
+    @pytest.mark.parametrize("setting", [{"batch_norm": "coreset"}, {"warm_start": True}], ids=str)
     def test_what_only_coresets_allow(self, name: str, setting: dict[str, Any]) -> None:
         with pytest.raises(KclError, match=f"{next(iter(setting))}.*{name}"):
             METHODS[name](Settings(**setting), 10, 10)

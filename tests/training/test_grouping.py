@@ -112,7 +112,7 @@ class TestGroups:
             {"train_per_task": 50}, {"memory_per_class": 2}, {"recalled_per_step": 5}, {"ewc_fisher": "classic"},
             {"ewc_fisher_samples": 10}, {"ewc_window": 5}, {"optimizer": "muon"},
             {"updates_per_batch": 2}, {"warm_start": True}, {"log_variance_bound": 3.0},
-            {"soft_targets": 0.5}, {"centred_features": True},
+            {"soft_targets": 0.5},
         ],
         ids=str,
     )  # fmt: skip
@@ -135,8 +135,8 @@ class TestGroups:
         fixed = {"kernel", "coreset_size_per_class", "bases", "monte_carlo_samples", "test_draws", "polynomial_degree",
                  "feature_norm", "backbone", "feature_stages", "width", "layers", "batch_size", "epochs",
                  "memory_per_class", "recalled_per_step", "optimizer", "updates_per_batch", "augmentation",
-                 "rotation_labels", "batch_norm", "test_views", "warm_start", "centred_features",
-                 "log_variance_bound", "test_strength", "ewc_fisher", "ewc_fisher_samples", "ewc_window"}  # fmt: skip
+                 "rotation_labels", "batch_norm", "test_views", "warm_start", "log_variance_bound", "test_strength",
+                 "ewc_fisher", "ewc_fisher_samples", "ewc_window"}  # fmt: skip
         assert {field.name for field in dataclasses.fields(Settings) if not field.metadata["stackable"]} == fixed
 
     def test_other_benchmarks_are_apart(self) -> None:

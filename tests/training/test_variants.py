@@ -72,7 +72,6 @@ OTHER_VALUES: dict[str, tuple[str, str, dict[str, Any], Any]] = {
     "optimizer": ("kcl", "mlp", {}, "muon"),
     "muon_lr": ("kcl", "mlp", {"optimizer": "muon"}, 0.02),
     "muon_lr_decay": ("kcl", "mlp", {"optimizer": "muon"}, 0.5),
-    "centred_features": ("kcl", "mlp", {}, True),
     "updates_per_batch": ("kcl", "mlp", {}, 2),
     "augmentation": ("kcl", "resnet", {}, "flip"),
     "rotation_labels": ("kcl", "resnet", {}, True),

@@ -40,8 +40,6 @@ class Head(NamedTuple):
     """The coreset's features; None where the kernel is explicit and they are no longer needed."""
     moments: Float[Tensor, " k"] | None = None
     """The coreset's statistics that BatchNorm uses for queries; None for the running ones."""
-    mean: Float[Tensor, " d"] | None = None
-    """Of the coreset's features, by which those of queries are centred; None where they are not."""
 
     def tensors(self) -> dict[str, Tensor]:
         """All there is, by name, to be kept."""

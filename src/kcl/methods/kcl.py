@@ -66,8 +66,6 @@ class Fitted(NamedTuple):
     """Dual weights α (m × c), or primal weights W (D × c) where the kernel is explicit."""
     moments: Float[Tensor, " k"] | None = None
     """The coreset's statistics that BatchNorm uses for queries; None for the running ones."""
-    mean: Float[Tensor, " d"] | None = None
-    """Of the coreset's features, by which those of queries are centred; None where they are not."""
 
 
 class KernelContinualLearning(Method):
@@ -120,7 +118,6 @@ class KernelContinualLearning(Method):
         features, sizes = torch.cat([coreset, batch]), (len(coreset), len(batch))
         head, targets = model.head(), memory["targets"].to(features.dtype)
         posterior, prior = self._gaussians(model, coreset, batch)
-        features = self.centred(model, features, self._mean(coreset))
         draws = self.settings.monte_carlo_samples if posterior else 1
         loss = inputs.new_zeros(())
         for _ in range(draws):
@@ -145,15 +142,13 @@ class KernelContinualLearning(Method):
         """Solve the ridge regression of a task at the model's present weights, once for each draw of ω."""
         features, moments = self._coreset(model, memory["inputs"])
         posterior, _ = self._gaussians(model, features)
-        mean = self._mean(features)
-        features = self.centred(model, features, mean)
         head, targets = self._learned(memory), self._targets(model, memory, features)
         fitted = []
         for _ in range(self.settings.test_draws if posterior else 1):
             kernel = self._kernel(model, posterior, noise)
             anchors = kernel.represent(features)
             weights = self._weights(kernel, anchors, targets, head)
-            fitted.append(Fitted(kernel, head, None if kernel.explicit else anchors, weights, moments, mean))
+            fitted.append(Fitted(kernel, head, None if kernel.explicit else anchors, weights, moments))
         return fitted
 
     def logits(
@@ -161,10 +156,9 @@ class KernelContinualLearning(Method):
     ) -> Float[Tensor, "n c"]:
         """Eq. 5 for each draw of ω; several draws are averaged as probabilities, in the log domain."""
         features = self.features(model, inputs, classifier[0].moments)
-        features = self.centred(model, features, classifier[0].mean)
         scores = [
             head.scale * self._scores(kernel, kernel.represent(features), anchors, weights) + head.shift
-            for kernel, head, anchors, weights, *_ in classifier
+            for kernel, head, anchors, weights, _ in classifier
         ]
         if len(scores) == 1:
             return scores[0]
@@ -173,20 +167,9 @@ class KernelContinualLearning(Method):
     def features(
         self, model: KernelModel, inputs: Float[Tensor, "n ..."], moments: Float[Tensor, " k"] | None = None
     ) -> Float[Tensor, "n d"]:
-        """What the kernel acts on, once `centred`; `moments`: what BatchNorm uses in place of its running averages."""
+        """What the kernel acts on; `moments`: what BatchNorm uses in place of its running averages."""
         passed = model.backbone(inputs) if moments is None else model.backbone(inputs, None, moments)
         return self._normalise(passed, model.backbone.parts)
-
-    def centred(
-        self, model: KernelModel, features: Float[Tensor, "n d"], mean: Float[Tensor, " d"] | None
-    ) -> Float[Tensor, "n d"]:
-        """Features of a task without what they have in common with its coreset, of unit length again if they were."""
-        if mean is None:
-            return features
-        return self._unit(features - mean, model.backbone.parts)
-
-    def _mean(self, coreset: Float[Tensor, "m d"]) -> Float[Tensor, " d"] | None:
-        return coreset.mean(0) if self.settings.centred_features else None
 
     def _coreset(
         self, model: KernelModel, inputs: Float[Tensor, "m ..."]
@@ -202,8 +185,6 @@ class KernelContinualLearning(Method):
         memory = views.shown_memory(memory, views.rotations(self.settings), views.mirrors(self.settings))
         features, moments = self._coreset(model, memory["inputs"])
         posterior, _ = self._gaussians(model, features)
-        mean = self._mean(features)
-        features = self.centred(model, features, mean)
         learned, targets = self._learned(memory), self._targets(model, memory, features)
         frequencies, phases = getattr(model, "frequencies", None), None
         heads = []
@@ -213,7 +194,7 @@ class KernelContinualLearning(Method):
                 frequencies = kernels.reparameterised(posterior, draws)
             phases = None if frequencies is None else model.phases
             heads.append(collapsed.fold(self.kernel(model), features, targets, learned, frequencies, phases))
-        return collapsed.join(heads)._replace(moments=moments, mean=mean)
+        return collapsed.join(heads)._replace(moments=moments)
 
     def kernel(self, model: KernelModel) -> Kernel:
         """The kernel of what `head` represents queries by: random Fourier features, or the features themselves."""
@@ -261,16 +242,12 @@ class KernelContinualLearning(Method):
         return (queries if kernel.explicit or anchors is None else kernel.compare(queries, anchors)) @ weights
 
     def _normalise(self, features: Float[Tensor, "n d"], parts: Sequence[int]) -> Float[Tensor, "n d"]:
+        if self.settings.feature_norm == "l2":
+            return unit_length(features) if len(parts) < 2 else weighed(features, parts)
         if self.settings.feature_norm == "batch-minmax":
             low, high = features.min(), features.max()
             return (features - low) / (high - low).clamp_min(1e-12)
-        return self._unit(features, parts)
-
-    def _unit(self, features: Float[Tensor, "n d"], parts: Sequence[int]) -> Float[Tensor, "n d"]:
-        """Of unit length, stage by stage, where the settings ask for it."""
-        if self.settings.feature_norm != "l2":
-            return features
-        return unit_length(features) if len(parts) < 2 else weighed(features, parts)
+        return features
 
     def _gaussians(
         self, model: KernelModel, coreset: Float[Tensor, "m d"], batch: Float[Tensor, "n d"] | None = None

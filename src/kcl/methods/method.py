@@ -88,8 +88,6 @@ class Method(ABC):
         self.places = places
         if not self.keeps_coresets and settings.batch_norm == "coreset":
             raise KclError(f"batch_norm=coreset goes with kcl: {self.name} keeps no samples by task; use running")
-        if not self.keeps_coresets and settings.centred_features:
-            raise KclError(f"centred_features goes with kcl: {self.name} has no coreset of a task to be centred by")
         if not self.keeps_coresets and settings.warm_start:
             raise KclError(f"warm_start goes with kcl: {self.name} has no λ and scale of a task that could go on")
         if not self.keeps_coresets and settings.soft_targets:

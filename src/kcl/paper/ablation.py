@@ -29,7 +29,6 @@ INGREDIENTS = {
     "learned targets": ("soft_targets",),
     "λ at test": ("test_strength",),
     "features of several stages": ("feature_stages",),
-    "centred features": ("centred_features",),
     "warm start": ("warm_start",),
     "the kernel": ("kernel",),
     "dropout": ("dropout",),
