@@ -520,6 +520,9 @@ def test_what_the_searches_say_is_what_they_found() -> None:
     assert f"worth {stages[0]:.1f} points on Split CIFAR-100 and {stages[1]:.1f} on Split miniImageNet" in page
     kernel = _best(f"{CIFAR100}-reach-stages") - _best(f"{CIFAR100}-reach-vrf")
     assert f"The linear kernel is {kernel:.1f} points ahead of VRF, all else alike." in page
+    cost = [_best(f"{own}-all") - _best(f"{own}-all", average_ramp=2.0) for own in (CIFAR100, MINIIMAGENET)]
+    assert f"{cost[0]:.1f} and {cost[1]:.1f} points before r = 2:" in page.replace("\n", " ")
+    assert all(_best(f"{own}-all") == _best(f"{own}-all", average_ramp=5.0) for own in (CIFAR100, MINIIMAGENET))
     for path in (ROOT / "results" / "tuning").glob("*-reach*.json"):  # the longest average is the best
         longest = 2.0 if path.name.startswith("split") else 3.0
         assert json.loads(path.read_text(encoding="utf-8"))["best"]["settings"]["average_ramp"] == longest

@@ -51,20 +51,18 @@ _DIGITS_OWN: dict[str, Any] = {
     "log_variance_bound": 5.0,
 }
 
-CHOSEN: dict[str, dict[str, Any]] = {}
-CHOSEN_OWN: dict[str, dict[str, Any]] = {
+_CHOSEN_OWN: dict[str, dict[str, Any]] = {
     "split-miniimagenet": {"soft_targets": 1.0, "test_strength": 0.1, "batch_norm": "running"},
     "permuted-mnist": {"test_strength": 0.3},
     "rotated-mnist": {"dropout": 0.05},
 }
-"""Where a benchmark has other values than those of its kind: for every method, and for KCL."""
+"""Where a benchmark has other values for KCL than those of its kind."""
 
 
 def strong_changes(benchmark: str, method: str) -> dict[str, Any]:
     """What the recipe gives a method on a benchmark in place of the published values."""
     shared, own = (_IMAGES, _IMAGES_OWN) if benchmark in SPLIT else (_DIGITS, _DIGITS_OWN)
-    shared, own = shared | CHOSEN.get(benchmark, {}), own | CHOSEN_OWN.get(benchmark, {})
-    return shared | own if find_method(method).keeps_coresets else shared
+    return shared | own | _CHOSEN_OWN.get(benchmark, {}) if find_method(method).keeps_coresets else shared
 
 
 def strong_settings(benchmark: str, method: str) -> Settings:

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 Panel = tuple[str, Callable[["Axes"], None]]
 """A title, and what draws the panel."""
 
+MEASURES = {
+    "average_accuracy": "average accuracy %",
+    "learning_accuracy": "just learned %",
+    "forgetting": "forgetting",
+}
+"""What a sweep can be drawn of, and what its axis is called."""
+
 
 def panels(given: Sequence[Panel], found: Found, width: float = 3.6, columns: int = 4) -> Figure:
     """Panels side by side, at most so many in a row, with one legend below where it is the same for all."""
@@ -86,13 +93,6 @@ def first_tasks(cell: Cell, found: Found) -> Callable[[Axes], None]:
         _say_if_empty(axes, [] if group is None else [group])
 
     return draw
-
-
-MEASURES = {
-    "average_accuracy": "average accuracy %",
-    "learning_accuracy": "just learned %",
-    "forgetting": "forgetting",
-}
 
 
 def sweep(
