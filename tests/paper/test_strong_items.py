@@ -238,6 +238,21 @@ class TestCost:
         for axes in figure.axes:
             assert len(axes.containers) == (13 if "CIFAR" in axes.get_title(loc="left") else 8)
 
+    def test_costs_that_are_almost_alike_have_ticks_that_can_be_read(self) -> None:
+        """As where nothing but KCL is measured: the strong recipe keeps hardly more than the paper's."""
+        kept = {"strong": 6_194_240, "paper": 6_154_240}
+        records = [
+            _record(cell, seed, 60.0 + seed, memory={"samples": 1, "bytes": kept[cell.recipe]})
+            for cell in StrongResults().shown(CIFAR100, Found([], FULL, SEEDS))[:2]
+            for seed in SEEDS
+        ]
+        figure = StrongCost().figure(Found(records, FULL, SEEDS))
+        [axes] = [own for own in figure.axes if own.get_title(loc="left") == "Split CIFAR-100: memory"]
+        low, high = axes.get_xlim()
+        assert low <= 0.5 * min(kept.values())
+        assert high >= 2.0 * max(kept.values())
+        assert len([tick for tick in axes.get_xticks() if low <= tick <= high]) <= 4
+
 
 class TestStreams:
     @pytest.mark.parametrize("name", ["permuted-digits", "rotated-digits", "split-digits"])

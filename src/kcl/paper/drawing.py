@@ -179,11 +179,13 @@ def scatter(
 
 
 def _log_ticks(axes: Axes) -> None:
-    """Powers of ten, and 2 and 5 times as much where there are few."""
+    """Powers of ten, and 2 and 5 times as much where there are few; what costs almost alike stands close together."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axes.xaxis.set_minor_formatter(NullFormatter())
     low, high = axes.get_xlim()
+    if high < 2 * low:
+        low, high = axes.set_xlim(low / 2, 2 * high)
     if high < 40 * low:
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_major_formatter("{x:g}")
