@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 BENCHMARKS = (CIFAR100, MINIIMAGENET)
 RAMPS = (1.0, 2.0, 3.0, 5.0, 9.0)
+"""And the recipe's own, where it is another."""
 
 
 class Reach(Item):
@@ -66,7 +67,8 @@ class Reach(Item):
 
 
 def _swept(benchmark: str) -> list[Cell]:
-    return [Cell(f"r = {ramp:g}", benchmark, changes={"average_ramp": ramp}, recipe="strong") for ramp in RAMPS]
+    ramps = sorted({*RAMPS, strong_settings(benchmark, "kcl").average_ramp})
+    return [Cell(f"r = {ramp:g}", benchmark, changes={"average_ramp": ramp}, recipe="strong") for ramp in ramps]
 
 
 def _last(benchmark: str) -> Cell:
