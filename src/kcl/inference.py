@@ -106,6 +106,7 @@ class Answerer:
         self.by_task = method.settings.batch_norm == "coreset"
         """Whether a query has other features for every task."""
         self._heads: dict[int, tuple[int, Head]] = {}
+        self._shared: tuple[tuple[int, tuple[int, ...]], Memory] | None = None
         self._kernel: Kernel | None = None
 
     def _compare(self) -> Kernel:
@@ -121,9 +122,20 @@ class Answerer:
             known = self.tasks()[index]
             device = next(iter(known.memory.values())).device
             noise = RunNoise(device, self.seed, "test noise", index)
-            found = self.version(), self.method.head(self.model, seen(known.memory, known.view), noise)
+            memory = seen(known.memory, known.view) | self._common()
+            found = self.version(), self.method.head(self.model, memory, noise)
             self._heads[index] = found
         return found[1]
+
+    def _common(self) -> Memory:
+        """What the heads of all tasks have in common."""
+        if not self.method.shares:
+            return {}
+        known = self.tasks()
+        if self._shared is None or self._shared[0] != (self.version(), tuple(known)):
+            parts = [self.method.contribution(self.model, seen(own.memory, own.view)) for own in known.values()]
+            self._shared = (self.version(), tuple(known)), self.method.common(torch.stack(parts).sum(0))
+        return self._shared[1]
 
     def install(self, heads: dict[int, Head]) -> None:
         """Take heads solved before at these very weights, such as those of a saved model."""

@@ -53,6 +53,7 @@ _YOUNGER = {
         "warm_start",
         "log_variance_bound",
         "test_strength",
+        "shared_metric",
         "soft_targets",
     ),
 }
@@ -327,6 +328,8 @@ def _head(tensors: dict[str, Tensor], model: ContinualModel, task: LearnedTask) 
     if model.settings.batch_norm == "coreset":
         norms = [module for module in network.backbone.modules() if isinstance(module, nn.BatchNorm2d)]
         expected |= {"moments": (2 * sum(norm.num_features for norm in norms),)}
+    if model.settings.shared_metric:
+        expected |= {"metric": (width, width)}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if found != expected or any(tensor.dtype != torch.float32 for tensor in tensors.values()):
         raise ValueError("a head has not the shape that its coreset and settings ask for")

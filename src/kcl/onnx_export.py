@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from kcl.continual import ContinualModel
 from kcl.errors import KclError
 from kcl.methods import views
+from kcl.methods.collapsed import measured
 from kcl.results import write_whole
 from kcl.shapes import Float, Int, Shaped
 
@@ -45,6 +46,7 @@ class AllHeads(nn.Module):
     phases: Tensor
     anchors: Tensor
     moments: Tensor
+    metric: Tensor
 
     def __init__(self, model: ContinualModel) -> None:
         super().__init__()
@@ -79,11 +81,14 @@ class AllHeads(nn.Module):
         self.by_task = heads[0].moments is not None
         if self.by_task:
             self.register_buffer("moments", torch.stack([_there(head.moments) for head in heads]))
+        self.measures = heads[0].metric is not None
+        if self.measures:  # all heads have the same one
+            self.register_buffer("metric", _there(heads[0].metric))
 
     def forward(self, x: Shaped[Tensor, "n ..."], task: Int[Tensor, " 1"]) -> Float[Tensor, "n c"]:
         shown = views.copies(self.view.scale(x), self.turns, self.mirrors)
         moments = self.moments.index_select(0, task)[0] if self.by_task else None
-        features = self.method.features(self.network, shown, moments)
+        features = measured(self.method.features(self.network, shown, moments), self.metric if self.measures else None)
         weights, shift = self.weights.index_select(0, task)[0], self.shift.index_select(0, task)
         logits = []
         for draw in range(len(weights)):

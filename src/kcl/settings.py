@@ -126,6 +126,10 @@ class Settings:
     test_strength: float = _setting(
         1.0, "λ at test, as a multiple of the one learned", above=0.0, high=1e6, at_test=True
     )
+    shared_metric: float = _setting(
+        0.0, "share of the scatter within classes, over all coresets, in the features' metric at test; 0: none", 0.0,
+        below=1.0, at_test=True,
+    )  # fmt: skip
     soft_targets: float = _setting(
         0.0, "the coreset's targets are one-hot plus this times a matrix that is learned; 0: one-hot", 0.0, 1e3,
         stackable=True,

@@ -34,6 +34,7 @@ EVERYTHING: dict[str, Any] = {
     "log_variance_bound": 5.0,
     "soft_targets": 0.5,
     "test_strength": 0.4,
+    "shared_metric": 0.6,
 }
 
 

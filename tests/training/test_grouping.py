@@ -122,8 +122,11 @@ class TestGroups:
         assert self._groups(mixed) == [one, two]
 
     @pytest.mark.parametrize(
-        "options", [{"weight_average": 0.9}, {"test_draws": 2}, {"test_strength": 0.5}, {"average_ramp": 2.0}], ids=str
-    )
+        "options",
+        [{"weight_average": 0.9}, {"test_draws": 2}, {"test_strength": 0.5}, {"average_ramp": 2.0},
+         {"shared_metric": 0.5}],
+        ids=str,
+    )  # fmt: skip
     def test_runs_that_share_a_training_are_together_and_count_as_one(self, options: dict[str, Any]) -> None:
         one, two = _specs(), _specs(**options)
         expected = [spec for pair in zip(one, two, strict=True) for spec in pair]
@@ -136,6 +139,7 @@ class TestGroups:
                  "feature_norm", "backbone", "feature_stages", "width", "layers", "batch_size", "epochs",
                  "memory_per_class", "recalled_per_step", "optimizer", "updates_per_batch", "augmentation",
                  "rotation_labels", "batch_norm", "test_views", "warm_start", "log_variance_bound", "test_strength",
+                 "shared_metric",
                  "ewc_fisher", "ewc_fisher_samples", "ewc_window"}  # fmt: skip
         assert {field.name for field in dataclasses.fields(Settings) if not field.metadata["stackable"]} == fixed
 

@@ -40,6 +40,8 @@ class Head(NamedTuple):
     """The coreset's features; None where the kernel is explicit and they are no longer needed."""
     moments: Float[Tensor, " k"] | None = None
     """The coreset's statistics that BatchNorm uses for queries; None for the running ones."""
+    metric: Float[Tensor, "d d"] | None = None
+    """What a query's features are multiplied with first; None where all directions count alike."""
 
     def tensors(self) -> dict[str, Tensor]:
         """All there is, by name, to be kept."""
@@ -83,6 +85,7 @@ def join(heads: Sequence[Head]) -> Head:
 
 def scores(head: Head, kernel: Kernel, features: Float[Tensor, "n d"]) -> Float[Tensor, "n c"]:
     """Eq. 5. Several draws are averaged as probabilities, in the log domain."""
+    features = measured(features, head.metric)
     return mix([_scores(head, _compare(head, kernel, features, draw), draw) for draw in range(len(head.weights))])
 
 
@@ -90,7 +93,7 @@ def scores_and_variance(
     head: Head, kernel: Kernel, features: Float[Tensor, "n d"]
 ) -> tuple[Float[Tensor, "n c"], Float[Tensor, " n"]]:
     """The same, and the predictive variance averaged over the draws."""
-    logits, variances, fourier = [], [], head.phases is not None
+    features, logits, variances, fourier = measured(features, head.metric), [], [], head.phases is not None
     for draw in range(len(head.weights)):
         compared = _compare(head, kernel, features, draw)
         factor = 2.0 / compared.shape[-1] if fourier else 1.0
@@ -98,6 +101,11 @@ def scores_and_variance(
         logits.append(_scores(head, compared, draw))
         variances.append(ridge.predictive_variance(prior, head.halves[draw] @ compared.mT))
     return mix(logits), torch.stack(variances).mean(0)
+
+
+def measured(features: Float[Tensor, "n d"], metric: Float[Tensor, "d d"] | None) -> Float[Tensor, "n d"]:
+    """Features in a metric, where there is one."""
+    return features if metric is None else features @ metric
 
 
 def mix(logits: Sequence[Float[Tensor, "n c"]]) -> Float[Tensor, "n c"]:

@@ -15,6 +15,7 @@ from kcl.benchmarks.task import Task
 from kcl.functional import kernels, ridge
 from kcl.functional.gaussian import DiagonalGaussian, bounded, kl_divergence, standard_normal_like
 from kcl.functional.kernels import Kernel
+from kcl.functional.metric import metric_of, scatter_within
 from kcl.functional.noise import Noise
 from kcl.methods import collapsed, views
 from kcl.methods.coreset import check_coreset, split_coreset
@@ -66,6 +67,8 @@ class Fitted(NamedTuple):
     """Dual weights α (m × c), or primal weights W (D × c) where the kernel is explicit."""
     moments: Float[Tensor, " k"] | None = None
     """The coreset's statistics that BatchNorm uses for queries; None for the running ones."""
+    metric: Float[Tensor, "d d"] | None = None
+    """What features are multiplied with before the kernel sees them; None where all directions count alike."""
 
 
 class KernelContinualLearning(Method):
@@ -142,23 +145,23 @@ class KernelContinualLearning(Method):
         """Solve the ridge regression of a task at the model's present weights, once for each draw of ω."""
         features, moments = self._coreset(model, memory["inputs"])
         posterior, _ = self._gaussians(model, features)
-        head, targets = self._learned(memory), self._targets(model, memory, features)
-        fitted = []
+        head, targets, metric = self._learned(memory), self._targets(model, memory, features), memory.get("metric")
+        features, fitted = collapsed.measured(features, metric), []
         for _ in range(self.settings.test_draws if posterior else 1):
             kernel = self._kernel(model, posterior, noise)
             anchors = kernel.represent(features)
             weights = self._weights(kernel, anchors, targets, head)
-            fitted.append(Fitted(kernel, head, None if kernel.explicit else anchors, weights, moments))
+            fitted.append(Fitted(kernel, head, None if kernel.explicit else anchors, weights, moments, metric))
         return fitted
 
     def logits(
         self, model: KernelModel, classifier: list[Fitted], inputs: Float[Tensor, "n ..."]
     ) -> Float[Tensor, "n c"]:
         """Eq. 5 for each draw of ω; several draws are averaged as probabilities, in the log domain."""
-        features = self.features(model, inputs, classifier[0].moments)
+        features = collapsed.measured(self.features(model, inputs, classifier[0].moments), classifier[0].metric)
         scores = [
             head.scale * self._scores(kernel, kernel.represent(features), anchors, weights) + head.shift
-            for kernel, head, anchors, weights, _ in classifier
+            for kernel, head, anchors, weights, *_ in classifier
         ]
         if len(scores) == 1:
             return scores[0]
@@ -187,14 +190,29 @@ class KernelContinualLearning(Method):
         posterior, _ = self._gaussians(model, features)
         learned, targets = self._learned(memory), self._targets(model, memory, features)
         frequencies, phases = getattr(model, "frequencies", None), None
-        heads = []
+        metric, heads = memory.get("metric"), []
+        features = collapsed.measured(features, metric)
         for _ in range(self.settings.test_draws if posterior else 1):
             if posterior is not None:
                 draws = noise.normal(self.settings.bases, model.backbone.features)
                 frequencies = kernels.reparameterised(posterior, draws)
             phases = None if frequencies is None else model.phases
             heads.append(collapsed.fold(self.kernel(model), features, targets, learned, frequencies, phases))
-        return collapsed.join(heads)._replace(moments=moments)
+        return collapsed.join(heads)._replace(moments=moments, metric=metric)
+
+    @property
+    def shares(self) -> bool:
+        return self.settings.shared_metric > 0.0
+
+    def contribution(self, model: KernelModel, memory: Memory) -> Float[Tensor, "d d"]:
+        """How the coreset's features vary within classes, as it is shown at test."""
+        memory = views.shown_memory(memory, views.rotations(self.settings), views.mirrors(self.settings))
+        features, _ = self._coreset(model, memory["inputs"])
+        return scatter_within(features, memory["targets"].to(features.dtype))
+
+    def common(self, total: Float[Tensor, "*s d d"]) -> Memory:
+        """The metric in which features are compared."""
+        return {"metric": metric_of(total, self.settings.shared_metric)}
 
     def kernel(self, model: KernelModel) -> Kernel:
         """The kernel of what `head` represents queries by: random Fourier features, or the features themselves."""

@@ -94,6 +94,8 @@ class Method(ABC):
             raise KclError(f"soft_targets goes with kcl: {self.name} has no targets of a coreset to learn")
         if not self.keeps_coresets and settings.test_strength != 1.0:
             raise KclError(f"test_strength goes with kcl: {self.name} has no λ")
+        if not self.keeps_coresets and settings.shared_metric:
+            raise KclError(f"shared_metric goes with kcl: {self.name} keeps no samples by task")
 
     @property
     def outputs(self) -> int:
@@ -221,6 +223,21 @@ class Method(ABC):
     def unseen_memory(self, task: Task) -> Memory:
         """What stands in for a task's memory before the task was learned, where `answers_unseen`."""
         return {"classes": torch.tensor(task.classes)}
+
+    @property
+    def shares(self) -> bool:
+        """Whether the classifiers of all tasks have something in common: `common`, of what `contribution` gives of each
+        task at the model's present weights, summed.
+        """
+        return False
+
+    def contribution(self, model: Any, memory: Memory) -> Tensor:
+        """Of a task."""
+        raise NotImplementedError
+
+    def common(self, total: Float[Tensor, "*s ..."]) -> Memory:
+        """What `prepare` is to find in the memory of every task; of one run, or of several."""
+        raise NotImplementedError
 
     def prepare(self, model: Any, memory: Memory, noise: Noise) -> Any:
         """`classifier` of a task whose samples are shown as the settings say."""

@@ -73,6 +73,8 @@ class Variant:
     """What it answers with in place of the last weights."""
     classifiers: dict[int, tuple[int, Any]] = field(default_factory=dict)
     """By task, with the version of the weights that each was solved at."""
+    common: tuple[int, Memory] | None = None
+    """What all of them have in common, likewise."""
 
 
 class Run:
@@ -277,11 +279,21 @@ class Run:
             memory = on(self.device, self.method.unseen_memory(task))
         else:
             kept = self._kept(task)
-            memory = seen(kept.memory, kept.view)
+            memory = seen(kept.memory, kept.view) | self._common(way)
         noise = RunNoise(self.device, self.seed, "test noise", index)
         classifier = way.method.prepare(self._answering(way), memory, noise)
         way.classifiers[index] = (self._version, classifier)
         return classifier
+
+    def _common(self, way: Variant) -> Memory:
+        """What the classifiers of all tasks have in common."""
+        if not way.method.shares:
+            return {}
+        if way.common is None or way.common[0] != self._version:
+            model, kept = self._answering(way), self.kept.values()
+            parts = [way.method.contribution(model, seen(own.memory, own.view)) for own in kept]
+            way.common = self._version, way.method.common(torch.stack(parts).sum(0))
+        return way.common[1]
 
     def memory_use(self, variant: int = 0) -> dict[str, int]:
         """Samples kept over all tasks and the bytes everything kept takes; apart from these, of averaged weights."""

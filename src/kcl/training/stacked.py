@@ -79,6 +79,8 @@ class StackedRuns(Learner):
         self.carried: Memory | None = None
         self._stored: dict[int, tuple[Tensor, Tensor]] = {}
         self._asked: dict[Any, list[Request]] = {}
+        self._shared: dict[int, Memory] = {}
+        """By the first run of a group: what the classifiers of all its tasks have in common, at the present weights."""
         self._trainer: Trainer | None = None
         self._midway: Saved | None = None
         """Where the runs were in the midst of a task when they were saved."""
@@ -101,6 +103,7 @@ class StackedRuns(Learner):
             self._learning = True
             self._trainer.train(index, working, examples, plans, on_step, between_steps, saved)
             self._learning = False
+        self._shared.clear()
         memory |= {name: tensor.clone() for name, tensor in self._trainer.trained().items()}
         with torch.no_grad():
             ended = [
@@ -216,6 +219,7 @@ class StackedRuns(Learner):
             unseen = [method.unseen_memory(task) for method, task in own]
             memory, view = stack_memories(unseen, self.device), tasks[0].view.to(self.device)
         state, working, drawn = self._asking(group, seen(memory, view, runs=True), index)
+        working |= self._common(group, state)
         tasks = [tasks[run] for run in group.runs]
         stored, batch = [self.stored(task.test.inputs) for task in tasks], self._evaluation_batch(tasks[0], group)
 
@@ -236,14 +240,29 @@ class StackedRuns(Learner):
 
     def _asking(self, group: Alike, working: Memory, index: int) -> tuple[dict[str, Tensor], Memory, list[Tensor]]:
         """What a classifier of a task is solved from: the state, the memory and the noise of every run of a group."""
-        state, seeds = self.state.answering(group.average), [self.training_seeds[own] for own in group.trainings]
-        if group.trainings != list(range(self.count)):
-            rows = torch.tensor(group.trainings, device=self.device)
-            state = {name: tensor.index_select(0, rows) for name, tensor in state.items()}
-            working = {name: tensor.index_select(0, rows) for name, tensor in working.items()}
+        seeds = [self.training_seeds[own] for own in group.trainings]
+        state, working = (self._of_group(group, own) for own in (self.state.answering(group.average), working))
         source = self.source(self._classifier_requests(working, group), "test noise", index, seeds)
         source.draw()
         return state, working, source.drawn
+
+    def _of_group(self, group: Alike, stacked: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What belongs to a group's trainings of what all have."""
+        if group.trainings == list(range(self.count)):
+            return stacked
+        rows = torch.tensor(group.trainings, device=self.device)
+        return {name: tensor.index_select(0, rows) for name, tensor in stacked.items()}
+
+    def _common(self, group: Alike, state: dict[str, Tensor]) -> Memory:
+        """What the classifiers of all tasks have in common, of every run of a group."""
+        if group.method.shares and group.runs[0] not in self._shared:
+            parts = []
+            for memory, view in self.kept.values():
+                working = self._of_group(group, seen(memory, view, runs=True))
+                with products(at_test(self.precision)):
+                    parts.append(over_runs(self.models[0], group.method.contribution, state, working))
+            self._shared[group.runs[0]] = group.method.common(torch.stack(parts).sum(0))
+        return self._shared.get(group.runs[0], {})
 
     @property
     def diverged(self) -> list[bool]:
@@ -286,6 +305,7 @@ class StackedRuns(Learner):
             like_carried = self._carry([own[0] for own in lessons])
             self.carried = on(self.device, fit_carried(tree["carried"], like_carried, self.method.class_count))
         self.state.load(tree)
+        self._shared.clear()
         if whole_number(about.get("step"), "the step", 2**53, or_none=True) is not None:
             self._midway = saved
 

@@ -1,0 +1,70 @@
+"""`shared_metric`: classifiers of all tasks in a metric made of all coresets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from kcl.errors import KclError
+from kcl.functional.metric import metric_of, scatter_within
+from kcl.methods.recipes import METHODS
+from kcl.settings import Settings
+from kcl.training.run import Run, seen
+
+SHARE = 0.6
+
+
+def _run(make_runs: Any, **settings: Any) -> tuple[Run, Any]:
+    """Two tasks learned by one run, with the linear kernel unless another is asked for."""
+    given = {"kernel": "linear", "shared_metric": SHARE} | settings
+    runs = make_runs("kcl", "resnet", samples=28, split=True, **given)
+    [run, *_] = runs.separate().runs
+    for index in range(2):
+        run.learn(runs.lesson(index)[0])
+    return run, runs.streams[0]
+
+
+def test_scores_are_those_of_the_ridge_with_the_pooled_penalty(make_runs: Any) -> None:
+    run, stream = _run(make_runs)
+    model, embedded, scatter = run.answering, {}, torch.zeros(())
+    with torch.no_grad():
+        for index, kept in run.kept.items():
+            memory = seen(kept.memory, kept.view)
+            embedded[index] = run.method.features(model, memory["inputs"]).double()
+            scatter = scatter + scatter_within(embedded[index], memory["targets"].double())
+        penalty = torch.linalg.inv(metric_of(scatter, SHARE) @ metric_of(scatter, SHARE))
+        for index, kept in run.kept.items():
+            own, targets = embedded[index], kept.memory["targets"].double()
+            strength, scale, shift = (kept.memory[name].double() for name in ("strength", "scale", "shift"))
+            weights = torch.linalg.solve(own.mT @ own + strength * penalty, own.mT @ targets)
+            task = stream[index]
+            queries = run.method.features(model, task.view(task.test.inputs[task.test.rows])).double()
+            found = run.logits(task.test.inputs[task.test.rows], index).double()
+            torch.testing.assert_close(found, scale * queries @ weights + shift, rtol=1e-3, atol=1e-4)
+
+
+def test_a_task_s_scores_depend_on_what_is_kept_of_others(make_runs: Any) -> None:
+    """And without the setting they do not."""
+    for share, changes in ((SHARE, True), (0.0, False)):
+        run, stream = _run(make_runs, shared_metric=share)
+        queries = stream[0].test.inputs
+        before = run.logits(queries, 0)
+        run.kept[1] = run.kept[1]._replace(memory=run.kept[1].memory | {"inputs": run.kept[0].memory["inputs"]})
+        run.renew()
+        assert torch.equal(before, run.logits(queries, 0)) is not changes
+
+
+@pytest.mark.parametrize("kernel", ["vrf", "rbf", "polynomial"])
+def test_it_goes_with_other_kernels(make_runs: Any, kernel: str) -> None:
+    (run, stream), (plain, _) = (_run(make_runs, kernel=kernel, shared_metric=own) for own in (SHARE, 0.0))
+    scores = [own.logits(stream[0].test.inputs, 0) for own in (run, plain)]
+    assert all(torch.isfinite(own).all() for own in scores)
+    assert not torch.allclose(*scores)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "kcl"])
+def test_methods_without_coresets_refuse_it(method: str) -> None:
+    with pytest.raises(KclError, match="shared_metric goes with kcl"):
+        METHODS[method](Settings(shared_metric=0.5), 10)
