@@ -28,6 +28,7 @@ INGREDIENTS = {
     "several updates per batch": ("updates_per_batch",),
     "learned targets": ("soft_targets",),
     "λ at test": ("test_strength",),
+    "the metric of all coresets": ("shared_metric",),
     "features of several stages": ("feature_stages",),
     "warm start": ("warm_start",),
     "the kernel": ("kernel",),
