@@ -48,6 +48,30 @@ def test_where_nothing_varies_or_all_directions_alike_it_changes_nothing() -> No
         torch.testing.assert_close(metric_of(scatter, 0.7), identity)
 
 
+def test_rounding_is_no_scatter() -> None:
+    """Samples that are three times the same, in single precision."""
+    features, labels = _features(count=5, width=40).float().repeat(3, 1), torch.arange(5).repeat(3)
+    assert not scatter_within(features, F.one_hot(labels).float()).any()
+    moved = features + 1e-4 * _features(1, 15, 40).float()
+    assert scatter_within(moved, F.one_hot(labels).float()).trace() > 0.0
+
+
+def test_a_share_near_one_is_as_exact_as_single_precision_lets_it_be() -> None:
+    scatter = scatter_within(_features(count=6, width=30), F.one_hot(LABELS).double())  # of rank three
+    expected, found = metric_of(scatter, 0.9999), metric_of(scatter.float(), 0.9999)
+    assert (found.double() - expected).norm() < 1e-2 * expected.norm()
+
+
+def test_a_run_that_is_not_finite_leaves_the_others_as_they_are() -> None:
+    scatters = torch.stack([scatter_within(_features(seed), F.one_hot(LABELS).double()) for seed in range(4)])
+    alone = metric_of(scatters, 0.6)
+    for place, value in ((1, torch.inf), (2, torch.nan), (3, 1e308)):
+        scatters[place, 0, 0] = scatters[place, 1, 1] = value  # the sum of two such is too large
+    found = metric_of(scatters, 0.6)
+    assert torch.equal(found[0], alone[0])
+    assert found[1:].isnan().all()
+
+
 def test_ridge_in_the_metric_is_ridge_with_another_penalty() -> None:
     """Σ‖y − wx‖² + λ wᵀM⁻²w, solved for w itself."""
     features, targets = _features(), F.one_hot(LABELS).double()

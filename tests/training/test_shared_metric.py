@@ -12,6 +12,7 @@ from kcl.functional.metric import metric_of, scatter_within
 from kcl.methods.recipes import METHODS
 from kcl.settings import Settings
 from kcl.training.run import Run, seen
+from kcl.training.runner import run_streams
 
 SHARE = 0.6
 
@@ -54,6 +55,44 @@ def test_a_task_s_scores_depend_on_what_is_kept_of_others(make_runs: Any) -> Non
         run.kept[1] = run.kept[1]._replace(memory=run.kept[1].memory | {"inputs": run.kept[0].memory["inputs"]})
         run.renew()
         assert torch.equal(before, run.logits(queries, 0)) is not changes
+
+
+def test_what_is_asked_in_the_midst_of_a_task_does_not_stay(make_runs: Any) -> None:
+    """Of one run and of several: after the task, answers know of it, whatever was asked at its last step."""
+    runs = make_runs("kcl", "resnet", samples=28, split=True, kernel="linear", shared_metric=SHARE)
+    asked, whole = [(runs.separate(), runs.stacked()) for _ in range(2)]
+    for learner, other in zip(asked, whole, strict=True):
+        for index in range(2):
+            tasks, first = runs.lesson(index), runs.lesson(0)
+            on_step = (lambda _, own=learner, first=first: own.scores(first)) if index else (lambda _: None)
+            learner.learn(tasks, on_step)
+            other.learn(tasks, lambda _: None)
+        for index in range(2):
+            for one, two in zip(learner.scores(runs.lesson(index)), other.scores(runs.lesson(index)), strict=True):
+                assert torch.equal(one, two)
+
+
+def test_in_the_midst_of_a_task_stacked_runs_answer_at_their_present_weights(make_runs: Any) -> None:
+    runs = make_runs("kcl", "resnet", samples=28, split=True, kernel="linear", shared_metric=SHARE)
+    learner, first = runs.stacked(), runs.lesson(0)
+    learner.learn(first, lambda _: None)
+    learner.scores(first)
+
+    def on_step(_: Any) -> None:
+        found = learner.scores(first)
+        learner._shared.clear()
+        assert all(torch.equal(one, two) for one, two in zip(found, learner.scores(first), strict=True))
+
+    learner.learn(runs.lesson(1), on_step)
+
+
+@pytest.mark.parametrize("kernel", ["linear", "vrf"])
+def test_a_run_that_diverges_does_not_spoil_its_neighbours(make_runs: Any, kernel: str) -> None:
+    runs = make_runs("kcl", "mlp", samples=44, feature_norm="none", kernel=kernel, shared_metric=SHARE).but(1, lr=1e12)
+    one, two = (run_streams(learner, runs.streams) for learner in (runs.separate(), runs.stacked()))
+    for place in (0, 2):
+        matrices = [outcomes[place].matrix.average_accuracy for outcomes in (one, two)]
+        assert matrices[0] == pytest.approx(matrices[1], abs=3.0)
 
 
 @pytest.mark.parametrize("kernel", ["vrf", "rbf", "polynomial"])

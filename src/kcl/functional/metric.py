@@ -14,20 +14,30 @@ from torch import Tensor
 from kcl.cuda.precision import inner
 from kcl.shapes import Float
 
+ROUNDING = 32.0
+"""A sample that is as near to the mean of its class, in units of its last place, is taken for equal to it."""
+
 
 def scatter_within(features: Float[Tensor, "m d"], targets: Float[Tensor, "m c"]) -> Float[Tensor, "d d"]:
-    """Σ_i (x_i − μ_c(i))(x_i − μ_c(i))ᵀ, μ_c the mean of class c; targets are one-hot."""
-    counts = targets.sum(0).clamp_min(1.0)
-    deviations = features - targets @ ((targets.mT @ features) / counts[:, None])
+    """Σ_i (x_i − μ_c(i))(x_i − μ_c(i))ᵀ, μ_c the mean of class c; targets are one-hot. What rounding alone can make of
+    equal samples counts as nothing.
+    """
+    means = inner(targets.mT, features.mT) / targets.sum(0).clamp_min(1.0)[:, None]
+    deviations = features - inner(targets, means.mT)
+    least = ROUNDING * torch.finfo(features.dtype).eps * torch.linalg.vector_norm(features, dim=-1, keepdim=True)
+    apart = torch.linalg.vector_norm(deviations, dim=-1, keepdim=True) > least
+    deviations = torch.where(apart | ~torch.isfinite(least), deviations, 0.0)
     return inner(deviations.mT, deviations.mT)
 
 
 def metric_of(scatter: Float[Tensor, "*s d d"], share: float) -> Float[Tensor, "*s d d"]:
     """M = ((1 − share) I + share · S)^(−1/2), S the scatter scaled to a mean eigenvalue of one; the identity where
-    nothing varies.
+    nothing varies. Of a run whose scatter is not finite neither is M, and no other run's suffers.
     """
     identity = torch.eye(scatter.shape[-1], dtype=scatter.dtype, device=scatter.device)
     mean = scatter.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-    scaled = torch.where(mean > 0.0, scatter / mean, identity)
-    values, vectors = torch.linalg.eigh((1.0 - share) * identity + share * scaled)
-    return (vectors * values.clamp_min(1e-12).rsqrt()[..., None, :]) @ vectors.mT
+    scaled = torch.where(mean == 0.0, identity, scatter / mean)
+    finite = (torch.isfinite(scaled).all(-1).all(-1)[..., None, None]) & torch.isfinite(mean)
+    values, vectors = torch.linalg.eigh(torch.where(finite, scaled, identity))  # it would refuse all runs for one
+    spread = (1.0 - share) + share * values.clamp_min(0.0)
+    return torch.where(finite, (vectors * spread.rsqrt()[..., None, :]) @ vectors.mT, torch.nan)

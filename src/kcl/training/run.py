@@ -182,6 +182,7 @@ class Run:
             own = ended if part is task else on(self.device, self.method.unseen_memory(part))
             self.kept[part.index] = Kept(own, part.classes, part.view.to(self.device))
         self.midway = None
+        self._version += 1  # what classifiers have in common knows of this task now
 
     def _batches(self, orders: Sequence[np.ndarray], sizes: list[int]) -> Iterator[Int[Tensor, " n"]]:
         """The training positions in an order of the run's own, cut into batches; the last may be smaller."""

@@ -255,6 +255,8 @@ class StackedRuns(Learner):
 
     def _common(self, group: Alike, state: dict[str, Tensor]) -> Memory:
         """What the classifiers of all tasks have in common, of every run of a group."""
+        if self._learning:  # the weights change from step to step
+            self._shared.clear()
         if group.method.shares and group.runs[0] not in self._shared:
             parts = []
             for memory, view in self.kept.values():
