@@ -543,6 +543,12 @@ def test_what_the_searches_say_is_what_they_found() -> None:
         assert json.loads(path.read_text(encoding="utf-8"))["best"]["settings"]["average_ramp"] == longest
 
 
+def test_the_metric_is_told_to_bring_nothing() -> None:
+    best = [_best("split-cifar100-metric", shared_metric=share) for share in (0.0, 0.5, 0.7)]
+    assert max(best) - min(best) < 0.15
+    assert "Each share with its best λ, all are within 0.1 points" in _page("strong-search")
+
+
 def test_longer_averages_are_told_as_they_were_found() -> None:
     page = _page("strong-search").replace("\n", " ")
     told = json.loads((ROOT / "results" / "tuning" / "split-miniimagenet-far.json").read_text(encoding="utf-8"))
