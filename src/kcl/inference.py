@@ -106,7 +106,7 @@ class Answerer:
         self.by_task = method.settings.batch_norm == "coreset"
         """Whether a query has other features for every task."""
         self._heads: dict[int, tuple[int, Head]] = {}
-        self._shared: tuple[tuple[int, tuple[int, ...]], Memory] | None = None
+        self._shared: tuple[int, Memory] | None = None
         self._kernel: Kernel | None = None
 
     def _compare(self) -> Kernel:
@@ -129,12 +129,9 @@ class Answerer:
 
     def _common(self) -> Memory:
         """What the heads of all tasks have in common."""
-        if not self.method.shares:
-            return {}
-        known = self.tasks()
-        if self._shared is None or self._shared[0] != (self.version(), tuple(known)):
-            parts = [self.method.contribution(self.model, seen(own.memory, own.view)) for own in known.values()]
-            self._shared = (self.version(), tuple(known)), self.method.common(torch.stack(parts).sum(0))
+        if self._shared is None or self._shared[0] != self.version():
+            memories = (seen(known.memory, known.view) for known in self.tasks().values())
+            self._shared = self.version(), self.method.in_common(self.model, memories)
         return self._shared[1]
 
     def install(self, heads: dict[int, Head]) -> None:

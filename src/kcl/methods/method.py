@@ -6,7 +6,7 @@ A method describes ONE run: no loop, no device, no logging, no randomness of its
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -226,18 +226,21 @@ class Method(ABC):
 
     @property
     def shares(self) -> bool:
-        """Whether the classifiers of all tasks have something in common: `common`, of what `contribution` gives of each
-        task at the model's present weights, summed.
-        """
+        """Whether the classifiers of all tasks have something `in_common`, which changes with the model's weights."""
         return False
 
-    def contribution(self, model: Any, memory: Memory) -> Tensor:
-        """Of a task."""
-        raise NotImplementedError
+    def contribution(self, model: Any, memory: Memory) -> Tensor:  # noqa: ARG002
+        """Of a task, where `shares`: what is summed over tasks."""
+        return torch.zeros(())
 
-    def common(self, total: Float[Tensor, "*s ..."]) -> Memory:
-        """What `prepare` is to find in the memory of every task; of one run, or of several."""
-        raise NotImplementedError
+    def common(self, total: Float[Tensor, "*s ..."]) -> Memory:  # noqa: ARG002
+        """Where `shares`: what `prepare` finds in the memory of every task, from that sum; of one run or of several."""
+        return {}
+
+    def in_common(self, model: Any, memories: Iterable[Memory]) -> Memory:
+        """The same from what is kept of all tasks."""
+        parts = [self.contribution(model, memory) for memory in memories] if self.shares else []
+        return self.common(torch.stack(parts).sum(0)) if parts else {}
 
     def prepare(self, model: Any, memory: Memory, noise: Noise) -> Any:
         """`classifier` of a task whose samples are shown as the settings say."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BENCHMARKS = (CIFAR100, MINIIMAGENET)
 RAMPS = (1.0, 2.0, 3.0, 5.0, 9.0)
 FURTHER = {MINIIMAGENET: (1.25,)}
-"""What was measured besides, and the recipe's own, where it is another."""
+"""What else was measured."""
 
 
 class Reach(Item):

@@ -288,12 +288,9 @@ class Run:
 
     def _common(self, way: Variant) -> Memory:
         """What the classifiers of all tasks have in common."""
-        if not way.method.shares:
-            return {}
         if way.common is None or way.common[0] != self._version:
-            model, kept = self._answering(way), self.kept.values()
-            parts = [way.method.contribution(model, seen(own.memory, own.view)) for own in kept]
-            way.common = self._version, way.method.common(torch.stack(parts).sum(0))
+            memories = (seen(kept.memory, kept.view) for kept in self.kept.values())
+            way.common = self._version, way.method.in_common(self._answering(way), memories)
         return way.common[1]
 
     def memory_use(self, variant: int = 0) -> dict[str, int]:
