@@ -53,6 +53,7 @@ _YOUNGER = {
         "warm_start",
         "log_variance_bound",
         "test_strength",
+        "test_targets",
         "shared_metric",
         "soft_targets",
     ),

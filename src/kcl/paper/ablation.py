@@ -26,7 +26,7 @@ INGREDIENTS = {
     "views at test": ("test_views",),
     "mirror images while training": ("augmentation",),
     "several updates per batch": ("updates_per_batch",),
-    "learned targets": ("soft_targets",),
+    "learned targets": ("soft_targets", "test_targets"),
     "λ at test": ("test_strength",),
     "the metric of all coresets": ("shared_metric",),
     "features of several stages": ("feature_stages",),
