@@ -915,6 +915,46 @@ def test_strong_runs_that_were_stopped_go_on_where_they_were() -> None:
         assert_near_in_norm(one, two, was, 5e-2)
 
 
+@cases("shape make", [
+    ((3, 32, 32), partial(cifar_resnet, feature_stages=3)),
+    ((3, 84, 84), partial(miniimagenet_resnet, feature_stages=3)),
+    ((3, 7, 7), partial(ResNet18, (5, 6, 7), (1, 2, 1), 3)),
+])  # fmt: skip
+def test_a_resnet_answers_as_on_the_cpu(shape: tuple[int, ...], make: Callable[[], ResNet18]) -> None:
+    """With running statistics, with those of a set, and with what another pass has gathered; alone and stacked."""
+    draw, nets = draws(), [make().requires_grad_(False).double() for _ in range(3)]
+    for net in nets:
+        for name, tensor in (*net.named_parameters(), *net.named_buffers()):
+            if "norm" in name and tensor.is_floating_point():
+                tensor.copy_(draw(*tensor.shape).abs() + 0.1)
+    x = draw(3, 9, *shape)
+    here = [copy.deepcopy(net).float().to(DEVICE) for net in nets]
+    state = {
+        name: torch.stack([dict((*net.named_parameters(), *net.named_buffers()))[name] for net in here])
+        for name, _ in (*here[0].named_parameters(), *here[0].named_buffers())
+    }
+    with torch.no_grad(), products("float32"):
+        for how in (passed, gathered, passed_with_moments):
+            expected = torch.stack([how(net, own) for net, own in zip(nets, x, strict=True)])
+            found = [how(net, own) for net, own in zip(here, x.float().to(DEVICE), strict=True)]
+            together = over_runs(here[0], how, state, x.float().to(DEVICE))
+            for one in (torch.stack(found), together):
+                assert (one.cpu() - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+def passed(net: ResNet18, x: Tensor) -> Tensor:
+    return net(x)
+
+
+def gathered(net: ResNet18, x: Tensor) -> Tensor:
+    features, moments = net.gather(x)
+    return torch.cat([features.flatten(), moments])
+
+
+def passed_with_moments(net: ResNet18, x: Tensor) -> Tensor:
+    return net(x[:4], None, net.gather(x[4:])[1])
+
+
 @cases("method kernel", [("kcl", "vrf"), ("kcl", "rbf"), ("naive-sgd", "vrf")])
 def test_strong_answers_equal_those_of_the_same_weights_on_the_cpu(method: str, kernel: str) -> None:
     """Rotations, mirror images, averaged weights and the coreset's statistics, with the same test noise."""
@@ -928,10 +968,18 @@ def test_strong_answers_equal_those_of_the_same_weights_on_the_cpu(method: str, 
         scores = learner.scores(made.tasks(index))
         for run, (own, task) in enumerate(zip(made.methods, made.tasks(index), strict=True)):
             model = copy.deepcopy(learner.answering(run)).cpu().double()
-            kept = seen({name: tensor[run].cpu() for name, tensor in memory.items()}, task.view)
-            working = {name: t.double() if t.is_floating_point() else t for name, t in kept.items()}
+            stored = [
+                seen({name: tensor[run].cpu() for name, tensor in kept.items()}, shown)
+                for kept, shown in learner.kept.values()
+            ]
+            working = [
+                {name: t.double() if t.is_floating_point() else t for name, t in kept.items()} for kept in stored
+            ]
             with torch.no_grad():
-                classifier = own.prepare(model, working, Replay([t[run].cpu().double() for t in source.drawn]))
+                common = own.in_common(model, working)
+                classifier = own.prepare(
+                    model, working[index] | common, Replay([t[run].cpu().double() for t in source.drawn])
+                )
                 expected = own.answer(model, classifier, task.view(task.test.inputs[task.test.rows]).double())
             assert expected.shape == (len(task.test), task.ways)
             assert (scores[run].cpu() - expected).abs().max() <= 2e-3 * max(1.0, expected.abs().max().item())

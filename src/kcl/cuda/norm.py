@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -248,6 +249,63 @@ def norm(
     out, _, _, *following = _Norm.apply(*one, first, relu_before, relu_after, eps, chains)
     means, squares = (tensor.squeeze(0) for tensor in following)
     return out.squeeze(0), (means, squares) if chains else None
+
+
+def norm_and_gather(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, relu_before: bool, relu_after: bool, residual: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same without dropout, all samples being one part, and the mean and variance this took of each channel."""
+    tensors = [x, weight, bias, bias.clone(), bias.clone()]  # nothing keeps running statistics of this
+    one = [*(tensor.unsqueeze(0) for tensor in tensors), None, None, None if residual is None else residual[None]]
+    out, mean, deviation, *_ = _Norm.apply(*one, None, None, len(x), relu_before, relu_after, eps, False)
+    mean, deviation = (found[0, 0, : len(weight)] for found in (mean, deviation))
+    return out.squeeze(0), mean, (deviation.square().reciprocal() - eps).clamp_min(0.0)
+
+
+@torch.library.custom_op("kcl::norm_with", mutates_args=())
+def _with(
+    x: Tensor, mean: Tensor, deviation: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None,
+    relu_before: bool, relu_after: bool,
+) -> Tensor:  # fmt: skip
+    from kcl.cuda import norm_kernel as kernel
+
+    written, out = _Layout.of(x, x.shape[1]).in_tiles(), torch.empty_like(x)
+    kernel.forward[(written.stretches, len(x))](
+        x, mean, deviation, weight, weight.stride(0), bias, bias.stride(0), *_dropping(x, None, None),
+        x if residual is None else residual, out, out, out, *written.cut, weight.shape[1],
+        relu_before, relu_after, False, residual is not None, False, False, **written.fixed, TILE=written.tile,
+    )  # fmt: skip
+    return out
+
+
+@_with.register_fake
+def _(x: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(x)
+
+
+@_with.register_vmap
+def _(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
+    tensors = [None if tensor is None else runs_first(info.batch_size, [dim], [tensor])[0].squeeze(1).contiguous()
+               for tensor, dim in zip(inputs[:6], in_dims[:6], strict=True)]  # fmt: skip
+    return torch.ops.kcl.norm_with(*tensors, *inputs[6:]).unsqueeze(1), 0
+
+
+def norm_with(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    moments: tuple[Tensor, Tensor],
+    eps: float,
+    *,
+    relu_before: bool,
+    relu_after: bool,
+    residual: Tensor | None,
+) -> Tensor:
+    """The same with given means and variances of the channels. There is no gradient of it."""
+    pads = [0, x.shape[-1] - len(weight)]
+    mean, deviation = F.pad(moments[0], pads), F.pad(torch.rsqrt(moments[1] + eps), pads)
+    one = [None if tensor is None else tensor.unsqueeze(0) for tensor in (x, mean, deviation, weight, bias, residual)]
+    return torch.ops.kcl.norm_with(*one, relu_before, relu_after).squeeze(0)
 
 
 @torch.library.custom_op("kcl::enter", mutates_args=())

@@ -38,6 +38,7 @@ _IMAGES_OWN: dict[str, Any] = {
     "average_ramp": 2.0,
     "soft_targets": 0.5,
     "test_strength": 0.3,
+    "shared_metric": 0.5,
     "batch_norm": "coreset",
     "log_variance_bound": 5.0,
 }
@@ -52,9 +53,9 @@ _DIGITS_OWN: dict[str, Any] = {
 }
 
 _CHOSEN_OWN: dict[str, dict[str, Any]] = {
-    "split-miniimagenet": {"soft_targets": 1.0, "test_strength": 0.1, "batch_norm": "running"},
-    "permuted-mnist": {"test_strength": 0.3},
-    "rotated-mnist": {"dropout": 0.05},
+    "split-miniimagenet": {"test_strength": 0.1, "batch_norm": "running"},
+    "permuted-mnist": {"test_strength": 0.3, "shared_metric": 0.3},
+    "rotated-mnist": {"dropout": 0.05, "shared_metric": 0.6},
 }
 """Where a benchmark has other values for KCL than those of its kind."""
 

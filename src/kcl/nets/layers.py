@@ -1,4 +1,4 @@
-"""What the ResNets are made of, twice: in plain PyTorch, and with the kernels a GPU trains many runs with.
+"""What the ResNets are made of, twice: in plain PyTorch, and with the kernels a GPU trains and tests many runs with.
 
 Both compute the same; the second keeps its activations channels last, in the data type asked for, with the channels
 padded to a number the tensor cores are quick with.
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from kcl.cuda import convolution, precision, triton_available
 from kcl.cuda.folding import Fold
-from kcl.cuda.norm import Partial, enter, norm
+from kcl.cuda.norm import Partial, enter, norm, norm_and_gather, norm_with
 from kcl.functional.convolution import convolve
 from kcl.functional.noise import Noise, dropout
 from kcl.shapes import Float
@@ -43,6 +43,26 @@ class Layers(Protocol):
     def pool(self, x: Tensor, channels: int) -> Float[Tensor, "n c"]: ...
 
 
+class Moments:
+    """What one pass leaves of its BatchNorm statistics, and what another takes of them, layer by layer."""
+
+    def __init__(self, given: Float[Tensor, " k"] | None = None) -> None:
+        self._left, self._kept = given, list[Tensor]()
+
+    def keep(self, mean: Tensor, variance: Tensor) -> None:
+        self._kept += [mean.detach(), variance.detach()]
+
+    def kept(self) -> Float[Tensor, " k"]:
+        return torch.cat(self._kept)
+
+    def take(self, size: int) -> tuple[Tensor, Tensor] | None:
+        """Mean and variance of the next layer; None where nothing was given."""
+        if self._left is None:
+            return None
+        mean, variance, self._left = self._left.split([size, size, len(self._left) - 2 * size])
+        return mean, variance
+
+
 class PlainLayers:
     """Activations (n, c, h, w) in the weights' own data type.
 
@@ -54,7 +74,7 @@ class PlainLayers:
     def __init__(
         self, sizes: Sequence[int] | None, noise: Noise | None, moments: Float[Tensor, " k"] | None = None
     ) -> None:
-        self.sizes, self.noise, self._left = sizes, noise, moments
+        self.sizes, self.noise, self._given = sizes, noise, Moments(moments)
 
     def stem(self, layer: nn.Conv2d, parts: Sequence[Tensor]) -> Tensor:
         return self._convolve(layer, torch.cat(list(parts)) if len(parts) > 1 else parts[0])
@@ -80,10 +100,9 @@ class PlainLayers:
 
     def _norm(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
         given = norm.running_mean, norm.running_var, norm.weight, norm.bias
-        if self._left is not None:
-            size = norm.num_features
-            mean, variance, self._left = self._left.split([size, size, len(self._left) - 2 * size])
-            return _normalise(norm, x, mean, variance)
+        moments = self._given.take(norm.num_features)
+        if moments is not None:
+            return _normalise(norm, x, *moments)
         if self.sizes is None:
             return F.batch_norm(x, *given, False, 0.0, norm.eps)
         return torch.cat([F.batch_norm(part, *given, True, 0.1, norm.eps) for part in x.split(list(self.sizes))])
@@ -94,16 +113,11 @@ class GatheringLayers(PlainLayers):
 
     def __init__(self) -> None:
         super().__init__(None, None)
-        self._kept: list[Tensor] = []
-
-    @property
-    def moments(self) -> Float[Tensor, " k"]:
-        """Mean and variance of every BatchNorm in turn, as `PlainLayers` takes them."""
-        return torch.cat(self._kept)
+        self.found = Moments()
 
     def _norm(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
         variance, mean = torch.var_mean(x, dim=(0, 2, 3), correction=0)
-        self._kept += [mean.detach(), variance.detach()]
+        self.found.keep(mean, variance)
         return _normalise(norm, x, mean, variance)
 
 
@@ -183,3 +197,51 @@ class ChannelsLast:
             chains=residual is not None,
         )
         return self._summed[0]
+
+
+class AnsweringChannelsLast(ChannelsLast):
+    """Tests on a GPU: BatchNorm uses its running averages, or the `moments` of another pass."""
+
+    def __init__(self, moments: Float[Tensor, " k"] | None = None) -> None:
+        super().__init__([0], None)
+        self._given = Moments(moments)
+
+    @staticmethod
+    def suit(parts: Sequence[Tensor]) -> bool:
+        return not torch.is_grad_enabled() and ChannelsLast.suit(parts)
+
+    def _norm(
+        self,
+        layer: nn.BatchNorm2d,
+        x: Tensor,
+        kept: Tensor | None,  # noqa: ARG002
+        rate: Tensor | None,  # noqa: ARG002
+        residual: Tensor | None,
+        relu_before: bool,
+    ) -> Tensor:
+        assert layer.running_mean is not None and layer.running_var is not None  # noqa: S101, PT018
+        moments = self._given.take(layer.num_features) or (layer.running_mean, layer.running_var)
+        how = {"relu_before": relu_before, "relu_after": not relu_before}
+        return norm_with(x, layer.weight, layer.bias, moments, layer.eps, residual=residual, **how)
+
+
+class GatheringChannelsLast(AnsweringChannelsLast):
+    """Tests on a GPU: BatchNorm uses the statistics of the samples passed, and they are kept, layer by layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = Moments()
+
+    def _norm(
+        self,
+        layer: nn.BatchNorm2d,
+        x: Tensor,
+        kept: Tensor | None,  # noqa: ARG002
+        rate: Tensor | None,  # noqa: ARG002
+        residual: Tensor | None,
+        relu_before: bool,
+    ) -> Tensor:
+        how = {"relu_before": relu_before, "relu_after": not relu_before}
+        out, mean, variance = norm_and_gather(x, layer.weight, layer.bias, layer.eps, residual=residual, **how)
+        self.found.keep(mean, variance)
+        return out

@@ -10,7 +10,14 @@ from torch import Tensor, nn
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
 from kcl.nets.backbone import Backbone
-from kcl.nets.layers import ChannelsLast, GatheringLayers, Layers, PlainLayers
+from kcl.nets.layers import (
+    AnsweringChannelsLast,
+    ChannelsLast,
+    GatheringChannelsLast,
+    GatheringLayers,
+    Layers,
+    PlainLayers,
+)
 from kcl.shapes import Float
 
 
@@ -71,13 +78,14 @@ class ResNet18(Backbone):
     ) -> Float[Tensor, "n d"]:
         """`moments`: what BatchNorm uses in place of its running averages."""
         if noise is None:
-            return self._pass([x], PlainLayers(None, None, moments))
+            quick = AnsweringChannelsLast.suit([x])
+            return self._pass([x], AnsweringChannelsLast(moments) if quick else PlainLayers(None, None, moments))
         return self.forward_parts([x], noise)[0]
 
     def gather(self, x: Float[Tensor, "n 3 h w"]) -> tuple[Float[Tensor, "n d"], Float[Tensor, " k"]]:
         """Features of a set, BatchNorm with the set's own statistics, and these `moments` for other samples."""
-        layers = GatheringLayers()
-        return self._pass([x], layers), layers.moments
+        layers = GatheringChannelsLast() if GatheringChannelsLast.suit([x]) else GatheringLayers()
+        return self._pass([x], layers), layers.found.kept()
 
     def forward_parts(self, parts: Sequence[Float[Tensor, "_ 3 h w"]], noise: Noise) -> list[Float[Tensor, "_ d"]]:
         sizes, drawn = [len(part) for part in parts], noise if self.drops else None
