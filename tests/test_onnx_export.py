@@ -52,7 +52,7 @@ def _check(model: kcl.ContinualModel, queries: np.ndarray, path: Path) -> Any:
     [
         *({"kernel": kernel} for kernel in KERNELS),
         {"test_draws": 3, "backbone": "identity", "standardise": True, "held_out_share": 0.3},
-        {"soft_targets": 0.5, "test_strength": 0.4, "test_targets": 1.5},
+        {"soft_targets": 0.5, "test_strength": 0.4},
         *({"kernel": kernel, "shared_metric": 0.6} for kernel in ("linear", "vrf", "rbf")),
     ],
     ids=str,

@@ -53,7 +53,6 @@ _YOUNGER = {
         "warm_start",
         "log_variance_bound",
         "test_strength",
-        "test_targets",
         "shared_metric",
         "soft_targets",
     ),

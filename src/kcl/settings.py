@@ -126,9 +126,6 @@ class Settings:
     test_strength: float = _setting(
         1.0, "λ at test, as a multiple of the one learned", above=0.0, high=1e6, at_test=True
     )
-    test_targets: float = _setting(
-        1.0, "what was learned of the targets (soft_targets) at test, as a multiple", 0.0, 1e3, at_test=True
-    )
     shared_metric: float = _setting(
         0.0, "share of the scatter within classes, over all coresets, in the features' metric at test; 0: none", 0.0,
         below=1.0, at_test=True,

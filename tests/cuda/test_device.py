@@ -792,7 +792,7 @@ STRONG: dict[str, Any] = {
     "weight_average": 0.8, "feature_stages": 2,
 }  # fmt: skip
 OWN: dict[str, Any] = {"batch_norm": "coreset", "warm_start": True, "log_variance_bound": 4.0, "soft_targets": 0.5,
-                       "test_strength": 0.4, "test_targets": 1.5, "shared_metric": 0.6}  # fmt: skip
+                       "test_strength": 0.4, "shared_metric": 0.6}  # fmt: skip
 
 
 def strong(method: str, samples: int = 28, **settings: Any) -> Made:

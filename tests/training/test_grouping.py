@@ -124,7 +124,7 @@ class TestGroups:
     @pytest.mark.parametrize(
         "options",
         [{"weight_average": 0.9}, {"test_draws": 2}, {"test_strength": 0.5}, {"average_ramp": 2.0},
-         {"shared_metric": 0.5}, {"test_targets": 2.0}],
+         {"shared_metric": 0.5}],
         ids=str,
     )  # fmt: skip
     def test_runs_that_share_a_training_are_together_and_count_as_one(self, options: dict[str, Any]) -> None:
@@ -139,7 +139,7 @@ class TestGroups:
                  "feature_norm", "backbone", "feature_stages", "width", "layers", "batch_size", "epochs",
                  "memory_per_class", "recalled_per_step", "optimizer", "updates_per_batch", "augmentation",
                  "rotation_labels", "batch_norm", "test_views", "warm_start", "log_variance_bound", "test_strength",
-                 "shared_metric", "test_targets",
+                 "shared_metric",
                  "ewc_fisher", "ewc_fisher_samples", "ewc_window"}  # fmt: skip
         assert {field.name for field in dataclasses.fields(Settings) if not field.metadata["stackable"]} == fixed
 

@@ -21,7 +21,7 @@ IMAGES: dict[str, Any] = {"rotation_labels": True, "test_views": "flip", "augmen
                           "feature_stages": 2}  # fmt: skip
 SHARED: dict[str, Any] = {"optimizer": "muon", "muon_lr": 0.02, "weight_average": 0.7}
 OWN: dict[str, Any] = {"batch_norm": "coreset", "warm_start": True, "log_variance_bound": 3.0, "soft_targets": 0.5,
-                       "test_strength": 0.4, "test_targets": 1.5, "shared_metric": 0.6}  # fmt: skip
+                       "test_strength": 0.4, "shared_metric": 0.6}  # fmt: skip
 ALONE: list[dict[str, Any]] = [
     {"rotation_labels": True},
     {"optimizer": "muon", "muon_lr": 0.02},
@@ -34,7 +34,6 @@ ALONE: list[dict[str, Any]] = [
     {"updates_per_batch": 3},
     {"soft_targets": 0.5},
     {"test_strength": 0.4},
-    {"soft_targets": 0.5, "test_targets": 2.0},
     {"shared_metric": 0.6},
     {"feature_stages": 2},
 ]

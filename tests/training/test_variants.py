@@ -37,12 +37,12 @@ AVERAGE, VIEWS, NORM, DRAWS, STRENGTH = (
     {"test_draws": 3},
     {"test_strength": 0.3},
 )
-METRIC, TARGETS = {"shared_metric": 0.6}, {"test_targets": 2.0}
+METRIC = {"shared_metric": 0.6}
 # Of few updates an average reaches back to a ninth: only these short ones differ.
 OF_KCL: list[dict[str, Any]] = [
-    {}, AVERAGE, VIEWS, NORM, DRAWS, STRENGTH, METRIC, TARGETS, {"weight_average": 0.22},
+    {}, AVERAGE, VIEWS, NORM, DRAWS, STRENGTH, METRIC, {"weight_average": 0.22},
     {"weight_average": 0.9, "average_ramp": 2.0}, {"weight_average": 0.9, "average_ramp": 1.0},
-    {**AVERAGE, **VIEWS, **NORM, **DRAWS, **STRENGTH, **METRIC, **TARGETS},
+    {**AVERAGE, **VIEWS, **NORM, **DRAWS, **STRENGTH, **METRIC},
 ]  # fmt: skip
 OF_ALL: list[dict[str, Any]] = [{}, {**AVERAGE, **VIEWS}]
 
@@ -81,7 +81,6 @@ OTHER_VALUES: dict[str, tuple[str, str, dict[str, Any], Any]] = {
     "batch_norm": ("kcl", "resnet", {}, "coreset"),
     "test_views": ("kcl", "resnet", {}, "flip"),
     "test_strength": ("kcl", "resnet", {}, 0.3),
-    "test_targets": ("kcl", "resnet", {"soft_targets": 0.5}, 3.0),
     "shared_metric": ("kcl", "resnet", {}, 0.6),
     "soft_targets": ("kcl", "mlp", {}, 0.5),
     "warm_start": ("kcl", "mlp", {}, True),
@@ -116,7 +115,7 @@ class TestSettings:
         """A new one must be given a value here, and then shows itself whether training knows of it."""
         assert set(OTHER_VALUES) == {field.name for field in dataclasses.fields(Settings)}
         averages, others = {"weight_average", "average_ramp"}, {"batch_norm", "test_views", "test_draws"}
-        assert set(AT_TEST) == averages | others | {"test_strength", "test_targets", "shared_metric"}
+        assert set(AT_TEST) == averages | others | {"test_strength", "shared_metric"}
 
     @pytest.mark.parametrize("name", OTHER_VALUES)
     def test_training_knows_of_all_but_those_that_act_at_test(self, make_runs: Any, name: str) -> None:

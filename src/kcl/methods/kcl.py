@@ -222,11 +222,9 @@ class KernelContinualLearning(Method):
     # Parts
 
     def _targets(self, model: KernelModel, memory: Memory, features: Tensor) -> Float[Tensor, "m c"]:
-        """What the ridge regression is fitted to at test: one-hot, or near it where targets are learned."""
+        """What the ridge regression is fitted to: one-hot, or near it where targets are learned."""
         targets = memory["targets"].to(features.dtype)
-        if not self.settings.soft_targets:
-            return targets
-        return targets + (self.settings.test_targets * model.soft_targets) * memory["correction"]
+        return targets + model.soft_targets * memory["correction"] if self.settings.soft_targets else targets
 
     def _target_loss(
         self,

@@ -94,8 +94,6 @@ class Method(ABC):
             raise KclError(f"soft_targets goes with kcl: {self.name} has no targets of a coreset to learn")
         if not self.keeps_coresets and settings.test_strength != 1.0:
             raise KclError(f"test_strength goes with kcl: {self.name} has no λ")
-        if not self.keeps_coresets and settings.test_targets != 1.0:
-            raise KclError(f"test_targets goes with kcl: {self.name} has no targets of a coreset to learn")
         if not self.keeps_coresets and settings.shared_metric:
             raise KclError(f"shared_metric goes with kcl: {self.name} keeps no samples by task")
 

@@ -26,7 +26,7 @@ INGREDIENTS = {
     "views at test": ("test_views",),
     "mirror images while training": ("augmentation",),
     "several updates per batch": ("updates_per_batch",),
-    "learned targets": ("soft_targets", "test_targets"),
+    "learned targets": ("soft_targets",),
     "λ at test": ("test_strength",),
     "the metric of all coresets": ("shared_metric",),
     "features of several stages": ("feature_stages",),
@@ -37,11 +37,6 @@ INGREDIENTS = {
 """By name, the settings that are one ingredient."""
 GUARDS = ("log_variance_bound",)
 """Against overflow, and not for accuracy: not taken apart."""
-ADDED: dict[str, dict[str, Any]] = {
-    "the metric of all coresets": {"shared_metric": 0.5},
-    "targets counted twice": {"test_targets": 2.0},
-}
-"""What a recipe that is without might have besides; all of it acts at test only."""
 WHOLE, PAPER = "the whole recipe", "the paper's recipe"
 
 
@@ -52,16 +47,6 @@ def ingredients() -> dict[str, tuple[str, ...]]:
         name: settings
         for name, settings in INGREDIENTS.items()
         if any(getattr(strong, setting) != getattr(paper, setting) for setting in settings)
-    }
-
-
-def added() -> dict[str, dict[str, Any]]:
-    """Those that the recipe for Split CIFAR-100 is without."""
-    own, paper = strong_settings(CIFAR100, "kcl"), published_settings(CIFAR100, "kcl")
-    return {
-        name: changes
-        for name, changes in ADDED.items()
-        if all(getattr(own, setting) == getattr(paper, setting) for setting in changes)
     }
 
 
@@ -81,9 +66,8 @@ class Ablation(Item):
         return [*self.left_out(), *self.alone()]
 
     def left_out(self) -> list[Cell]:
-        """The recipe, the recipe without each ingredient, and with what it might have besides."""
-        more = [Cell(f"with {name}", CIFAR100, changes=own, recipe="strong") for name, own in added().items()]
-        return [Cell(WHOLE, CIFAR100, recipe="strong"), *self._each("strong", "paper", "without {}"), *more]
+        """The recipe, and the recipe without each ingredient."""
+        return [Cell(WHOLE, CIFAR100, recipe="strong"), *self._each("strong", "paper", "without {}")]
 
     def alone(self) -> list[Cell]:
         """The paper's recipe, and each ingredient on top of it."""
@@ -130,11 +114,11 @@ class Ablation(Item):
 
     def figure(self, found: Found) -> Figure:
         names = list(ingredients())
-        left_out = dict(zip([WHOLE, *names, *(f"with {name}" for name in added())], self.left_out(), strict=True))
+        left_out = dict(zip([WHOLE, *names], self.left_out(), strict=True))
         alone = dict(zip([PAPER, *names], self.alone(), strict=True))
         return panels(
             [
-                ("left out of the recipe, or put in", intervals(left_out, found)),
+                ("left out of the recipe", intervals(left_out, found)),
                 ("alone, on top of the paper's", intervals(alone, found)),
             ],
             found,
