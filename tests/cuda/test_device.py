@@ -922,24 +922,26 @@ def test_strong_runs_that_were_stopped_go_on_where_they_were() -> None:
 ])  # fmt: skip
 def test_a_resnet_answers_as_on_the_cpu(shape: tuple[int, ...], make: Callable[[], ResNet18]) -> None:
     """With running statistics, with those of a set, and with what another pass has gathered; alone and stacked."""
-    draw, nets = draws(), [make().requires_grad_(False).double() for _ in range(3)]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        draw, nets = draws(), [make().requires_grad_(False).double() for _ in range(3)]
     for net in nets:
         for name, tensor in (*net.named_parameters(), *net.named_buffers()):
             if "norm" in name and tensor.is_floating_point():
                 tensor.copy_(draw(*tensor.shape).abs() + 0.1)
-    x = draw(3, 9, *shape)
+    x = draw(3, 24, *shape)
     here = [copy.deepcopy(net).float().to(DEVICE) for net in nets]
     state = {
         name: torch.stack([dict((*net.named_parameters(), *net.named_buffers()))[name] for net in here])
         for name, _ in (*here[0].named_parameters(), *here[0].named_buffers())
     }
     with torch.no_grad(), products("float32"):
-        for how in (passed, gathered, passed_with_moments):
+        for how, tolerance in ((passed, 1e-5), (gathered, 1e-4), (passed_with_moments, 1e-3)):
             expected = torch.stack([how(net, own) for net, own in zip(nets, x, strict=True)])
             found = [how(net, own) for net, own in zip(here, x.float().to(DEVICE), strict=True)]
             together = over_runs(here[0], how, state, x.float().to(DEVICE))
             for one in (torch.stack(found), together):
-                assert (one.cpu() - expected).abs().max() <= 1e-4 * expected.abs().max()
+                assert (one.cpu() - expected).abs().max() <= tolerance * expected.abs().max()
 
 
 def passed(net: ResNet18, x: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -377,14 +376,20 @@ class TestState:
         assert len(solved) == 3 + -(-len(whole[0]) // 3)
 
     def test_batches_on_a_gpu_have_few_sizes(self, make_runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A power of two by what is free, what PyTorch holds unused included, when the first task is tested."""
         runs = make_runs(bases=8)
         [task, *_] = runs.tasks(0)
-        learner = SimpleNamespace(device=torch.device("cuda"), method=runs.stacked().method)
         [group] = runs.stacked()._alike
-        each, sizes = 8 * 3 * (256 * task.test.inputs[0].numel() + 16 * 8), []
+        each, sizes = 4 * 3 * (128 * task.test.inputs[0].numel() + 16 * 8), []
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 9 * each)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 8 * each)
         for fitting in (0, 1, 5, 7, 8, 15, 10_000):
-            monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, fitting=fitting: (fitting * each + 5, 0))
-            sizes.append(StackedRuns._evaluation_batch(learner, task, group))
+            learner = runs.stacked()
+            learner.device = torch.device("cuda")
+            monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, fitting=fitting: ((fitting - 1) * each + 5, 0))
+            sizes.append(learner._evaluation_batch(task, group))
+            monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (0, 0))
+            assert learner._evaluation_batch(task, group) == sizes[-1]
         assert sizes == [1, 1, 4, 4, 8, 8, len(task.test)]
 
     def test_tasks_to_test_on_must_be_of_one_size(self, make_runs: Any) -> None:

@@ -9,7 +9,7 @@ the tensor cores with every number split in two, which is as exact to a few unit
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -28,16 +28,17 @@ PRECISIONS = {
     "bf16": "as tf32, and the ResNets' activations while training in bfloat16; in a compiled step on a CPU, "
     "products of the MLP and with the frequencies in bfloat16",
 }
+TRIES_AT_TEST = 8
 _activations: ContextVar[torch.dtype] = ContextVar("activations", default=torch.float32)
 
 
 @contextmanager
-def products(precision: str) -> Iterator[None]:
-    """Compute at one of the PRECISIONS."""
+def products(precision: str, tries: int = 0) -> Iterator[None]:
+    """Compute at one of the PRECISIONS. `tries`: in how many ways cuDNN tries each convolution out; 0 is all it has."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit
     matmul.allow_tf32 = cudnn.allow_tf32 = precision != "float32"
-    cudnn.benchmark, cudnn.benchmark_limit = True, 0  # shapes stay for thousands of steps: it pays to try every way
+    cudnn.benchmark, cudnn.benchmark_limit = True, tries  # shapes stay for thousands of steps: it pays to try
     token = _activations.set(torch.bfloat16 if precision == "bf16" else torch.float32)
     try:
         yield
@@ -61,6 +62,11 @@ def used(precision: str, device: torch.device, compiled: bool | None) -> str:
 def at_test(precision: str) -> str:
     """What is computed in where runs are asked: answers never come from bfloat16."""
     return "tf32" if precision == "bf16" else precision
+
+
+def answering(precision: str) -> AbstractContextManager[None]:
+    """For tests of runs that are trained at one of the PRECISIONS. Their large batches are few, and long to try out."""
+    return products(at_test(precision), tries=TRIES_AT_TEST)
 
 
 def linear(x: Float[Tensor, "n d"], weight: Float[Tensor, "e d"], bias: Float[Tensor, " e"]) -> Float[Tensor, "n e"]:

@@ -53,7 +53,7 @@ _DIGITS_OWN: dict[str, Any] = {
 }
 
 _CHOSEN_OWN: dict[str, dict[str, Any]] = {
-    "split-miniimagenet": {"test_strength": 0.1, "batch_norm": "running"},
+    "split-miniimagenet": {"soft_targets": 1.0, "test_strength": 0.1, "batch_norm": "running"},
     "permuted-mnist": {"test_strength": 0.3, "shared_metric": 0.3},
     "rotated-mnist": {"dropout": 0.05, "shared_metric": 0.6},
 }

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task, View
-from kcl.cuda.precision import at_test, products
+from kcl.cuda.precision import answering, products
 from kcl.errors import KclError
 from kcl.methods.method import Memory, Method, Plan
 from kcl.methods.views import copies_at_test
@@ -79,6 +79,7 @@ class StackedRuns(Learner):
         self.carried: Memory | None = None
         self._stored: dict[int, tuple[Tensor, Tensor]] = {}
         self._asked: dict[Any, list[Request]] = {}
+        self._batches: dict[Any, int] = {}
         self._shared: dict[int, Memory] = {}
         """By the first run of a group: what the classifiers of all its tasks have in common, at the present weights."""
         self._trainer: Trainer | None = None
@@ -181,7 +182,7 @@ class StackedRuns(Learner):
                 group.method.prepare(model, memory, Replay(drawn))
                 return memory["targets"]
 
-            with products(at_test(self.precision)):
+            with answering(self.precision):
                 over_runs(self.models[0], solve, state, own, drawn)
 
     @torch.no_grad()
@@ -234,7 +235,7 @@ class StackedRuns(Learner):
         several = BATCHES * batch
         for part, wanted in zip(rows.split(several, dim=1), labels.split(several, dim=1), strict=True):
             inputs = torch.stack([move(array[own]) for move, array, own in zip(moves, stored, part, strict=True)])
-            with products(at_test(self.precision)):
+            with answering(self.precision):
                 scores = over_runs(self.models[0], answers, state, working, inputs, drawn)
             yield scores, wanted
 
@@ -261,7 +262,7 @@ class StackedRuns(Learner):
             parts = []
             for memory, view in self.kept.values():
                 working = self._of_group(group, seen(memory, view, runs=True))
-                with products(at_test(self.precision)):
+                with answering(self.precision):
                     parts.append(over_runs(self.models[0], group.method.contribution, state, working))
             self._shared[group.runs[0]] = group.method.common(torch.stack(parts).sum(0))
         return self._shared.get(group.runs[0], {})
@@ -367,14 +368,26 @@ class StackedRuns(Learner):
         return of_trainings(given, [len(own) for own in self.variants])
 
     def _evaluation_batch(self, task: Task, group: Alike) -> int:
-        """How many test samples at once: an eighth of the free memory, at a generous guess of what one takes. On a GPU
-        a power of two: what is free changes, and cuDNN looks for the fastest way anew for every size.
+        """How many test samples at once: a quarter of the memory that is free when tasks of this size are first tested,
+        at a generous guess of what one takes. It stays so, and is a power of two on a GPU, where cuDNN looks for the
+        fastest way anew for every size.
         """
-        free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 2**33
-        each = 256 * task.test.inputs[0].numel() + 16 * self.method.settings.bases
-        each *= copies_at_test(group.method.settings)
-        fitting = max(1, free // 8 // (each * len(group.runs)))
-        return min(len(task.test), 1 << fitting.bit_length() - 1 if self.device.type == "cuda" else fitting)
+        key = (len(task.test), task.test.inputs.shape[1:], group.runs[0])
+        if key not in self._batches:
+            each = 128 * task.test.inputs[0].numel() + 16 * self.method.settings.bases
+            each *= copies_at_test(group.method.settings)
+            fitting = max(1, self._free_memory() // 4 // (each * len(group.runs)))
+            if self.device.type == "cuda":
+                fitting = 1 << fitting.bit_length() - 1
+            self._batches[key] = min(len(task.test), fitting)
+        return self._batches[key]
+
+    def _free_memory(self) -> int:
+        """Bytes, what PyTorch holds without using it included."""
+        if self.device.type != "cuda":
+            return 2**33
+        unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return torch.cuda.mem_get_info(self.device)[0] + unused
 
 
 def _of(run: int, stacked: Memory) -> Memory:
