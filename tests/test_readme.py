@@ -117,12 +117,14 @@ def test_what_goes_past_the_paper_is_what_the_results_give() -> None:
         assert f"| {cell.column} | {row[3]} | {row[5]} | {published} | `{command(cell, found)}` |" in README
     means = []
     told = (("permuted-mnist", "multi-task"), ("rotated-mnist", "multi-task"), ("split-cifar100", "multi-task"),
-            ("split-cifar100", "er-reservoir"))  # fmt: skip
+            ("split-miniimagenet", "multi-task"), ("split-cifar100", "er-reservoir"),
+            ("split-miniimagenet", "er-reservoir"))  # fmt: skip
     for benchmark, method in told:
         [other] = [cell for cell in StrongResults().shown(benchmark, found) if cell.method == method]
         means.append(found.group(other).summary("average_accuracy").mean)
     words = (
-        "{:.1f} on Permuted and {:.1f} on Rotated MNIST and to {:.1f} on Split CIFAR-100, ER-Reservoir to {:.1f} there"
+        "{:.1f} on Permuted and {:.1f} on Rotated MNIST, to {:.1f} on Split CIFAR-100 and to {:.1f} on Split "
+        "miniImageNet, ER-Reservoir to {:.1f} and {:.1f} there"
     )
     assert f"comes to {words.format(*means)}" in README.replace("\n", " ")
 

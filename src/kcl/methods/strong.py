@@ -53,9 +53,9 @@ _DIGITS_OWN: dict[str, Any] = {
 }
 
 _CHOSEN_OWN: dict[str, dict[str, Any]] = {
-    "split-miniimagenet": {"soft_targets": 1.0, "test_strength": 0.1, "batch_norm": "running"},
-    "permuted-mnist": {"shared_metric": 0.3},
-    "rotated-mnist": {"dropout": 0.05, "shared_metric": 0.6},
+    "split-miniimagenet": {"average_ramp": 1.25, "soft_targets": 1.0, "test_strength": 0.1, "batch_norm": "running"},
+    "permuted-mnist": {"test_strength": 0.3},
+    "rotated-mnist": {"dropout": 0.05},
 }
 """Where a benchmark has other values for KCL than those of its kind."""
 

@@ -56,9 +56,9 @@ class Ablation(Item):
     title = "What each ingredient of the strong recipe is worth"
     judged = False
     note = (
-        "Split CIFAR-100. Averaged weights, BatchNorm of the coreset, views and λ at test act at test only: without "
-        "them, or with them alone, training is the same, and done once. The bound on log-variances, which acts on VRF "
-        "alone, guards against overflow and is not taken apart."
+        "Split CIFAR-100. Averaged weights, BatchNorm of the coreset, views and λ at test and the metric act at test "
+        "only: without them, or with them alone, training is the same, and done once. The bound on log-variances, "
+        "which acts on VRF alone, guards against overflow and is not taken apart."
     )
     miniature = WITHOUT_IMAGES
 
