@@ -10,11 +10,13 @@ import torch
 
 from kcl import bench, bench_inference
 from kcl.cli import main
+from kcl.cuda import philox, philox_cpu
 from kcl.errors import KclError
 from kcl.methods.strong import strong_settings
 from kcl.nets.resnet import cifar_resnet
 from kcl.settings import Settings
 from kcl.speeds import SPEEDS, TOGETHER
+from kcl.training import compiler
 from kcl.training.learner import SeparateRuns
 from kcl.training.run import Run
 
@@ -43,7 +45,8 @@ def test_the_step_compiled_for_a_cpu_has_a_row(tmp_path: Path, monkeypatch: pyte
     """Run as it was traced: to generate code would take a C++ compiler."""
     traced: list[Any] = []
     monkeypatch.setattr(bench, "need_compiler", lambda: None)
-    monkeypatch.setattr(torch, "compile", lambda step, **_: traced.append(step) or step)
+    monkeypatch.setattr(compiler, "compile_step", lambda step, _: traced.append(step) or step)
+    monkeypatch.setattr(philox_cpu, "draw", philox.draw)
     monkeypatch.setitem(bench.WORKS, "small", dataclasses.replace(bench.WORKS["mnist"], settings=SMALL.settings))
     arguments = ["bench", "small", "--steps", "20", "--device", "cpu", "--json", "rows.json", "--precision", "bf16"]
     for asked, engines in (("both", ["kcl", "kcl, compiled, bf16"]), ("on", ["kcl, compiled, bf16"])):
@@ -82,7 +85,8 @@ def test_the_strong_recipe_is_measured_as_every_method_has_it(monkeypatch: pytes
     rows = list(bench.measure(["small-strong"], [1], "cpu", (False,), 2))
     assert [(row.engine, row.times_reference) for row in rows] == [("bare SGD step", None), ("kcl", None)]
     assert all(row.ms_per_step > 0 for row in rows)
-    assert learned == [strong_settings("split-cifar100", method) for method in ("naive-sgd",) * 2 + ("kcl",) * 2]
+    times = 1 + bench.TURNS
+    assert learned == [strong_settings("split-cifar100", own) for own in ("naive-sgd",) * times + ("kcl",) * times]
 
 
 @pytest.mark.parametrize("name", [name for name, work in bench.WORKS.items() if work.strong])
@@ -104,7 +108,7 @@ def test_every_work_with_the_strong_recipe_can_be_built(
     monkeypatch.setattr(SeparateRuns, "learn", learn)
     task: Any = None
     with pytest.raises(Built):
-        bench._engine(name, bench.WORKS[name], task, method, 1, "cpu", False, "float32", None)
+        bench._engine(name, bench.WORKS[name], task, method, 1, "cpu", False, "float32", None, lambda: None)
 
 
 @pytest.fixture

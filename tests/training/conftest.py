@@ -15,6 +15,7 @@ from torch import Tensor
 from kcl.benchmarks.joint import join
 from kcl.benchmarks.mnist import PermutedPixels
 from kcl.benchmarks.task import Examples, Stream, Task, TaskSequence, View
+from kcl.cuda import philox, philox_cpu
 from kcl.data.dataset import Dataset
 from kcl.methods.method import Method
 from kcl.methods.recipes import METHODS
@@ -142,8 +143,18 @@ class Runs:
         parts = zip(self.methods(), self.backbones(), self.seeds, strict=True)
         return SeparateRuns([Run(method, backbone, seed) for method, backbone, seed in parts])
 
-    def stacked(self, compiled: bool = False) -> StackedRuns:
-        return StackedRuns(self.methods(), self.backbones(), self.seeds, "cpu", compiled)
+    def stacked(self, compiled: bool = False, draws_as_compiled: bool = False) -> StackedRuns:
+        learner = StackedRuns(self.methods(), self.backbones(), self.seeds, "cpu", compiled)
+        if draws_as_compiled:
+            other = StackedRuns(self.methods(), self.backbones(), self.seeds, "cpu", compiled=True)
+            learner.source = other.source  # type: ignore[method-assign]
+        return learner
+
+
+@pytest.fixture
+def _draws_without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The draws of compiled steps by PyTorch: their own kernel takes a C++ compiler."""
+    monkeypatch.setattr(philox_cpu, "draw", philox.draw)
 
 
 @pytest.fixture

@@ -5,26 +5,25 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
 from kcl.methods.recipes import METHODS
+from kcl.training import compiler
 
 
 @pytest.fixture
-def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def compilations(monkeypatch: pytest.MonkeyPatch, _draws_without_compiler: None) -> list[Any]:
     """What was handed to the compiler."""
     given: list[Any] = []
-    compile_with = partial(torch.compile, backend="aot_eager")
 
-    def noting(function: Any, **options: Any) -> Any:
-        given.append(function)
-        return compile_with(function, **options)
+    def noting(traced: Any, _: Any) -> Any:
+        given.append(traced)
+        return torch.compile(traced, backend="aot_eager", dynamic=False, fullgraph=True)
 
-    monkeypatch.setattr(torch, "compile", noting)
+    monkeypatch.setattr(compiler, "compile_step", noting)
     return given
 
 
@@ -40,7 +39,7 @@ def test_gives_what_the_step_itself_gives(
     A-GEM recalls nothing in its first task, and so has other steps after it.
     """
     runs = make_runs(method, net, samples=samples)
-    plain, compiled = runs.stacked(), runs.stacked(compiled=True)
+    plain, compiled = runs.stacked(draws_as_compiled=True), runs.stacked(compiled=True)
     for index in range(runs.lessons):
         losses: list[list[float]] = [[], []]
         for learner, own in zip((plain, compiled), losses, strict=True):
@@ -56,7 +55,7 @@ def test_gives_what_the_step_itself_gives(
 
 def test_a_run_that_diverges_is_stopped_there_too(make_runs: Any, difference: Any, compilations: list[Any]) -> None:
     runs = make_runs("naive-sgd", samples=40).but(1, lr=1e30)
-    plain, compiled = runs.stacked(), runs.stacked(compiled=True)
+    plain, compiled = runs.stacked(draws_as_compiled=True), runs.stacked(compiled=True)
     for learner in (plain, compiled):
         learner.learn(runs.tasks(0), lambda _: None)
     assert compilations

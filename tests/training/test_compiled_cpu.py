@@ -20,12 +20,14 @@ from torch._inductor import config as inductor_config
 from kcl import cli, task_free
 from kcl.benchmarks.catalogue import BENCHMARKS, Benchmark
 from kcl.benchmarks.mnist import PermutedPixels
+from kcl.cuda import philox, philox_cpu
 from kcl.errors import KclError
 from kcl.experiment import Experiment
 from kcl.folder import Folder
 from kcl.resuming import Saving
 from kcl.run_spec import RunSpec
 from kcl.settings import Settings
+from kcl.training import compiler
 from kcl.training.compiler import need_compiler
 from kcl.training.keeper import Every
 from kcl.training.learner import SeparateRuns
@@ -47,9 +49,9 @@ def _made_up_benchmark(make_dataset: Callable[..., Any], monkeypatch: pytest.Mon
 
 
 @pytest.fixture
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+def eager(monkeypatch: pytest.MonkeyPatch, _draws_without_compiler: None) -> None:
     """No code is generated, so no C++ compiler is needed."""
-    monkeypatch.setattr(torch, "compile", lambda traced, **_: traced)
+    monkeypatch.setattr(compiler, "compile_step", lambda traced, _: traced)
     for name in ("experiment", "task_free", "bench"):
         monkeypatch.setattr(f"kcl.{name}.need_compiler", lambda: None)
 
@@ -226,17 +228,55 @@ def _compiler() -> bool:
     return True
 
 
-@pytest.mark.skipif(not _compiler(), reason="there is no C++ compiler")
-def test_the_generated_code_computes_the_step(request: pytest.FixtureRequest, make_runs: Any, difference: Any) -> None:
-    """In a process of its own, as a user has it: what other tests import can keep the compiler from working."""
+def _alone(request: pytest.FixtureRequest) -> bool:
+    """Whether this is a process of its own, as a user has it; else the test is done in one: what other tests import can
+    keep the compiler from working.
+    """
     if ALONE not in os.environ:
         again = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", request.node.nodeid]
         done = subprocess.run(again, cwd=request.config.rootpath, env=os.environ | {ALONE: "1"}, timeout=300)
         assert done.returncode == 0
+    return ALONE in os.environ
+
+
+@pytest.mark.skipif(not _compiler(), reason="there is no C++ compiler")
+def test_the_generated_code_computes_the_step(request: pytest.FixtureRequest, make_runs: Any, difference: Any) -> None:
+    if not _alone(request):
         return
     runs = make_runs("kcl", tasks=1, samples=52)[[0]]
-    plain, compiled = runs.stacked(), runs.stacked(compiled=True)
+    plain, compiled = runs.stacked(draws_as_compiled=True), runs.stacked(compiled=True)
     for learner in (plain, compiled):
         learner.learn(runs.tasks(0), lambda _: None)
     assert not torch.equal(plain.state.flat, compiled.state.flat)  # or nothing was compiled
     difference.assert_none(plain, compiled, 1e-5)
+
+
+@pytest.mark.skipif(not _compiler(), reason="there is no C++ compiler")
+def test_the_kernel_for_draws_equals_its_pytorch_twin(request: pytest.FixtureRequest) -> None:
+    """Uniforms and what is kept to the bit, normals to their last digits; with any number of threads, and nothing is
+    written beside them.
+    """
+    if not _alone(request):
+        return
+    for rows, size, step, first in ((1, 1, 0, 0), (3, 5, 1, 2), (2, 4096, 7, 0), (2, 4099, 119_999, 9),
+                                    (5, 100_003, 2**31, 0), (1, 7, 2**32 - 1, 3)):  # fmt: skip
+        keys = torch.randint(0, 2**32, (rows, 2), generator=torch.Generator().manual_seed(1))
+        keys[0] = torch.tensor([2**32 - 1, 2**31])
+        for kind in (philox.NORMAL, philox.UNIFORM, philox.KEPT):
+            rates = torch.linspace(0.1, 0.9, rows) if kind == philox.KEPT else None
+            dtype = torch.bool if kind == philox.KEPT else torch.float32
+            expected = torch.empty(rows, size, dtype=dtype)
+            philox.draw(expected, keys, torch.tensor([step]), kind, rates, first)
+            around = torch.ones(rows + 1, size + 9, dtype=dtype)
+            for threads in (1, 2):
+                torch.set_num_threads(threads)
+                around[:rows, :size] = 0
+                philox_cpu.draw(around[:rows, :size], keys, torch.tensor([step]), kind, rates, first)
+                if kind == philox.NORMAL:
+                    torch.testing.assert_close(around[:rows, :size], expected, rtol=1e-5, atol=1e-5)
+                else:
+                    assert torch.equal(around[:rows, :size], expected)
+                assert around[rows:].all()
+                assert around[:, size:].all()
+    with pytest.raises(ValueError, match="cannot draw into"):
+        philox_cpu.draw(torch.empty(1, 4, dtype=torch.float64), keys, torch.tensor([0]), philox.NORMAL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from kcl.methods.recipes import METHODS
 from kcl.randomness import numpy_generator
 from kcl.settings import KERNELS
+from kcl.training import compiler
 from kcl.training.average import Reach, WeightAverage
 from kcl.training.keeper import Every, Keeper
 from kcl.training.runner import run_streams
@@ -129,13 +131,14 @@ def test_runs_that_were_stopped_go_on_to_the_same_bits(
 
 
 class TestCompiled:
+    @pytest.mark.usefixtures("_draws_without_compiler")
     def test_the_traced_step_is_the_step(
         self, make_runs: Any, difference: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        compile_with = torch.compile
-        monkeypatch.setattr(torch, "compile", lambda f, **options: compile_with(f, backend="aot_eager", **options))
+        compile_with = functools.partial(torch.compile, backend="aot_eager", dynamic=False, fullgraph=True)
+        monkeypatch.setattr(compiler, "compile_step", lambda traced, _: compile_with(traced))
         runs = make_runs("naive-sgd", "resnet", samples=26, **IMAGES, **SHARED)
-        plain, compiled = runs.stacked(), runs.stacked(compiled=True)
+        plain, compiled = runs.stacked(draws_as_compiled=True), runs.stacked(compiled=True)
         for learner in (plain, compiled):
             learner.learn(runs.lesson(0), lambda _: None)
         difference.assert_none(plain, compiled, 1e-5, [0])

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kcl.cuda import philox
+from kcl.cuda import philox, philox_cpu
 from kcl.errors import KclError
 from kcl.randomness import derive, torch_generator
 from kcl.shapes import Float
@@ -180,7 +180,9 @@ class SeparateSource(Source):
 
 
 class PhiloxSource(Source):
-    """One kernel per kind of draw for all runs, into tensors that stay where they are: for CUDA graphs."""
+    """One kernel per kind of draw for all runs, into tensors that stay where they are: for CUDA graphs, and for steps
+    that are compiled.
+    """
 
     def __init__(
         self, requests: Sequence[Request], device: torch.device, seeds: Sequence[int], purpose: str, *indices: int
@@ -190,6 +192,7 @@ class PhiloxSource(Source):
         self.step = torch.zeros(1, dtype=torch.int64, device=device)
         self.changes = [self.step]
         self.drawn = [torch.empty(0)] * len(requests)
+        self._philox = philox_cpu.draw if device.type == "cpu" else philox.draw
         self._fill: list[tuple[Tensor, int, Tensor | None, int]] = []
         for kind in (philox.NORMAL, philox.UNIFORM, philox.KEPT):
             own = [number for number, request in enumerate(requests) if request.kind == kind]
@@ -217,7 +220,7 @@ class PhiloxSource(Source):
     def _draw(self, *kinds: int) -> None:
         for out, kind, rates, first in self._fill:
             if kind in kinds:
-                philox.draw(out, self.key, self.step, kind, rates, first)
+                self._philox(out, self.key, self.step, kind, rates, first)
 
     def share(self, other: PhiloxSource) -> None:
         self.step = other.step

@@ -344,7 +344,7 @@ class StackedRuns(Learner):
     ) -> Source:
         """Of all trainings, unless their `seeds` are given."""
         seeds = self.training_seeds if seeds is None else seeds
-        if self.device.type == "cpu":
+        if self.device.type == "cpu" and not self.compiled:
             return SeparateSource(requests, [RunNoise(self.device, seed, purpose, index) for seed in seeds])
         return PhiloxSource(requests, self.device, seeds, purpose, index)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from kcl.benchmarks.task import Task, View
 from kcl.cuda.convolution import weights_beside
@@ -20,6 +21,7 @@ from kcl.functional.noise import Noise
 from kcl.methods.episodic import recall
 from kcl.methods.method import Memory, Method, Plan, Recalled
 from kcl.shapes import Float, Int
+from kcl.training import compiler
 from kcl.training.average import update as update_average
 from kcl.training.checkpoint import Saved, Tree, fit, fit_all
 from kcl.training.graph import GraphedStep, Watcher, drawn_beside
@@ -127,7 +129,7 @@ class Trainer:
         self.requests = {size: self._requests(size) for size in set(self.plan)}
         self._see_that_it_stacks(self.plan[0])
         self.graphs: dict[int, GraphedStep] = {}
-        self.compiled: dict[int, Callable[..., Tensor]] = {}
+        self.compiled: dict[int, Callable[[], Any]] = {}
         self.sources: dict[int, Source] = {}
         self.steps_done = 0
 
@@ -234,15 +236,19 @@ class Trainer:
                 self._advance(*self._tensors(size))
             return
         self.sources[size].draw()
-        tensors = self._tensors(size)
-        if size not in self.compiled:
-            copies = tree_map(torch.clone, tensors)  # tracing runs the step
-            traced = make_fx(lambda *given: self._advance(*given))(*copies)
-            self.compiled[size] = torch.compile(traced, dynamic=False, fullgraph=True)
-            with warnings.catch_warnings(action="ignore"):  # of the compiler, about parts of its own
-                self.compiled[size](*tensors)
+        if size in self.compiled:
+            self.compiled[size]()
             return
-        self.compiled[size](*tensors)
+        with warnings.catch_warnings(action="ignore"):  # of the compiler, about parts of its own
+            self.compiled[size] = self._compile(self._tensors(size))
+            self.compiled[size]()
+
+    def _compile(self, tensors: tuple[Any, ...]) -> Callable[[], Any]:
+        """The step over these tensors, which stay where they are, traced and compiled."""
+        given, structure = tree_flatten(tensors)
+        copies = [tensor.clone() for tensor in given]  # tracing runs the step
+        traced = make_fx(lambda *flat: self._advance(*tree_unflatten(list(flat), structure)))(*copies)
+        return partial(compiler.compile_step(traced, copies), *given)
 
     def _tensors(self, size: int) -> tuple[Any, ...]:
         """Everything a step over `size` samples reads and changes."""
