@@ -111,6 +111,11 @@ def test_every_work_with_the_strong_recipe_can_be_built(
         bench._engine(name, bench.WORKS[name], task, method, 1, "cpu", False, "float32", None, lambda: None)
 
 
+@pytest.fixture(autouse=True)
+def _few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "TURNS", 2)
+
+
 @pytest.fixture
 def _few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"coreset": ("coreset_size_per_class", (2, 3)), "bases": ("bases", (16,))}
