@@ -7,7 +7,7 @@ padded to a number the tensor cores are quick with.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -219,10 +219,12 @@ class AnsweringChannelsLast(ChannelsLast):
         residual: Tensor | None,
         relu_before: bool,
     ) -> Tensor:
+        return self._answer(layer, x, relu_before=relu_before, relu_after=not relu_before, residual=residual)
+
+    def _answer(self, layer: nn.BatchNorm2d, x: Tensor, **how: Any) -> Tensor:
         assert layer.running_mean is not None and layer.running_var is not None  # noqa: S101, PT018
         moments = self._given.take(layer.num_features) or (layer.running_mean, layer.running_var)
-        how = {"relu_before": relu_before, "relu_after": not relu_before}
-        return norm_with(x, layer.weight, layer.bias, moments, layer.eps, residual=residual, **how)
+        return norm_with(x, layer.weight, layer.bias, moments, layer.eps, **how)
 
 
 class GatheringChannelsLast(AnsweringChannelsLast):
@@ -232,16 +234,7 @@ class GatheringChannelsLast(AnsweringChannelsLast):
         super().__init__()
         self.found = Moments()
 
-    def _norm(
-        self,
-        layer: nn.BatchNorm2d,
-        x: Tensor,
-        kept: Tensor | None,  # noqa: ARG002
-        rate: Tensor | None,  # noqa: ARG002
-        residual: Tensor | None,
-        relu_before: bool,
-    ) -> Tensor:
-        how = {"relu_before": relu_before, "relu_after": not relu_before}
-        out, mean, variance = norm_and_gather(x, layer.weight, layer.bias, layer.eps, residual=residual, **how)
+    def _answer(self, layer: nn.BatchNorm2d, x: Tensor, **how: Any) -> Tensor:
+        out, mean, variance = norm_and_gather(x, layer.weight, layer.bias, layer.eps, **how)
         self.found.keep(mean, variance)
         return out
