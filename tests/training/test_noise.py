@@ -15,6 +15,7 @@ from kcl.functional.noise import Noise, dropout
 from kcl.randomness import derive
 from kcl.training.noise import PhiloxSource, Recorder, Replay, Request, RunNoise, SeparateSource, Source, merge
 
+pytestmark = pytest.mark.usefixtures("_draws_without_compiler")
 CPU = torch.device("cpu")
 REQUESTS = [
     Request(philox.UNIFORM, (5, 3)),

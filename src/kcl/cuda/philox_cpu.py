@@ -7,6 +7,7 @@ what it has built.
 from __future__ import annotations
 
 import ctypes
+import warnings
 from collections.abc import Callable
 from functools import cache
 from importlib import resources
@@ -39,10 +40,11 @@ def draw(
 
 @cache
 def _kernel() -> Callable[..., None]:
-    from torch._inductor.codecache import CppCodeCache
-
     source = resources.files("kcl.cuda").joinpath("philox.cpp").read_text(encoding="utf-8")
-    function: Any = CppCodeCache.load(source).draw
+    with warnings.catch_warnings(action="ignore"):  # of the compiler, about parts of its own
+        from torch._inductor.codecache import CppCodeCache
+
+        function: Any = CppCodeCache.load(source).draw
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     function.argtypes = [pointer, number, number, number, pointer, pointer, pointer, number, number, number]
     function.restype = None
