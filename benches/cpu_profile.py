@@ -12,9 +12,10 @@ from dataclasses import replace
 
 import torch
 from torch._inductor import config as inductor
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from kcl.bench import WORKS, _task
+from kcl.cuda import philox_cpu
 from kcl.cuda.precision import PRECISIONS
 from kcl.methods.recipes import METHODS
 from kcl.training.learner import SeparateRuns
@@ -35,6 +36,7 @@ def main() -> None:
     method = METHODS["kcl"](work.settings, work.ways)
     if options.compile:
         inductor.cpp.enable_kernel_profile = True
+        philox_cpu.draw = record_function("philox_cpu.draw")(philox_cpu.draw)
         learner = StackedRuns([method], [work.backbone], [0], "cpu", True, options.precision)
     else:
         learner = SeparateRuns([Run(method, work.backbone, 0, "cpu")])

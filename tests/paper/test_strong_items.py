@@ -34,7 +34,7 @@ from kcl.paper.streams import shapes
 from kcl.paper.strong import BENCHMARKS as FOUR
 from kcl.paper.strong import NOT_YET, TARGETS, StrongResults, ways
 from kcl.paper.strong_cost import StrongCost
-from kcl.report.summary import Summary
+from kcl.report.summary import Summary, summarise
 from kcl.results import read
 from kcl.run_spec import RunSpec, by_training
 from kcl.settings import AT_TEST, Settings, parse_setting
@@ -684,7 +684,13 @@ def test_what_acts_at_test_is_worth_what_is_told() -> None:
     assert "are worth nothing after twenty" in page
     assert f"on Split CIFAR-100, {-metric:.2f} points ([below]" in page
     with_it, without_it = (statistics.mean(_accuracies(MINIIMAGENET, 2.0, shared_metric=own)) for own in (0.5, 0.0))
-    assert f"with r = 2 {with_it:.1f} % with the metric and {without_it:.1f} without, in two trainings." in page
+    assert (
+        f"with r = 2 {with_it:.1f} % with the metric and {without_it:.1f} without. Each is a comparison of two" in page
+    )
+    before = {own: _accuracies(CIFAR100, 3.0, shared_metric=0.0, test_strength=own) for own in (0.3, 1.0)}
+    smaller = summarise([one - two for one, two in zip(before[0.3], before[1.0], strict=True)])
+    assert smaller is not None
+    assert f"and with r = 3, the smaller λ was worth {smaller.mean:.2f} ± {smaller.half_width:.2f}" in page
 
 
 def test_what_is_told_of_other_methods_was_measured() -> None:

@@ -280,3 +280,5 @@ def test_the_kernel_for_draws_equals_its_pytorch_twin(request: pytest.FixtureReq
                 assert around[:, size:].all()
     with pytest.raises(ValueError, match="cannot draw into"):
         philox_cpu.draw(torch.empty(1, 4, dtype=torch.float64), keys, torch.tensor([0]), philox.NORMAL)
+    with pytest.raises(ValueError, match="has rates"):
+        philox_cpu.draw(torch.empty(1, 4, dtype=torch.bool), keys, torch.tensor([0]), philox.KEPT)

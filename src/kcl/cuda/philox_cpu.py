@@ -32,6 +32,8 @@ def draw(
     expected = torch.bool if kind == KEPT else torch.float32
     if out.dtype != expected or out.device.type != "cpu" or out.stride(1) != 1 or not key.is_contiguous():
         raise ValueError(f"cannot draw into {out.dtype} on {out.device}, of strides {out.stride()}")
+    if (kind == KEPT) != (rates is not None):
+        raise ValueError("what dropout keeps has rates, and nothing else has")
     rows, size = out.shape
     given = None if rates is None else rates.data_ptr()
     tensors = out.data_ptr(), rows, size, out.stride(0), key.data_ptr(), step.data_ptr(), given

@@ -14,7 +14,7 @@ from kcl.errors import KclError
 
 def compile_step(traced: GraphModule, given: Sequence[Tensor]) -> Callable[..., Any]:
     """A function of tensors like these, compiled. For a CPU without what `torch.compile` looks at before every call:
-    that takes as long as a twentieth of a step, and the tensors never change.
+    the tensors never change, and a step is short.
     """
     if given[0].is_cuda:
         return torch.compile(traced, dynamic=False, fullgraph=True)
