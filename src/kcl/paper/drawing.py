@@ -144,13 +144,14 @@ def intervals(cells: Mapping[str, Cell], found: Found) -> Callable[[Axes], None]
 
 
 class Point(NamedTuple):
-    """A cell in a plane: which look it has, whether its marker is hollow, what is written beside it."""
+    """A cell in a plane: which look it has, whether its marker is hollow, what is written beside it, and where."""
 
     cell: Cell
     label: str | None
     look: int
     hollow: bool = False
     beside: str = ""
+    below: bool = False
 
 
 def scatter(
@@ -169,9 +170,12 @@ def scatter(
             own |= {"markerfacecolor": figures.PAPER} if point.hollow else {}
             axes.errorbar(cost, summary.mean, yerr=summary.deviation, capsize=2.0, label=point.label, **own)
             if point.beside:
-                axes.annotate(point.beside, (cost, summary.mean), (4, 4), textcoords="offset points", fontsize=7)
+                place = (4, -9 if point.below else 4)
+                axes.annotate(point.beside, (cost, summary.mean), place, textcoords="offset points", fontsize=7)
             drawn.append(point)
         axes.set(xscale="log", xlabel=xlabel, ylabel="average accuracy %")
+        if any(point.beside for point in drawn):
+            axes.margins(x=0.1)
         _log_ticks(axes)
         _say_if_empty(axes, drawn)
 

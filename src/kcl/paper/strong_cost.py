@@ -90,7 +90,7 @@ class StrongCost(Item):
         return points + [
             Point(cell, None, own, beside="as many samples")
             if cell.row == AS_MANY
-            else Point(cell, None, 0, beside=cell.row.removeprefix(f"{STRONG}, "))
+            else Point(cell, None, 0, beside=cell.row.removeprefix(f"{STRONG}, "), below="coreset" in cell.row)
             for cell in further
         ]
 
