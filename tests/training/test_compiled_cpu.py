@@ -174,6 +174,51 @@ def test_a_checkpoint_of_other_options_is_refused_by_name(tmp_path: Path, monkey
 
 
 @pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("kcl", {}),
+        ("kcl", {"kernel": "linear"}),
+        ("kcl", {"kernel": "rbf"}),
+        ("kcl", {"soft_targets": 0.3}),
+        ("kcl", {"optimizer": "muon"}),
+        ("kcl", {"weight_average": 0.9}),
+        ("a-gem", {}),
+        ("ewc", {}),
+        ("naive-sgd", {}),
+    ],
+    ids=str,
+)
+def test_the_traced_step_is_the_step(make_runs: Any, difference: Any, method: str, settings: dict[str, Any]) -> None:
+    """Each parameter moved by itself or all together, scores from one product or by way of the weights."""
+    runs = make_runs(method, tasks=2, split=method != "kcl", **settings)[[0]]
+    plain, traced = runs.stacked(draws_as_compiled=True), runs.stacked(compiled=True)
+    for index in range(2):
+        for learner in (plain, traced):
+            learner.learn(runs.tasks(index), lambda _: None)
+    assert plain._trainer is not None
+    assert traced._trainer is not None
+    assert not plain._trainer.apart
+    assert traced._trainer.apart == (
+        method in ("kcl", "naive-sgd") and not {"optimizer", "weight_average"} & {*settings}
+    )
+    difference.assert_none(plain, traced, 2e-5)
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_loss_that_is_not_finite_moves_no_parameter(make_runs: Any) -> None:
+    runs = make_runs("kcl", tasks=1)[[0]]
+    learner = runs.stacked(compiled=True)
+    learner.learn(runs.tasks(0), lambda _: None)
+    before = learner.state.flat.clone()
+    learner.state.buffers["tau"].fill_(float("nan"))
+    learner.learn(runs.tasks(0), lambda _: None)
+    assert learner.diverged == [True]
+    heads = sum(parameter.numel() for parameter in learner.models[0].head.parameters())
+    assert (learner.state.flat != before).sum() <= heads  # which a task begins anew
+
+
+@pytest.mark.usefixtures("eager")
 def test_answers_do_not_come_from_bfloat16(make_runs: Any) -> None:
     """The weights that were trained in it give the very scores they give to one that never heard of it."""
     runs = make_runs("kcl", tasks=1)[[0]]

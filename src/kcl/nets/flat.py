@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -27,9 +27,16 @@ class Layout:
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """The parts of flat tensors (… × size) by name, as views."""
-        parts = flat.split([*self.sizes, self.padding], dim=-1)[: len(self.sizes)]
+        return self.named(self.parts(flat))
+
+    def parts(self, flat: Tensor) -> list[Tensor]:
+        """The same, but still flat (… × n), in their order."""
+        return list(flat.split([*self.sizes, self.padding], dim=-1)[: len(self.sizes)])
+
+    def named(self, parts: Sequence[Tensor]) -> dict[str, Tensor]:
+        """What `parts` gives, by name."""
         named = zip(parts, self.shapes.items(), strict=True)
-        return {name: part.view(*flat.shape[:-1], *shape) for part, (name, shape) in named}
+        return {name: part.view(*part.shape[:-1], *shape) for part, (name, shape) in named}
 
     def flatten(self, parts: Mapping[str, Tensor]) -> Tensor:
         """The inverse of `split` for one model."""

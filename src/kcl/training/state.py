@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_map
 
 from kcl.cuda import descent, triton_available
 from kcl.methods.method import Memory
@@ -83,8 +84,10 @@ class StackedState:
                 found[name] = part.view(runs, *shape)
         return found
 
-    def parameters(self, flat: Tensor | None = None) -> dict[str, Float[Tensor, "s ..."]]:
-        """The parameters by name, as views of the one tensor."""
+    def parameters(self, flat: Tensor | Sequence[Tensor] | None = None) -> dict[str, Float[Tensor, "s ..."]]:
+        """The parameters by name, as views of the one tensor, or of its parts."""
+        if isinstance(flat, Sequence):
+            return self.layout.named([part.detach() for part in flat])
         return self.layout.split((self.flat if flat is None else flat).detach())
 
     def answering(self, average: int | None) -> dict[str, Float[Tensor, "s ..."]]:
@@ -99,9 +102,14 @@ class StackedState:
         self.momentum.copy_(torch.tensor(momenta)[:, None])
         self.muon_rate.copy_(torch.tensor(muon_rates)[:, None])
 
-    def optimiser(self) -> list[Tensor]:
-        """What `descend` works on, and Muon's rate."""
-        return [self.flat, self.velocity, self.alive, self.rate, self.momentum, self.muon_rate]
+    def optimiser(self, apart: bool = False) -> list[Any]:
+        """What `descend` works on, and Muon's rate. `apart`: weights and velocities parameter by parameter, for
+        `descend_apart`.
+        """
+        moved: list[Any] = [self.flat, self.velocity]
+        if apart:
+            moved = [self.layout.parts(flat) for flat in moved]
+        return [*moved, self.alive, self.rate, self.momentum, self.muon_rate]
 
     def saved(self) -> Tree:
         """What tasks leave behind in the runs."""
@@ -142,16 +150,52 @@ def descend(
     flat.copy_(torch.where(alive, flat - rate * velocity, flat))
 
 
+def descend_apart(
+    optimiser: Sequence[Any], losses: Float[Tensor, " s"], gradients: Sequence[Float[Tensor, "s ..."] | None]
+) -> None:
+    """The same, parameter by parameter: a compiler makes each gradient in the pass that uses it, and stores none.
+
+    They are flat (s × n) here: PyTorch 2.13's compiler can fail where a matrix is read and moved by the same loops.
+    """
+    weights, velocities, alive, _, _, _ = optimiser
+    alive.logical_and_(torch.isfinite(losses)[:, None])
+    for own, velocity, gradient in zip(weights, velocities, gradients, strict=True):
+        if gradient is not None:
+            move(own, velocity, gradient.reshape(own.shape), optimiser)
+
+
+def move(
+    weights: Float[Tensor, "s ..."],
+    velocity: Float[Tensor, "s ..."],
+    gradient: Float[Tensor, "s ..."],
+    optimiser: Sequence[Any],
+) -> None:
+    """v ← momentum · v + g, and x ← x − rate · v for the runs that are alive."""
+    alive, rate, momentum = (beside(own, velocity) for own in optimiser[2:5])
+    velocity.mul_(momentum).add_(gradient)
+    weights.sub_(torch.where(alive, rate * velocity, 0.0))
+
+
+def beside(own: Tensor, tensor: Tensor) -> Tensor:
+    """A number or a mark of every run (s × 1), shaped to be used with tensors like `tensor` (s × …)."""
+    return own.view(-1, *[1] * (tensor.ndim - 1))
+
+
 def over_runs(template: nn.Module, function: Callable[..., Any], state: dict[str, Tensor], *arguments: Any) -> Any:
     """function(model, *arguments) for every run at once, a model like `template` lent each run's state in turn.
 
-    State and arguments carry the runs in their first dimension.
+    State and arguments carry the runs in their first dimension. On a CPU a run alone goes without it: batches of one
+    matrix are slower than matrices.
     """
     call = _Call(template, function)
 
     def one(state: dict[str, Tensor], arguments: Any) -> Any:
         return functional_call(call, {f"model.{name}": tensor for name, tensor in state.items()}, arguments)
 
+    first = next(iter(state.values()))
+    if len(first) == 1 and not first.is_cuda:
+        alone = tree_map(lambda tensor: tensor.squeeze(0), (state, arguments))
+        return tree_map(lambda tensor: tensor[None], one(*alone))
     return vmap(one)(state, arguments)
 
 

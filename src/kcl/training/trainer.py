@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -30,7 +30,7 @@ from kcl.training.muon import rate as muon_rate
 from kcl.training.noise import Recorder, Replay, Request, Source, merge
 from kcl.training.run import BetweenSteps, OnStep, batch_order, batch_sizes, learning_rate
 from kcl.training.saving import whole_number
-from kcl.training.state import CannotStack, StackedState, descend, over_runs
+from kcl.training.state import CannotStack, StackedState, beside, descend, descend_apart, move, over_runs
 
 
 class Stack(Protocol):
@@ -121,6 +121,9 @@ class Trainer:
         self.places = torch.arange(max(sizes), device=learner.device)
         muon = settings.optimizer == "muon"
         self.muon = StackedMuon(learner.models[0], learner.state.layout) if muon else None
+        whole = muon or learner.method.steers or learner.state.averages or learner.count > 1
+        self.apart = learner.compiled and learner.device.type == "cpu" and not whole
+        """Whether each parameter is moved by itself: nothing needs the gradient of all of them in one tensor."""
         self.steps = self.epochs * len(self.plan)
         self.recalls = self._recalls(examples, plans)
         self.done = torch.zeros(1, dtype=torch.int64, device=learner.device)
@@ -256,11 +259,12 @@ class Trainer:
         epoch = [self.inputs, self.labels, places, self.cursor, self.done, self.losses]
         kept = self.memory, self.velocities, self.carried, self.recalls
         averages = [average.tensors() for average in self.state.averages]
-        return self.state.optimiser(), averages, self.state.running, self.state.buffers, kept, epoch, source.drawn
+        own = self.state.optimiser(self.apart), averages, self.state.running, self.state.buffers
+        return *own, kept, epoch, source.drawn
 
     def _advance(
         self,
-        optimiser: list[Tensor],
+        optimiser: list[Any],
         averages: list[list[Tensor]],
         running: list[Tensor],
         buffers: dict[str, Tensor],
@@ -276,10 +280,9 @@ class Trainer:
         batch = inputs.index_select(1, here), labels.index_select(1, here)
         number = done if self.updates == 1 else done // self.updates
         recalled = self._recall(memory, carried, [planned.index_select(0, number)[0] for planned in recalls], epoch)
-        layout = self.state.layout
         with torch.enable_grad(), weights_beside(self.learner.device, not self.learner.compiled):
             parameters = self.state.parameters(optimiser[0])
-            for leaf, trained in zip(parameters.values(), layout.trained, strict=True):
+            for leaf, trained in zip(parameters.values(), self.state.layout.trained, strict=True):
                 leaf.requires_grad_(trained)
             learned = {name: memory[name].detach().requires_grad_() for name in velocities}
             state = parameters | buffers | self.state.statistics(running)
@@ -290,26 +293,12 @@ class Trainer:
                 iter(torch.autograd.grad(loss.sum(), leaves, None, several, allow_unused=True, materialize_grads=True))
                 for loss in values.unbind(1)
             ]
-        gradients = []
-        for own in found:
-            parts = [next(own) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in parameters.values()]
-            parts.append(values.new_zeros(len(values), layout.padding))
-            gradients.append(torch.cat([part.reshape(len(part), -1) for part in parts], dim=1))
-        values, gradient, changed = values.detach(), gradients[0], dict[str, Tensor]()
-        if self.learner.method.steers:
-            steer = vmap(self.learner.method.direction)
-            gradient, changed = steer(optimiser[0], torch.stack(gradients, dim=1), carried)
-        if self.muon is None:
-            descend(optimiser, values.sum(1), gradient, self.learner.compiled)
-        else:
-            self.muon.descend(optimiser, values.sum(1), gradient, self.learner.compiled)
-        alive = optimiser[2]
+        values, alive = values.detach(), optimiser[2]
+        changed = self._descend(optimiser, values, parameters, found, carried)
         for (name, velocity), slope in zip(velocities.items(), found[0], strict=True):
-            rate, momentum = (_beside(own, velocity) for own in optimiser[3:5])
-            velocity.mul_(momentum).add_(slope)
-            memory[name].sub_(torch.where(_beside(alive, velocity), rate * velocity, 0.0))
+            move(memory[name], velocity, slope, optimiser)
         for name, after in changed.items():
-            carried[name].copy_(torch.where(_beside(alive, after), after, carried[name]))
+            carried[name].copy_(torch.where(beside(alive, after), after, carried[name]))
         for flat, was, owner in zip(running, before, self.state.owners, strict=True):
             flat.copy_(torch.where(alive[:, 0][owner], flat, was))
         for average in averages:
@@ -317,6 +306,32 @@ class Trainer:
         losses.index_copy_(0, done, values[None, :, 0])
         done.add_(1)
         cursor.add_(len(places) if self.updates == 1 else len(places) * (done % self.updates == 0))
+
+    def _descend(
+        self,
+        optimiser: list[Any],
+        values: Float[Tensor, "s l"],
+        parameters: dict[str, Tensor],
+        found: list[Iterator[Tensor]],
+        carried: Memory,
+    ) -> dict[str, Tensor]:
+        """Move the weights by the gradients found of each loss, and tell what of `carried` changes with that."""
+        if self.apart:
+            own = [next(found[0]) if leaf.requires_grad else None for leaf in parameters.values()]
+            descend_apart(optimiser, values.sum(1), own)
+            return {}
+        gradients = []
+        for slopes in found:
+            parts = [next(slopes) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in parameters.values()]
+            parts.append(values.new_zeros(len(values), self.state.layout.padding))
+            gradients.append(torch.cat([part.reshape(len(part), -1) for part in parts], dim=1))
+        gradient, changed = gradients[0], dict[str, Tensor]()
+        if self.learner.method.steers:
+            steer = vmap(self.learner.method.direction)
+            gradient, changed = steer(optimiser[0], torch.stack(gradients, dim=1), carried)
+        moved = descend if self.muon is None else self.muon.descend
+        moved(optimiser, values.sum(1), gradient, self.learner.compiled)
+        return changed
 
     def _recall(
         self, memory: Memory, carried: Memory, planned: Sequence[Tensor], epoch: Sequence[Tensor]
@@ -387,8 +402,3 @@ class Trainer:
                 self.sources[size].renew(source)
             else:
                 self.sources[size] = source
-
-
-def _beside(own: Tensor, tensor: Tensor) -> Tensor:
-    """A number or a mark of every run (s × 1), shaped to be used with tensors like `tensor` (s × …)."""
-    return own.view(-1, *[1] * (tensor.ndim - 1))
