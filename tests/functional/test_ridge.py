@@ -108,12 +108,24 @@ def _general(z: Tensor, targets: Tensor, strength: Tensor) -> Tensor:
     return torch.linalg.solve(z @ z.mT + strength * torch.eye(len(z), dtype=z.dtype), targets)
 
 
-REFERENCES: dict[Solve, Solve] = {_dual: _general, ridge.primal_weights: lambda z, y, s: z.mT @ _general(z, y, s)}
+def _queries(z: Tensor) -> Tensor:
+    return torch.cat([0.5 * z.flip(-2), z[..., :1, :].sin()], dim=-2)
 
 
-@pytest.mark.parametrize("solve", REFERENCES, ids=["dual", "primal"])
-class TestBoth:
-    """Gradients and stacked runs, for α and for W."""
+def _scores(z: Tensor, targets: Tensor, strength: Tensor) -> Tensor:
+    return ridge.primal_scores(torch.cat([z, _queries(z)], dim=-2), targets, strength)
+
+
+REFERENCES: dict[Solve, Solve] = {
+    _dual: _general,
+    ridge.primal_weights: lambda z, y, s: z.mT @ _general(z, y, s),
+    _scores: lambda z, y, s: _queries(z) @ z.mT @ _general(z, y, s),
+}
+
+
+@pytest.mark.parametrize("solve", REFERENCES, ids=["dual", "primal", "scores"])
+class TestAll:
+    """Gradients and stacked runs, for α, for W and for what they answer."""
 
     @pytest.mark.parametrize(("samples", "features"), [(1, 1), (5, 3), (3, 5)])
     def test_the_gradient_equals_finite_differences(

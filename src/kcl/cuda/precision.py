@@ -75,7 +75,14 @@ def linear(x: Float[Tensor, "n d"], weight: Float[Tensor, "e d"], bias: Float[Te
     """
     if x.is_cuda or activations() == torch.float32:
         return F.linear(x, weight, bias)
-    return (x.to(activations()) @ weight.mT.to(activations())).to(x.dtype) + bias
+    return rounded(x, weight.mT) + bias
+
+
+def rounded(left: Float[Tensor, "*s n d"], right: Float[Tensor, "*s d m"]) -> Float[Tensor, "*s n m"]:
+    """Their product, on a CPU that may compute in bfloat16 in that."""
+    if left.is_cuda or activations() == torch.float32:
+        return left @ right
+    return (left.to(activations()) @ right.to(activations())).to(left.dtype)
 
 
 def inner(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:

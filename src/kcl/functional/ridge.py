@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kcl.cuda import cholesky
-from kcl.cuda.precision import gram
+from kcl.cuda.precision import gram, rounded
 from kcl.cuda.stacking import runs_first
 from kcl.shapes import Float
 
@@ -78,6 +78,32 @@ class _Primal(_Ridge):
         return _Primal.stacked(info, in_dims, inputs)
 
 
+class _Scores(_Ridge):
+    """S = ψ_q ψᵀα with α = (ψψᵀ + λI)⁻¹ Y, the queries' ψ_q below the coreset's ψ: one product with ψᵀ gives both Gram
+    matrices. With S̄ = ∂L/∂S and v = (ψψᵀ + λI)⁻¹ ψψ_qᵀ S̄, ∂L/∂ψ = α (S̄ᵀψ_q − vᵀψ) − v αᵀψ and ∂L/∂ψ_q = S̄ αᵀψ.
+    """
+
+    @staticmethod
+    def forward(features: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, ...]:
+        size = targets.shape[-2]
+        kernel, across = (features @ features[..., :size, :].mT).split([size, features.shape[-2] - size], dim=-2)
+        dual, factor = cholesky.factorise_and_solve(kernel, targets, strength)
+        return across @ dual, across.clone(), dual, factor
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        features, _, across, dual, factor = ctx.saved_tensors
+        solved, nothing = cholesky.solve(factor, across.mT @ grad), torch.zeros_like(grad)
+        left = torch.cat([torch.cat([dual, solved], dim=-1), torch.cat([nothing, -grad], dim=-1)], dim=-2)
+        right = torch.cat([torch.cat([-solved, grad], dim=-2), torch.cat([-dual, nothing], dim=-2)], dim=-1)
+        return rounded(left, right.mT @ features), solved, -(solved * dual).sum((-2, -1))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> Any:
+        return _Scores.stacked(info, in_dims, inputs)
+
+
 def dual_weights(
     kernel: Float[Tensor, "*s m m"], targets: Float[Tensor, "*s m c"], strength: Float[Tensor, "*s"]
 ) -> Float[Tensor, "*s m c"]:
@@ -94,6 +120,13 @@ def primal_weights(
 ) -> Float[Tensor, "*s D c"]:
     """W = ψ(C)ᵀα (Eq. 2) for an explicit kernel K = ψψᵀ: ψ(x) W equals K̃ᵀα and no longer needs the coreset."""
     return _Primal.apply(features, targets, strength)[0]
+
+
+def primal_scores(
+    features: Float[Tensor, "*s k D"], targets: Float[Tensor, "*s m c"], strength: Float[Tensor, "*s"]
+) -> Float[Tensor, "*s n c"]:
+    """ψ(x) W of n queries, whose features are the last n of k = m + n, without W: quicker where it is learned from."""
+    return _Scores.apply(features, targets, strength)[0]
 
 
 def half_solve(

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from kcl.benchmarks.task import Task
 from kcl.functional import kernels, ridge
@@ -125,8 +126,12 @@ class KernelContinualLearning(Method):
         loss = inputs.new_zeros(())
         for _ in range(draws):
             kernel = self._kernel(model, posterior, noise)
-            anchors, queries = kernel.represent(features).split(sizes)
-            scores = self._scores(kernel, queries, anchors, self._weights(kernel, anchors, targets, head))
+            represented = kernel.represent(features)
+            anchors, queries = represented.split(sizes)
+            if kernel.explicit and not represented.is_cuda and get_proxy_mode() is not None:  # compiled for a CPU
+                scores = ridge.primal_scores(represented, targets, head.strength)
+            else:
+                scores = self._scores(kernel, queries, anchors, self._weights(kernel, anchors, targets, head))
             loss = loss + F.cross_entropy(head.scale * scores + head.shift, labels) / draws
             if self.settings.soft_targets:
                 correction = model.soft_targets * memory["correction"]
