@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from kcl.cuda import triton_available
 from kcl.cuda.stacking import runs_first
@@ -76,6 +77,11 @@ def linear(x: Float[Tensor, "n d"], weight: Float[Tensor, "e d"], bias: Float[Te
     if x.is_cuda or activations() == torch.float32:
         return F.linear(x, weight, bias)
     return rounded(x, weight.mT) + bias
+
+
+def compiled_on_cpu(x: Tensor) -> bool:
+    """Whether x belongs to a step on a CPU that is being traced to be compiled."""
+    return not x.is_cuda and get_proxy_mode() is not None
 
 
 def rounded(left: Float[Tensor, "*s n d"], right: Float[Tensor, "*s d m"]) -> Float[Tensor, "*s n m"]:

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from kcl.benchmarks.task import Task
+from kcl.cuda.precision import compiled_on_cpu
 from kcl.functional import kernels, ridge
 from kcl.functional.gaussian import DiagonalGaussian, bounded, kl_divergence, standard_normal_like
 from kcl.functional.kernels import Kernel
@@ -128,7 +128,7 @@ class KernelContinualLearning(Method):
             kernel = self._kernel(model, posterior, noise)
             represented = kernel.represent(features)
             anchors, queries = represented.split(sizes)
-            if kernel.explicit and not represented.is_cuda and get_proxy_mode() is not None:  # compiled for a CPU
+            if kernel.explicit and compiled_on_cpu(represented):
                 scores = ridge.primal_scores(represented, targets, head.strength)
             else:
                 scores = self._scores(kernel, queries, anchors, self._weights(kernel, anchors, targets, head))
