@@ -54,7 +54,7 @@ class Begun(NamedTuple):
 def code() -> str:
     """A digest of the code that computes, so that a change without a new version number is seen too."""
     root, found = Path(kcl.__file__).parent, hashlib.sha256()
-    folders = [path for part in COMPUTING for path in root.glob(f"{part}/*.*") if path.suffix in (".py", ".cu")]
+    folders = [path for part in COMPUTING for path in root.glob(f"{part}/*.*") if path.suffix in (".py", ".cu", ".cpp")]
     files = [root / "randomness.py", root / "settings.py", *folders]
     for path in sorted(files):
         found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())

@@ -143,8 +143,10 @@ class Runs:
         parts = zip(self.methods(), self.backbones(), self.seeds, strict=True)
         return SeparateRuns([Run(method, backbone, seed) for method, backbone, seed in parts])
 
-    def stacked(self, compiled: bool = False, draws_as_compiled: bool = False) -> StackedRuns:
-        learner = StackedRuns(self.methods(), self.backbones(), self.seeds, "cpu", compiled)
+    def stacked(
+        self, compiled: bool = False, draws_as_compiled: bool = False, precision: str = "float32"
+    ) -> StackedRuns:
+        learner = StackedRuns(self.methods(), self.backbones(), self.seeds, "cpu", compiled, precision=precision)
         if draws_as_compiled:
             other = StackedRuns(self.methods(), self.backbones(), self.seeds, "cpu", compiled=True)
             learner.source = other.source  # type: ignore[method-assign]

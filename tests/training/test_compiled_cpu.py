@@ -285,15 +285,27 @@ def _alone(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.mark.skipif(not _compiler(), reason="there is no C++ compiler")
-def test_the_generated_code_computes_the_step(request: pytest.FixtureRequest, make_runs: Any, difference: Any) -> None:
+@pytest.mark.parametrize(
+    ("precision", "settings", "tolerance"),
+    [("float32", {}, 1e-5), ("bf16", {"soft_targets": 0.3}, 2e-2)],
+    ids=["vrf", "bf16 and learned targets"],
+)
+def test_the_generated_code_computes_the_step(
+    request: pytest.FixtureRequest,
+    make_runs: Any,
+    difference: Any,
+    precision: str,
+    settings: dict[str, Any],
+    tolerance: float,
+) -> None:
     if not _alone(request):
         return
-    runs = make_runs("kcl", tasks=1, samples=52)[[0]]
-    plain, compiled = runs.stacked(draws_as_compiled=True), runs.stacked(compiled=True)
+    runs = make_runs("kcl", tasks=1, samples=52, **settings)[[0]]
+    plain, compiled = runs.stacked(draws_as_compiled=True), runs.stacked(compiled=True, precision=precision)
     for learner in (plain, compiled):
         learner.learn(runs.tasks(0), lambda _: None)
     assert not torch.equal(plain.state.flat, compiled.state.flat)  # or nothing was compiled
-    difference.assert_none(plain, compiled, 1e-5)
+    difference.assert_none(plain, compiled, tolerance)
 
 
 @pytest.mark.skipif(not _compiler(), reason="there is no C++ compiler")

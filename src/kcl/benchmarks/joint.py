@@ -1,4 +1,4 @@
-"""All tasks of a stream as one, their samples shuffled together: what the upper bound of continual learning learns."""
+"""All tasks of a stream as one, their samples shuffled together: what joint training learns."""
 
 from __future__ import annotations
 

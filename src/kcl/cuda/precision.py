@@ -27,7 +27,7 @@ PRECISIONS = {
     "float32": "float32 throughout",
     "tf32": "products and convolutions on the tensor cores in TF32",
     "bf16": "as tf32, and the ResNets' activations while training in bfloat16; in a compiled step on a CPU, "
-    "products of the MLP and with the frequencies in bfloat16",
+    "products of the MLP, with the frequencies and of the ridge regression's gradient in bfloat16",
 }
 TRIES_AT_TEST = 8
 _activations: ContextVar[torch.dtype] = ContextVar("activations", default=torch.float32)

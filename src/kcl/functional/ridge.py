@@ -19,7 +19,7 @@ from kcl.shapes import Float
 
 
 class _Ridge(torch.autograd.Function):
-    """Shared by both solutions: several matrices, one for each stacked run, are solved together."""
+    """Shared by all solutions: several matrices, one for each stacked run, are solved together."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
@@ -125,7 +125,9 @@ def primal_weights(
 def primal_scores(
     features: Float[Tensor, "*s k D"], targets: Float[Tensor, "*s m c"], strength: Float[Tensor, "*s"]
 ) -> Float[Tensor, "*s n c"]:
-    """ψ(x) W of n queries, whose features are the last n of k = m + n, without W: quicker where it is learned from."""
+    """ψ(x) W of n queries, whose features are the last n of k = m + n, without W: quicker where a CPU
+    learns from it. Its Gram matrix would be TF32 on a GPU that may use it.
+    """
     return _Scores.apply(features, targets, strength)[0]
 
 

@@ -1,4 +1,4 @@
-"""Multi-task: all tasks' samples shuffled together, the upper bound that continual learning is measured against."""
+"""Multi-task: all tasks' samples shuffled together, which continual learning is usually measured against."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class MultiTask(LinearMethod):
     """
 
     name = "multi-task"
-    summary = "all tasks' samples shuffled together in one training: the upper bound, not continual learning"
+    summary = (
+        "all tasks' samples shuffled together in one training: usually taken as an upper bound, not continual learning"
+    )
     keeps = "all samples of all tasks, until they are learned together"
     joint = True
 

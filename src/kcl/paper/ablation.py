@@ -31,7 +31,7 @@ INGREDIENTS = {
     "the metric of all coresets": ("shared_metric",),
     "features of several stages": ("feature_stages",),
     "warm start": ("warm_start",),
-    "the kernel": ("kernel",),
+    "the linear kernel": ("kernel",),
     "dropout": ("dropout",),
 }
 """By name, the settings that are one ingredient."""
@@ -57,8 +57,8 @@ class Ablation(Item):
     judged = False
     note = (
         "Split CIFAR-100. Averaged weights, BatchNorm of the coreset, views and λ at test and the metric act at test "
-        "only: without them, or with them alone, training is the same, and done once. The bound on log-variances, "
-        "which acts on VRF alone, guards against overflow and is not taken apart."
+        "only: without them, or with them alone, training is the same, and can be done once. The bound on "
+        "log-variances, which acts on VRF alone, guards against overflow and is not taken apart."
     )
     miniature = WITHOUT_IMAGES
 

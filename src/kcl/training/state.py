@@ -181,11 +181,17 @@ def beside(own: Tensor, tensor: Tensor) -> Tensor:
     return own.view(-1, *[1] * (tensor.ndim - 1))
 
 
-def over_runs(template: nn.Module, function: Callable[..., Any], state: dict[str, Tensor], *arguments: Any) -> Any:
+def over_runs(
+    template: nn.Module,
+    function: Callable[..., Any],
+    state: dict[str, Tensor],
+    *arguments: Any,
+    vmapped: bool = False,
+) -> Any:
     """function(model, *arguments) for every run at once, a model like `template` lent each run's state in turn.
 
-    State and arguments carry the runs in their first dimension. On a CPU a run alone goes without it: batches of one
-    matrix are slower than matrices.
+    State and arguments carry the runs in their first dimension. On a CPU a run alone goes without it unless `vmapped`:
+    batches of one matrix are slower than matrices.
     """
     call = _Call(template, function)
 
@@ -193,7 +199,7 @@ def over_runs(template: nn.Module, function: Callable[..., Any], state: dict[str
         return functional_call(call, {f"model.{name}": tensor for name, tensor in state.items()}, arguments)
 
     first = next(iter(state.values()))
-    if len(first) == 1 and not first.is_cuda:
+    if len(first) == 1 and not first.is_cuda and not vmapped:
         alone = tree_map(lambda tensor: tensor.squeeze(0), (state, arguments))
         return tree_map(lambda tensor: tensor[None], one(*alone))
     return vmap(one)(state, arguments)

@@ -380,9 +380,8 @@ class Trainer:
         batch = self.inputs[:, :size], self.labels[:, :size]
         try:
             with torch.no_grad():
-                over_runs(
-                    self.learner.models[0], self._losses, state, self.memory, *batch, self._first_recalled(), drawn
-                )
+                given = self.memory, *batch, self._first_recalled(), drawn
+                over_runs(self.learner.models[0], self._losses, state, *given, vmapped=True)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
