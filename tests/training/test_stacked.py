@@ -474,7 +474,7 @@ class TestModulesOfTheUsersOwn:
 
         pairs = zip(runs.methods(), runs.seeds, strict=True)
         separate = SeparateRuns([Run(method, make, seed) for method, seed in pairs])
-        return separate, StackedRuns(runs.methods(), [make] * 3, runs.seeds, "cpu")
+        return separate, StackedRuns(runs.methods(), [make] * len(runs.seeds), runs.seeds, "cpu")
 
     def test_a_plain_one_stacks(self, make_runs: Any, difference: Any, double: None) -> None:
         runs = make_runs()
@@ -498,9 +498,10 @@ class TestModulesOfTheUsersOwn:
         separate.learn(runs.tasks(0), lambda _: None)
         difference.assert_none(separate, stacked, 1e-8, [0])
 
-    def test_one_that_cannot_be_vmapped_is_refused(self, make_runs: Any, difference: Any) -> None:
+    @pytest.mark.parametrize("several", [True, False])
+    def test_one_that_cannot_be_vmapped_is_refused(self, make_runs: Any, several: bool) -> None:
         """nn.Dropout draws from the global generator, which `ModuleBackbone` seeds with a number of the run's noise."""
-        runs = make_runs()
+        runs = make_runs() if several else make_runs()[[0]]
         _, stacked = self._learners(runs, partial(nn.Linear, 16, 8), partial(nn.Dropout, 0.2))
         with pytest.raises(CannotStack):
             stacked.learn(runs.tasks(0), lambda _: None)
