@@ -28,8 +28,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/kcl demo --out demo
 
+# A process for each core, and so a thread for each process.
 test: setup
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8
 
 report: setup
 	$(BIN)/kcl reproduce all --report-only --results results/paper --results results/baselines --results results/inference-time --out report --into REPRODUCIBILITY.md
