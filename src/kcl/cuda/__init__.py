@@ -1,4 +1,6 @@
-"""Triton kernels: optional accelerators, each with a PyTorch equivalent that gives the same numbers."""
+"""Kernels in Triton and CUDA, and in C++ for steps that are compiled on a CPU: optional accelerators, each with a
+PyTorch equivalent that gives the same numbers.
+"""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def compiled_on_cpu(x: Tensor) -> bool:
 
 
 def rounded(left: Float[Tensor, "*s n d"], right: Float[Tensor, "*s d m"]) -> Float[Tensor, "*s n m"]:
-    """Their product, on a CPU that may compute in bfloat16 in that."""
+    """Their product, on a CPU in bfloat16 where that may be."""
     if left.is_cuda or activations() == torch.float32:
         return left @ right
     return (left.to(activations()) @ right.to(activations())).to(left.dtype)

@@ -125,8 +125,9 @@ def primal_weights(
 def primal_scores(
     features: Float[Tensor, "*s k D"], targets: Float[Tensor, "*s m c"], strength: Float[Tensor, "*s"]
 ) -> Float[Tensor, "*s n c"]:
-    """ψ(x) W of n queries, whose features are the last n of k = m + n, without W: quicker where a CPU
-    learns from it. Its Gram matrix would be TF32 on a GPU that may use it.
+    """ψ(x) W of n queries, whose features are the last n of k = m + n, without W: quicker where a CPU learns from it.
+
+    Not for a GPU, on which its Gram matrix might be TF32.
     """
     return _Scores.apply(features, targets, strength)[0]
 
