@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from kcl.benchmarks.catalogue import find_benchmark
+from kcl.benchmarks.registry import find_benchmark
 from kcl.methods.recipes import find_method, published_backbone, published_settings
-from kcl.training.keeper import Every, Keeper, numbered
-from kcl.training.learner import SeparateRuns
-from kcl.training.run import Run
-from kcl.training.runner import run_streams
+from kcl.training.checkpointer import Every, Keeper, numbered
+from kcl.training.run_group import SeparateRuns
+from kcl.training.single_run import Run
+from kcl.training.stream_run import run_streams
 
 WORKS = {"permuted-mnist": {"tasks": 5, "train_per_task": 5000}, "split-cifar100": {"tasks": 2, "train_per_task": 500}}
 IDLE = 100_000

@@ -14,13 +14,13 @@ import torch
 from torch._inductor import config as inductor
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from kcl.bench import WORKS, _task
-from kcl.cuda import philox_cpu
-from kcl.cuda.precision import PRECISIONS
+from kcl.bench.step_time import WORKS, _task
 from kcl.methods.recipes import METHODS
-from kcl.training.learner import SeparateRuns
-from kcl.training.run import Run
-from kcl.training.stacked import StackedRuns
+from kcl.ops import philox_cpu
+from kcl.ops.precision import PRECISIONS
+from kcl.training.run_group import SeparateRuns
+from kcl.training.single_run import Run
+from kcl.training.stack import StackedRuns
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
+from kcl.core.results import read
 from kcl.report.page import write_page
-from kcl.results import read
 
 ROOT = Path(__file__).parents[1]
 TIMES = 5

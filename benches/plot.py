@@ -16,8 +16,8 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
+from kcl.core.results import read
 from kcl.report.figures import save
-from kcl.results import read
 
 
 def main() -> None:

@@ -23,22 +23,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from kcl import results
-from kcl.benchmarks.catalogue import find_benchmark
-from kcl.engines.board import Board
-from kcl.engines.dispatch import Dispatcher
+from kcl.benchmarks.registry import find_benchmark
+from kcl.core import results
+from kcl.core.metrics import AccuracyMatrix
+from kcl.engines.dispatcher import Dispatcher
 from kcl.engines.engine import Engine, Event
-from kcl.engines.failures import Attempts
-from kcl.engines.local import Local
-from kcl.engines.order import Message, Needs, Order
-from kcl.experiment import Experiment
-from kcl.folder import Folder
+from kcl.engines.job import Message, Needs, Order
+from kcl.engines.local_workers import Local
+from kcl.engines.retries import Attempts
+from kcl.engines.status_tracker import Board
+from kcl.experiments.experiment import Experiment
+from kcl.experiments.run_folder import Folder
+from kcl.experiments.run_spec import RunSpec
 from kcl.methods.recipes import find_method, published_backbone, published_settings
-from kcl.metrics import AccuracyMatrix
-from kcl.run_spec import RunSpec
-from kcl.training.learner import SeparateRuns
-from kcl.training.run import Run
-from kcl.training.runner import run_streams
+from kcl.training.run_group import SeparateRuns
+from kcl.training.single_run import Run
+from kcl.training.stream_run import run_streams
 
 TASKS = 20
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import triton_cholesky
-from kcl.cuda import cholesky
+from kcl.ops import cholesky
 
 
 def register_kernel(gram: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:

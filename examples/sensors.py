@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kcl.cli import main as kcl_command
+from kcl.cli.commands import main as kcl_command
 
 COLUMNS = ("temperature", "pressure", "vibration", "current", "flow")
 MACHINES = {

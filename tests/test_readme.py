@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from kcl.paper.catalogue import ITEMS
+from kcl.core.results import read
 from kcl.paper.cell import FULL, Cell
 from kcl.paper.comparison import PAPER
+from kcl.paper.contents import ITEMS
 from kcl.paper.item import Found
 from kcl.paper.reproducibility import command
-from kcl.paper.strong import StrongResults
-from kcl.report import tables
+from kcl.paper.strong_results import StrongResults
+from kcl.report import results_table
 from kcl.report.groups import group_runs
-from kcl.results import read
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -89,7 +89,7 @@ def test_unknown_tasks_are_told_as_they_were_measured(benchmark: str) -> None:
 
 
 def test_the_table_is_what_the_results_give() -> None:
-    rows = tables.rows(group_runs(read(ROOT / "results" / "demo" / "results.jsonl")))
+    rows = results_table.rows(group_runs(read(ROOT / "results" / "demo" / "results.jsonl")))
     assert len(rows) == 2
     for row in rows:
         _, method, seeds, accuracy, _, forgetting, learning, *_ = row
@@ -101,7 +101,7 @@ def test_the_streams_are_what_the_results_give() -> None:
     found = Found(read(ROOT / "results" / "paper" / "results.jsonl"), FULL, range(5))
     for cell in ITEMS["comparison"].cells():
         if cell.method == "kcl":
-            [row] = tables.rows(group_runs(found.runs(cell)))
+            [row] = results_table.rows(group_runs(found.runs(cell)))
             assert row[2] == "5"
             assert f"| {cell.column} | {row[3]} | {row[5]} |" in README
             assert f"`{command(cell, found)}`" in README
@@ -111,7 +111,7 @@ def test_what_goes_past_the_paper_is_what_the_results_give() -> None:
     found = Found(read(ROOT / "results" / "strong" / "results.jsonl"), FULL, range(5))
     for benchmark, printed in PAPER.items():
         cell = Cell("", benchmark, recipe="strong")
-        [row] = tables.rows(group_runs(found.runs(cell)))
+        [row] = results_table.rows(group_runs(found.runs(cell)))
         assert row[2] == "5"
         published = f"{printed['kcl'].accuracy:.1f}, {printed['multi-task'].accuracy:.1f}"
         assert f"| {cell.column} | {row[3]} | {row[5]} | {published} | `{command(cell, found)}` |" in README

@@ -6,17 +6,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kcl.benchmarks.arrays import ArrayStream
-    from kcl.benchmarks.mnist import PermutedDigits, PermutedMNIST, RotatedDigits, RotatedMNIST
+    from kcl.benchmarks.array_stream import ArrayStream
+    from kcl.benchmarks.moved_pixels import PermutedDigits, PermutedMNIST, RotatedDigits, RotatedMNIST
     from kcl.benchmarks.split import SplitCIFAR100, SplitClasses, SplitFolder, SplitMiniImageNet
     from kcl.benchmarks.task import Examples, Task, View
-    from kcl.continual import ContinualModel
+    from kcl.core.settings import Settings
     from kcl.errors import KclError
-    from kcl.estimator import KernelContinualClassifier
-    from kcl.learner import KernelContinualLearner
-    from kcl.model_folder import load_model, save_model
-    from kcl.onnx_export import export_onnx
-    from kcl.settings import Settings
+    from kcl.models.continual_model import ContinualModel
+    from kcl.models.estimator import KernelContinualClassifier
+    from kcl.models.kernel_learner import KernelContinualLearner
+    from kcl.models.model_folder import load_model, save_model
+    from kcl.models.onnx_export import export_onnx
 
 __version__ = "0.1.0"
 
@@ -46,26 +46,26 @@ __all__ = [
 
 # Looked up when asked for: the command line can then answer an interrupt while PyTorch is still being loaded.
 _HOMES = {
-    "ArrayStream": "kcl.benchmarks.arrays",
-    "ContinualModel": "kcl.continual",
+    "ArrayStream": "kcl.benchmarks.array_stream",
+    "ContinualModel": "kcl.models.continual_model",
     "Examples": "kcl.benchmarks.task",
     "KclError": "kcl.errors",
-    "KernelContinualClassifier": "kcl.estimator",
-    "KernelContinualLearner": "kcl.learner",
-    "PermutedDigits": "kcl.benchmarks.mnist",
-    "PermutedMNIST": "kcl.benchmarks.mnist",
-    "RotatedDigits": "kcl.benchmarks.mnist",
-    "RotatedMNIST": "kcl.benchmarks.mnist",
-    "Settings": "kcl.settings",
+    "KernelContinualClassifier": "kcl.models.estimator",
+    "KernelContinualLearner": "kcl.models.kernel_learner",
+    "PermutedDigits": "kcl.benchmarks.moved_pixels",
+    "PermutedMNIST": "kcl.benchmarks.moved_pixels",
+    "RotatedDigits": "kcl.benchmarks.moved_pixels",
+    "RotatedMNIST": "kcl.benchmarks.moved_pixels",
+    "Settings": "kcl.core.settings",
     "SplitCIFAR100": "kcl.benchmarks.split",
     "SplitClasses": "kcl.benchmarks.split",
     "SplitFolder": "kcl.benchmarks.split",
     "SplitMiniImageNet": "kcl.benchmarks.split",
     "Task": "kcl.benchmarks.task",
     "View": "kcl.benchmarks.task",
-    "export_onnx": "kcl.onnx_export",
-    "load_model": "kcl.model_folder",
-    "save_model": "kcl.model_folder",
+    "export_onnx": "kcl.models.onnx_export",
+    "load_model": "kcl.models.model_folder",
+    "save_model": "kcl.models.model_folder",
 }
 
 

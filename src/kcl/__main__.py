@@ -13,7 +13,7 @@ INTERRUPTED = 130
 def main() -> int:
     # PyTorch takes a second to load, and an interrupt inside an import leaves it half loaded: go at once.
     before = signal.signal(signal.SIGINT, _go)
-    from kcl.cli import main as run
+    from kcl.cli.commands import main as run
 
     signal.signal(signal.SIGINT, before)
     return run()

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl.benchmarks.arrays import ArrayStream
+from kcl.benchmarks.array_stream import ArrayStream
 from kcl.errors import KclError
 
 X = np.zeros((4, 3), dtype=np.float32)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from kcl.benchmarks import joint
-from kcl.benchmarks.arrays import ArrayStream
-from kcl.benchmarks.joint import join
-from kcl.benchmarks.mnist import PermutedPixels, RotatedPixels
+from kcl.benchmarks import joint_task
+from kcl.benchmarks.array_stream import ArrayStream
+from kcl.benchmarks.joint_task import join
+from kcl.benchmarks.moved_pixels import PermutedPixels, RotatedPixels
 from kcl.benchmarks.task import View
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
@@ -29,7 +29,7 @@ def dataset(draw: Any) -> Dataset:
 def test_samples_are_moved_as_in_their_own_task(
     dataset: Dataset, kind: Any, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joint, "CHUNK", chunk)
+    monkeypatch.setattr(joint_task, "CHUNK", chunk)
     stream = kind(dataset, 3, seed=4, train_per_task=10)
     task = join(list(stream), 3)
     order = torch.randperm(30, generator=torch.Generator().manual_seed(0))

@@ -15,8 +15,8 @@ from PIL import Image
 from torch import Tensor
 
 import kcl
-from kcl.benchmarks.catalogue import BENCHMARKS, find_benchmark
-from kcl.benchmarks.mnist import MovedPixels, PermutedPixels, RotatedPixels, rotation_map
+from kcl.benchmarks.moved_pixels import MovedPixels, PermutedPixels, RotatedPixels, rotation_map
+from kcl.benchmarks.registry import BENCHMARKS, find_benchmark
 from kcl.benchmarks.task import Examples, Task
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError

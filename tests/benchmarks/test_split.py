@@ -17,7 +17,7 @@ from kcl.benchmarks.split import SplitClasses
 from kcl.benchmarks.task import Task
 from kcl.benchmarks.ways import Ways
 from kcl.data.dataset import Dataset
-from kcl.data.prepared import IMAGENET_MEAN, IMAGENET_STD
+from kcl.data.mapped_images import IMAGENET_MEAN, IMAGENET_STD
 from kcl.errors import KclError
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from kcl.cuda import cholesky
+from kcl.ops import cholesky
 
 
 def _systems(draw: Any, runs: tuple[int, ...], size: int, classes: int) -> tuple[Tensor, Tensor, Tensor]:

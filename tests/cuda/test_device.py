@@ -29,37 +29,37 @@ except ImportError:
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-from kcl.benchmarks.catalogue import BENCHMARKS, Benchmark
-from kcl.benchmarks.joint import join
-from kcl.benchmarks.mnist import PermutedPixels
+from kcl.benchmarks.joint_task import join
+from kcl.benchmarks.moved_pixels import PermutedPixels
+from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.benchmarks.task import Stream, Task
-from kcl.cuda import cholesky, philox, philox_cpu, triton_available
-from kcl.cuda.norm import norm
-from kcl.cuda.precision import gram, products
+from kcl.core.randomness import numpy_generator
+from kcl.core.settings import KERNELS, Settings
 from kcl.data.dataset import Dataset
-from kcl.experiment import Experiment
-from kcl.folder import Folder
-from kcl.functional import muon, ridge
+from kcl.experiments.experiment import Experiment
+from kcl.experiments.run_folder import Folder
+from kcl.experiments.run_spec import RunSpec
+from kcl.functional import orthogonal, ridge
 from kcl.methods.recipes import METHODS, published_backbone
-from kcl.methods.strong import strong_settings
+from kcl.methods.strong_recipe import strong_settings
 from kcl.nets.backbone import Backbone
 from kcl.nets.head import HeadState
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import ResNet18, cifar_resnet, miniimagenet_resnet
-from kcl.randomness import numpy_generator
-from kcl.run_spec import RunSpec
-from kcl.settings import KERNELS, Settings
-from kcl.training import graph
-from kcl.training.average import WeightAverage, reach
-from kcl.training.keeper import Every, Keeper
-from kcl.training.muon import optimizer_of
-from kcl.training.noise import PhiloxSource, Replay, Request
-from kcl.training.run import Run, batch_order, build_model, learning_rate, seen
-from kcl.training.runner import run_streams
-from kcl.training.stacked import StackedRuns
+from kcl.ops import cholesky, philox, philox_cpu, triton_available
+from kcl.ops.norm import norm
+from kcl.ops.precision import gram, products
+from kcl.training import cuda_graph
+from kcl.training.checkpointer import Every, Keeper
+from kcl.training.draws import PhiloxSource, Replay, Request
+from kcl.training.optimizers import optimizer_of
+from kcl.training.single_run import Run, batch_order, build_model, learning_rate, seen
+from kcl.training.stack import StackedRuns
 from kcl.training.state import over_runs
 from kcl.training.stopping import Interrupted, Stop
+from kcl.training.stream_run import run_streams
 from kcl.training.trainer import Trainer
+from kcl.training.weight_average import WeightAverage, reach
 
 DEVICE, CPU = torch.device("cuda"), torch.device("cpu")
 NO_GPU = "PyTorch finds no CUDA GPU here"
@@ -492,7 +492,7 @@ def test_the_loss_is_the_same_on_both_devices(kernel: str) -> None:
 
 
 def plain_norm(x: Tensor, norm: nn.BatchNorm2d, first: int, kept: Tensor, rate: Tensor, before: bool) -> Tensor:
-    """What `cuda.norm` computes, by PyTorch's own operations, for one run with its channels last."""
+    """What `ops.norm` computes, by PyTorch's own operations, for one run with its channels last."""
     parts = [part.permute(0, 3, 1, 2) for part in x.split([first, len(x) - first]) if len(part)]
     normed = torch.cat([norm(part.relu()) if before else norm(part).relu() for part in parts])
     return normed.permute(0, 2, 3, 1) * kept / (1.0 - rate)
@@ -725,7 +725,7 @@ def test_progress_is_told_in_order_and_truly() -> None:
     """In chunks, while the device runs ahead: each told loss is the mean over the runs of that very step."""
     made, told = Made(samples=60, epochs=5), []
     learner = made.learner()
-    with swapped(graph, "CHUNK", 3):
+    with swapped(cuda_graph, "CHUNK", 3):
         learner.learn(made.tasks(0), told.append)
     losses = learner._trainer.losses.mean(1).tolist()
     assert [step.step for step in told] == ([*range(3, 25, 3), 25] if DEVICE.type == "cuda" else list(range(1, 26)))
@@ -827,10 +827,10 @@ def averages(learner: StackedRuns) -> list[dict[str, Tensor]]:
 def test_muon_orthogonalises_as_in_double_precision(shape: tuple[int, int]) -> None:
     """Many matrices at once, in float32 closely and in TF32 as well as bfloat16 would."""
     matrices = draws()(2, *shape)
-    expected = muon.update(matrices)
+    expected = orthogonal.update(matrices)
     for precision, tolerance in (("float32", 1e-4), ("tf32", 2e-2)):
         with products(precision):
-            found = muon.update(matrices.float().to(DEVICE)).cpu().double()
+            found = orthogonal.update(matrices.float().to(DEVICE)).cpu().double()
         assert (found - expected).norm() <= tolerance * expected.norm()
 
 

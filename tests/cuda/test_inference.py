@@ -19,15 +19,16 @@ except ImportError:
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-from kcl import bench_inference, task_free
-from kcl.bench import Work
-from kcl.benchmarks.catalogue import BENCHMARKS, Benchmark
-from kcl.benchmarks.mnist import PermutedPixels
+from kcl.bench import answer_time
+from kcl.bench.step_time import Work
+from kcl.benchmarks.moved_pixels import PermutedPixels
+from kcl.benchmarks.registry import BENCHMARKS, Benchmark
+from kcl.core.settings import Settings
 from kcl.data.dataset import Dataset
+from kcl.experiments import task_free
+from kcl.experiments.run_spec import RunSpec
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import cifar_resnet
-from kcl.run_spec import RunSpec
-from kcl.settings import Settings
 
 DEVICE = "cuda"
 if pytest is not None:
@@ -52,12 +53,12 @@ def test_both_tables_are_measured_of_the_resnet() -> None:
 
 
 def _measured(name: str) -> None:
-    rows = list(bench_inference.paper_tables(name, WORKS[name], (1, 50), DEVICE, 0.01))
-    ways = {"uncollapsed", "collapsed", "backbone"} | ({"plain"} if bench_inference.load_reference() else set())
+    rows = list(answer_time.paper_tables(name, WORKS[name], (1, 50), DEVICE, 0.01))
+    ways = {"uncollapsed", "collapsed", "backbone"} | ({"plain"} if answer_time.load_reference() else set())
     assert {row.way for row in rows} == ways
     assert len(rows) == 2 * 4 * 2 * len(ways)
     assert all(row.ms > 0.0 for row in rows)
-    model = bench_inference._Model(WORKS[name], {}, 3, 7, DEVICE)
+    model = answer_time._Model(WORKS[name], {}, 3, 7, DEVICE)
     assert {tensor.device.type for tensor in (*model.memory.values(), model.queries)} == {torch.device(DEVICE).type}
     folded, plain = model.answerer.logits(model.queries, 0), model.uncollapsed(model.queries)
     torch.testing.assert_close(folded, plain, rtol=1e-3, atol=1e-3)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kcl.cuda import philox
+from kcl.ops import philox
 
 WORD = 0xFFFFFFFF
 KEYS = [[0x12345678, 0x9ABCDEF0], [0, 0], [WORD, WORD], [0x12345678, 0x9ABCDEF1]]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from kcl.cuda.precision import PRECISIONS, _Inner, activations, at_test, gram, inner, linear, products, used
+from kcl.ops.precision import PRECISIONS, _Inner, activations, at_test, gram, inner, linear, products, used
 
 
 def _flags() -> tuple[bool, bool]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from kcl.cuda import streams
+from kcl.ops import streams
 
 DEVICE = torch.device("cuda", 0)
 

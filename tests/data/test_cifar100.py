@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from kcl.data import catalogue, cifar100
+from kcl.data import cifar100, datasets
 from kcl.data.cifar100 import Archive, Member
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
@@ -128,11 +128,11 @@ def test_it_is_fetched_once_then_read(
     stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[[Path], str]
 ) -> None:
     monkeypatch.setattr(cifar100, "MIRRORS", (serve(stand.lay_archive(tmp_path / "mirror").parent),))
-    assert catalogue.fetch("cifar100", stand.said.append) == str(stand.folder)
+    assert datasets.fetch("cifar100", stand.said.append) == str(stand.folder)
     assert sorted(path.name for path in stand.folder.iterdir()) == ["meta", "test", "train"]
     monkeypatch.setattr(cifar100, "MIRRORS", ())
     stand.check(cifar100.load(download=False))
-    assert catalogue.verify("cifar100") == str(stand.folder)
+    assert datasets.verify("cifar100") == str(stand.folder)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "other content", "empty"])

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import kcl
-from kcl.data import folders, image_cache, pictures, prepared
+from kcl.data import image_cache, image_files, image_folders, mapped_images
 from kcl.errors import KclError
 
 Image = pytest.importorskip("PIL.Image")
@@ -54,7 +54,7 @@ def make(tmp_path: Path, cache: Path) -> Callable[..., Path]:
 
 class TestLayouts:
     def test_the_last_sixth_of_every_class_is_for_testing(self, make: Any) -> None:
-        train, test = folders.split(make(cat=12, dog=7, eel=3))
+        train, test = image_folders.split(make(cat=12, dog=7, eel=3))
         assert [(name, len(paths)) for name, paths in train.items()] == [("cat", 10), ("dog", 6), ("eel", 2)]
         assert [path.name for path in test["cat"]] == ["010.JPEG", "011.webp"]
         assert [len(paths) for paths in test.values()] == [2, 1, 1]
@@ -65,22 +65,22 @@ class TestLayouts:
     def test_train_and_test_may_be_folders(self, make: Any) -> None:
         make("own/train", cat=4, dog=2)
         root = make("own/test", cat=1, dog=3).parent
-        train, test = folders.split(root)
+        train, test = image_folders.split(root)
         assert [len(paths) for paths in train.values()] == [4, 2]
         assert [len(paths) for paths in test.values()] == [1, 3]
         assert {path.parent.parent.name for path in train["cat"]} == {"train"}
 
     def test_the_dataset_holds_what_the_files_hold(self, make: Any) -> None:
         root = make(dog=6, cat=12)
-        dataset = folders.load(root, side=8)
+        dataset = image_folders.load(root, side=8)
         assert dataset.class_names == ("cat", "dog")
         assert dataset.train_labels.tolist() == [0] * 10 + [1] * 5
         assert dataset.test_labels.tolist() == [0] * 2 + [1]
         assert dataset.train_inputs.dtype == torch.uint8
-        for row, path in enumerate(folders.split(root)[0]["cat"]):
+        for row, path in enumerate(image_folders.split(root)[0]["cat"]):
             expected = np.asarray(Image.open(path).convert("RGB")).transpose(2, 0, 1)
             assert np.array_equal(dataset.train_inputs[row].numpy(), expected)
-        assert dataset.mean == prepared.IMAGENET_MEAN
+        assert dataset.mean == mapped_images.IMAGENET_MEAN
 
     def test_what_is_no_image_is_left_out_and_told_in_one_line(self, make: Any) -> None:
         root, said = make(cat=3, dog=3), list[str]()
@@ -90,7 +90,7 @@ class TestLayouts:
         for litter in (".DS_Store", "cat/Thumbs.db", "cat/.hidden.png"):
             (root / litter).write_text("litter")
         (root / ".git").mkdir()
-        dataset = folders.load(root, side=8, say=said.append)
+        dataset = image_folders.load(root, side=8, say=said.append)
         assert len(dataset.train_labels) == 4
         [line] = [line for line in said if "left out" in line]
         assert "and 2 more" in line
@@ -108,30 +108,30 @@ class TestRefused:
     )
     def test_too_few(self, make: Any, counts: dict[str, int], reason: str) -> None:
         with pytest.raises(KclError, match=reason):
-            folders.load(make(**counts))
+            image_folders.load(make(**counts))
 
     def test_a_folder_that_is_not_there(self, tmp_path: Path, cache: Path) -> None:
         with pytest.raises(KclError, match="nowhere is not a folder"):
-            folders.load(tmp_path / "nowhere")
+            image_folders.load(tmp_path / "nowhere")
 
     def test_one_of_train_and_test(self, make: Any) -> None:
         root = make("own/train", cat=4, dog=2).parent
         with pytest.raises(KclError, match="one of the folders train and test"):
-            folders.load(root)
+            image_folders.load(root)
         make("own/test", cat=1, eel=1)
         with pytest.raises(KclError, match="only: dog, eel; expected the same"):
-            folders.load(root)
+            image_folders.load(root)
 
     def test_a_class_without_test_images(self, make: Any) -> None:
         make("own/train", cat=4, dog=2)
         root = make("own/test", cat=1, dog=0).parent
         with pytest.raises(KclError, match=r"class 'dog' of .* has 0 images to test on and needs 1"):
-            folders.load(root)
+            image_folders.load(root)
 
     @pytest.mark.parametrize("side", [7, 0, -1, 1025])
     def test_a_size_out_of_range(self, make: Any, side: int) -> None:
         with pytest.raises(KclError, match="the image size must lie in 8 … 1024"):
-            folders.load(make(cat=3, dog=3), side)
+            image_folders.load(make(cat=3, dog=3), side)
 
     @pytest.mark.parametrize("kind", ["truncated", "text", "empty", "gif", "one byte of many"])
     def test_a_broken_image_is_named_and_nothing_is_left(self, make: Any, cache: Path, kind: str) -> None:
@@ -143,7 +143,7 @@ class TestRefused:
         harm = {"truncated": whole[: len(whole) // 2], "text": b"hello", "empty": b"", "gif": other.getvalue()}
         broken.write_bytes(harm.get(kind, whole[:2] + b"\x00" + whole[3:]))
         with pytest.raises(KclError, match=r"dog/001\.jpg cannot be read as a JPEG, PNG or WebP image"):
-            folders.load(root)
+            image_folders.load(root)
         assert not list(cache.rglob("*.safetensors"))
         assert not list(cache.rglob(".fetch-*"))
 
@@ -152,7 +152,7 @@ class TestRefused:
         for pixels in (60, 20):  # where Pillow would warn, and where it would refuse
             monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", pixels)
             with pytest.raises(KclError, match=f"has more than {pixels} pixels"):
-                folders.load(root, side=8)
+                image_folders.load(root, side=8)
 
     def test_without_pillow_it_says_what_to_install(self, make: Any) -> None:
         code = (
@@ -169,7 +169,7 @@ class TestRefused:
 class TestDecoding:
     def _decoded(self, image: Any, path: Path, side: int = 8, **options: Any) -> np.ndarray:
         image.save(path, **options)
-        return pictures.decode(path, side)
+        return image_files.decode(path, side)
 
     def test_grey_becomes_three_equal_channels(self, tmp_path: Path) -> None:
         for suffix in ("png", "jpg"):
@@ -217,41 +217,41 @@ class TestDecoding:
 class TestCache:
     def test_a_second_start_reads_no_image(self, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         root, said = make(cat=6, dog=6), list[str]()
-        first = folders.load(root, side=8, say=said.append)
+        first = image_folders.load(root, side=8, say=said.append)
         assert "decoding 12 images once" in said[0]
         monkeypatch.setattr(hashlib, "file_digest", None)
-        monkeypatch.setattr(pictures, "decode_all", None)
-        again = folders.load(root, side=8, say=said.append)
+        monkeypatch.setattr(image_files, "decode_all", None)
+        again = image_folders.load(root, side=8, say=said.append)
         assert len(said) == 1
         assert torch.equal(first.train_inputs, again.train_inputs)
         assert first.identity == again.identity
 
     def test_the_same_content_elsewhere_is_not_decoded_again(self, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         root = make(cat=6, dog=6)
-        first = folders.load(root, side=8)
-        monkeypatch.setattr(pictures, "decode_all", None)
+        first = image_folders.load(root, side=8)
+        monkeypatch.setattr(image_files, "decode_all", None)
         moved = root.rename(root.with_name("moved"))
         for path in moved.rglob("*.*"):
             os.utime(path, (1, 1))
-        assert folders.load(moved, side=8).identity == first.identity
+        assert image_folders.load(moved, side=8).identity == first.identity
 
     def test_changed_content_is_decoded_anew(self, make: Any) -> None:
         root = make(cat=6, dog=6)
-        first = folders.load(root, side=8)
+        first = image_folders.load(root, side=8)
         _picture(8, 200).save(root / "cat" / "000.png")
-        changed = folders.load(root, side=8)
+        changed = image_folders.load(root, side=8)
         assert not torch.equal(first.train_inputs[0], changed.train_inputs[0])
         assert torch.equal(first.train_inputs[1:], changed.train_inputs[1:])
         assert first.identity != changed.identity
-        assert folders.load(root, side=9).train_inputs.shape[-1] == 9
+        assert image_folders.load(root, side=9).train_inputs.shape[-1] == 9
 
     @pytest.mark.parametrize("damage", ["truncated", "longer", "foreign", "empty", "another source", "header"])
     def test_a_broken_file_is_recognised_and_made_again(self, make: Any, cache: Path, damage: str) -> None:
         root, said = make(cat=6, dog=6), list[str]()
-        first = folders.load(root, side=8)
+        first = image_folders.load(root, side=8)
         kept, [path] = first.train_inputs.clone(), list(cache.rglob("*.safetensors"))
         whole = path.read_bytes()
-        key = prepared.read(path)[1]
+        key = mapped_images.read(path)[1]
         harm = {
             "truncated": whole[:-1],
             "longer": whole + b"?",
@@ -262,31 +262,31 @@ class TestCache:
         }[damage]
         path.unlink()
         path.write_bytes(harm)
-        again = folders.load(root, side=8, say=said.append)
+        again = image_folders.load(root, side=8, say=said.append)
         assert "made anew" in said[0]
         assert torch.equal(again.train_inputs, kept)
         assert path.read_bytes() == whole
 
     def test_the_files_are_never_written_to(self, make: Any, cache: Path) -> None:
-        dataset = folders.load(make(cat=6, dog=6), side=8)
+        dataset = image_folders.load(make(cat=6, dog=6), side=8)
         [path] = cache.rglob("*.safetensors")
         before = path.read_bytes()
         dataset.train_inputs.zero_()
         assert path.read_bytes() == before
-        prepared.verify(path)
+        mapped_images.verify(path)
 
     def test_verification_finds_one_changed_bit(self, make: Any, cache: Path) -> None:
-        folders.load(make(cat=6, dog=6), side=8)
+        image_folders.load(make(cat=6, dog=6), side=8)
         [path] = cache.rglob("*.safetensors")
         content = bytearray(path.read_bytes())
         content[-5] ^= 1
         path.write_bytes(content)
         with pytest.raises(KclError, match="its content has sha256"):
-            prepared.verify(path)
+            mapped_images.verify(path)
 
     def test_how_large_it_is_and_that_it_can_be_cleared(self, make: Any, cache: Path) -> None:
         assert image_cache.usage() == (cache / "images", 0)
-        folders.load(make(cat=6, dog=6), side=8)
+        image_folders.load(make(cat=6, dog=6), side=8)
         folder, size = image_cache.usage()
         assert size > 12 * 3 * 64
         assert image_cache.clear() == (folder, size)
@@ -295,7 +295,7 @@ class TestCache:
 
     def test_many_at_once(self, make: Any) -> None:
         root, loaded = make(cat=6, dog=6), list[Any]()
-        threads = [threading.Thread(target=lambda: loaded.append(folders.load(root, side=8))) for _ in range(4)]
+        threads = [threading.Thread(target=lambda: loaded.append(image_folders.load(root, side=8))) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -306,16 +306,16 @@ class TestCache:
     def test_a_folder_that_cannot_be_written(self, make: Any, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("in the way")
         with pytest.raises(KclError, match=r"cannot be written to .* set KCL_CACHE"):
-            folders.load(make(cat=3, dog=3), cache_dir=tmp_path / "file")
+            image_folders.load(make(cat=3, dog=3), cache_dir=tmp_path / "file")
 
 
 class TestPrepared:
     """The file itself, as its docstring describes it."""
 
     def _write(self, path: Path, images: int = 5, **changes: Any) -> Path:
-        contents = prepared.Contents("made up", "f" * 64, ["a", "b"], np.array([0, 1, 1]), np.array([1, 0]))
+        contents = mapped_images.Contents("made up", "f" * 64, ["a", "b"], np.array([0, 1, 1]), np.array([1, 0]))
         parts = [RANDOM.integers(0, 256, (1, 3, 4, 4), dtype=np.uint8) for _ in range(images)]
-        prepared.write(path, contents._replace(**changes), 4, parts)
+        mapped_images.write(path, contents._replace(**changes), 4, parts)
         return path
 
     def test_is_as_safetensors_describes_it(self, tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ class TestPrepared:
     def test_other_programs_can_open_it(self, tmp_path: Path) -> None:
         numpy = pytest.importorskip("safetensors.numpy")
         arrays = numpy.load_file(self._write(tmp_path / "a"))
-        dataset, _ = prepared.read(tmp_path / "a")
+        dataset, _ = mapped_images.read(tmp_path / "a")
         assert np.array_equal(arrays["test_images"], dataset.test_inputs.numpy())
         assert arrays["test_labels"].tolist() == [1, 0]
 
@@ -363,11 +363,11 @@ class TestPrepared:
         assert find in content
         path.write_bytes(content.replace(find, put, 1))
         with pytest.raises(KclError, match="is not a whole file of prepared images"):
-            prepared.read(path)
+            mapped_images.read(path)
 
     def test_cut_anywhere_it_is_refused(self, tmp_path: Path) -> None:
         content = self._write(tmp_path / "a").read_bytes()
         for length in range(0, len(content), 41):
             (tmp_path / "b").write_bytes(content[:length])
             with pytest.raises(KclError, match="is not a whole file of prepared images"):
-                prepared.read(tmp_path / "b")
+                mapped_images.read(tmp_path / "b")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from kcl.data import catalogue, miniimagenet, prepared
+from kcl.data import datasets, mapped_images, miniimagenet
 from kcl.data.dataset import Dataset
 from kcl.data.miniimagenet_classes import CLASSES, TEST, TRAIN, VALIDATION
 from kcl.errors import KclError
@@ -79,7 +79,7 @@ def _check(dataset: Dataset, images: np.ndarray) -> None:
     assert dataset.train_labels.tolist() == [k for k in range(100) for _ in range(5)]
     assert dataset.test_labels.tolist() == list(range(100))
     assert dataset.class_names == CLASSES
-    assert dataset.mean == prepared.IMAGENET_MEAN
+    assert dataset.mean == mapped_images.IMAGENET_MEAN
 
 
 @pytest.mark.parametrize("layout", ["miniimagenet", "mini-imagenet", "."])
@@ -111,7 +111,7 @@ def test_it_is_the_same_data_however_it_is_brought(small: np.ndarray, tmp_path: 
 
 def test_the_prepared_file_needs_neither_folders_nor_pillow_nor_pooch(small: np.ndarray, tmp_path: Path) -> None:
     folders = _lay_folders(tmp_path / "own", small)
-    file = Path(catalogue.prepare("miniimagenet", folders, tmp_path / "carried"))
+    file = Path(datasets.prepare("miniimagenet", folders, tmp_path / "carried"))
     code = (
         "import sys; sys.modules.update(dict.fromkeys(['PIL', 'pooch', 'requests', 'sklearn', 'tqdm']))\n"
         "from pathlib import Path; from kcl.data import miniimagenet as m\n"
@@ -136,7 +136,7 @@ class TestRefused:
                 miniimagenet.load,
                 miniimagenet.verify,
                 miniimagenet.prepare,
-                lambda: catalogue.fetch("miniimagenet"),
+                lambda: datasets.fetch("miniimagenet"),
                 lambda: miniimagenet.load(tmp_path),
             ]
 
@@ -152,7 +152,7 @@ class TestRefused:
                 ".safetensors",
             ):
                 assert part in str(caught.value)
-        row = next(row for row in catalogue.describe() if row.name == "miniimagenet")
+        row = next(row for row in datasets.describe() if row.name == "miniimagenet")
         assert row.where == "not found"
         assert "DIR/miniimagenet" in row.how_to_get
 
@@ -211,17 +211,17 @@ class TestRefused:
         assert not harm.exists()
 
     def test_a_prepared_file_of_something_else(self, small: np.ndarray, tmp_path: Path) -> None:
-        contents = prepared.Contents("other", "f" * 64, ["a", "b"], np.array([0, 1]), np.array([1]))
+        contents = mapped_images.Contents("other", "f" * 64, ["a", "b"], np.array([0, 1]), np.array([1]))
         file = tmp_path / "miniimagenet-84.safetensors"
-        prepared.write(file, contents, 8, [np.zeros((3, 3, 8, 8), np.uint8)])
+        mapped_images.write(file, contents, 8, [np.zeros((3, 3, 8, 8), np.uint8)])
         with pytest.raises(KclError, match="not those of miniImageNet"):
             miniimagenet.load(tmp_path)
 
     def test_other_datasets_need_no_preparing(self) -> None:
         with pytest.raises(KclError, match="cifar100 needs no preparing"):
-            catalogue.prepare("cifar100")
+            datasets.prepare("cifar100")
         with pytest.raises(KclError, match="did you mean miniimagenet"):
-            catalogue.prepare("minimagenet")
+            datasets.prepare("minimagenet")
 
 
 @pytest.mark.data

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from kcl.data import mnist, store
+from kcl.data import file_cache, mnist
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
 
@@ -104,7 +104,7 @@ class TestCache:
 
     def test_default_is_the_system_cache(self, stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("KCL_CACHE", "")
-        assert store.cache_dir().name == "kcl"
+        assert file_cache.cache_dir().name == "kcl"
 
     def test_fetched_once_then_read(
         self, stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[[Path], str]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kcl.engines.board import Board
-from kcl.engines.dispatch import Dispatcher, Queue
+from kcl.engines.dispatcher import Dispatcher, Queue
 from kcl.engines.engine import Engine, Event
-from kcl.engines.failures import Attempts, Failure, listed
-from kcl.engines.order import Message, Needs, Order
+from kcl.engines.job import Message, Needs, Order
+from kcl.engines.retries import Attempts, Failure, listed
+from kcl.engines.status_tracker import Board
 from kcl.training.stopping import Interrupted, Stop
 
 

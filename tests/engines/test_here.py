@@ -10,11 +10,11 @@ import pytest
 import torch
 from engine_commands import RUNS, records
 
-from kcl import cli
-from kcl.engines import here
+from kcl.cli import commands
+from kcl.engines import in_process
 from kcl.errors import KclError
-from kcl.experiment import Experiment
-from kcl.run_spec import RunSpec
+from kcl.experiments.experiment import Experiment
+from kcl.experiments.run_spec import RunSpec
 
 pytest.importorskip("sklearn")
 THREE = [*RUNS, "--seeds", "0..2", "--quiet"]
@@ -42,7 +42,7 @@ def test_the_others_go_on_and_what_failed_is_listed(
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
         _raising(patched, ZeroDivisionError("something\nwent wrong"))
-        assert cli.main([*THREE, "--out", str(out)]) == 1
+        assert commands.main([*THREE, "--out", str(out)]) == 1
     said = capsys.readouterr().err
     [log] = (out / "logs").iterdir()
     assert f"1 run failed:\n  kcl vrf seed 1: ZeroDivisionError: something; log: {log}\n" in said
@@ -50,7 +50,7 @@ def test_the_others_go_on_and_what_failed_is_listed(
     assert "went wrong" in log.read_text()
     assert "Traceback" in log.read_text()
     assert _seeds(out) == [0, 2]
-    assert cli.main([*THREE, "--out", str(out), "--resume"]) == 0
+    assert commands.main([*THREE, "--out", str(out), "--resume"]) == 0
     assert _seeds(out) == [0, 2, 1]
 
 
@@ -58,7 +58,7 @@ def test_what_is_refused_ends_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _raising(monkeypatch, KclError("not like this"))
-    assert cli.main([*THREE, "--out", str(tmp_path / "out")]) == 2
+    assert commands.main([*THREE, "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == "kcl: not like this\n"
     assert _seeds(tmp_path / "out") == [0]
 
@@ -67,30 +67,30 @@ def test_after_an_error_that_stays_with_the_gpu_the_others_are_not_begun_and_lis
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _raising(monkeypatch, RuntimeError("CUDA error: device-side assert triggered"))
-    monkeypatch.setattr(here, "usable", lambda _: False)
-    assert cli.main([*THREE, "--out", str(tmp_path / "out")]) == 1
+    monkeypatch.setattr(in_process, "usable", lambda _: False)
+    assert commands.main([*THREE, "--out", str(tmp_path / "out")]) == 1
     said = capsys.readouterr().err
     assert "2 runs failed:" in said
     assert "  kcl vrf seed 1: RuntimeError: CUDA error: device-side assert triggered; log: " in said
-    assert f"  the others: {here.POISONED}; log: " in said
+    assert f"  the others: {in_process.POISONED}; log: " in said
     assert _seeds(tmp_path / "out") == [0]
 
 
 def test_a_device_that_no_longer_answers_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
-    assert here.usable(torch.device("cuda"))
-    assert here.usable(torch.device("cpu"))
+    assert in_process.usable(torch.device("cuda"))
+    assert in_process.usable(torch.device("cpu"))
 
     def broken(_: torch.device) -> None:
         raise RuntimeError("CUDA error: device-side assert triggered")
 
     monkeypatch.setattr(torch.cuda, "synchronize", broken)
-    assert not here.usable(torch.device("cuda"))
+    assert not in_process.usable(torch.device("cuda"))
 
 
 def test_of_memory_that_is_missing_it_is_told_what_helps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _raising(monkeypatch, torch.OutOfMemoryError("CUDA out of memory"))
-    assert cli.main([*THREE, "--out", str(tmp_path / "out")]) == 1
+    assert commands.main([*THREE, "--out", str(tmp_path / "out")]) == 1
     assert "CUDA out of memory; try smaller settings or --runs-at-once; log: " in capsys.readouterr().err

@@ -12,9 +12,10 @@ import pytest
 import torch
 from engine_commands import LONG, RUNS, environment, finish, lasting, records, start, until
 
-from kcl import cli, resuming
+from kcl.cli import commands
 from kcl.engines import worker
-from kcl.engines.order import Message, Order
+from kcl.engines.job import Message, Order
+from kcl.experiments import resuming
 from kcl.training.stopping import Stop
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals as Unix has them")
@@ -62,7 +63,7 @@ def test_stopped_it_leaves_what_the_same_command_goes_on_with(long_reference: Pa
         for pid in workers:
             _wait_for(pid)
         assert list(out.glob("checkpoints/*/*.safetensors"))
-    assert cli.main([*command[:-4], "--out", str(out), "--resume", "--quiet"]) == 0, "this process goes on as well"
+    assert commands.main([*command[:-4], "--out", str(out), "--resume", "--quiet"]) == 0, "this process goes on as well"
     assert lasting(out) == lasting(long_reference)
     assert max(record["resumed"] for record in records(out)) >= 1
     assert not (out / "checkpoints").exists()
@@ -94,7 +95,7 @@ def test_what_fails_again_and_again_is_given_up_and_listed(
     out = tmp_path / "out"
     command = [*RUNS, "--seeds", "7", "--retries", "1", "--out", str(out)]
     with pytest.raises(SystemExit) as ended:
-        cli.main([*command, "--workers", "2"])
+        commands.main([*command, "--workers", "2"])
     assert ended.value.code == 1
     said = capsys.readouterr().err
     assert said.count("it is tried again") == 1
@@ -105,7 +106,7 @@ def test_what_fails_again_and_again_is_given_up_and_listed(
     assert "attempt 1 on worker-1" in log
     assert "attempt 2 on worker-2" in log
     monkeypatch.undo()
-    assert cli.main([*command, "--resume", "--quiet"]) == 0
+    assert commands.main([*command, "--resume", "--quiet"]) == 0
     assert len(records(out)) == 1
 
 
@@ -135,7 +136,7 @@ def test_a_worker_without_the_gpu_it_was_asked_for_says_so(monkeypatch: pytest.M
 def test_mistakes_are_one_sentence(
     tmp_path: Path, options: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main([*RUNS, "--out", str(tmp_path / "out"), *options]) == 2
+    assert commands.main([*RUNS, "--out", str(tmp_path / "out"), *options]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert told in said

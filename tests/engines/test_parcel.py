@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kcl.data.dataset import Dataset
-from kcl.engines import parcel
+from kcl.engines import dataset_file
 from kcl.errors import KclError
 
 
@@ -25,30 +25,30 @@ def _never() -> NoReturn:
 
 def test_what_is_unpacked_is_what_was_packed(tmp_path: Path) -> None:
     dataset = _dataset()
-    digest, path = parcel.pack(dataset, tmp_path / "here")
-    assert parcel.pack(dataset, tmp_path / "here") == (digest, path)
-    found = parcel.unpack(digest, path.read_bytes, tmp_path / "there")
-    for name in parcel.ARRAYS:
+    digest, path = dataset_file.pack(dataset, tmp_path / "here")
+    assert dataset_file.pack(dataset, tmp_path / "here") == (digest, path)
+    found = dataset_file.unpack(digest, path.read_bytes, tmp_path / "there")
+    for name in dataset_file.ARRAYS:
         assert torch.equal(getattr(found, name), getattr(dataset, name))
         assert getattr(found, name).dtype == getattr(dataset, name).dtype
     assert (found.name, found.class_names, found.mean, found.std, found.identity) == (
         dataset.name, dataset.class_names, dataset.mean, dataset.std, dataset.identity
     )  # fmt: skip
-    parcel.unpack(digest, _never, tmp_path / "there")
+    dataset_file.unpack(digest, _never, tmp_path / "there")
 
 
 def test_other_content_has_another_name(tmp_path: Path) -> None:
-    names = {parcel.pack(_dataset(first), tmp_path)[0] for first in (0, 1, 2)}
+    names = {dataset_file.pack(_dataset(first), tmp_path)[0] for first in (0, 1, 2)}
     assert len(names) == 3
 
 
 def test_wrong_or_broken_content_is_refused_and_not_kept(tmp_path: Path) -> None:
-    digest, _ = parcel.pack(_dataset(), tmp_path / "here")
-    other = parcel.pack(_dataset(1), tmp_path / "here")[1]
+    digest, _ = dataset_file.pack(_dataset(), tmp_path / "here")
+    other = dataset_file.pack(_dataset(1), tmp_path / "here")[1]
     with pytest.raises(KclError, match="not those of their name"):
-        parcel.unpack(digest, other.read_bytes, tmp_path / "there")
+        dataset_file.unpack(digest, other.read_bytes, tmp_path / "there")
     with pytest.raises(KclError, match="not whole"):
-        parcel.unpack(digest, lambda: other.read_bytes()[:50], tmp_path / "there")
+        dataset_file.unpack(digest, lambda: other.read_bytes()[:50], tmp_path / "there")
     assert not list((tmp_path / "there").rglob("*.safetensors"))
     with pytest.raises(KclError, match="cannot be read here"):
-        parcel.unpack(digest, lambda: tmp_path / "missing", tmp_path / "there")
+        dataset_file.unpack(digest, lambda: tmp_path / "missing", tmp_path / "there")

@@ -13,15 +13,16 @@ import pytest
 import torch
 from engine_commands import LONG, lasting, records
 
-from kcl import cli, remote, run_options
-from kcl.engines import work, worker
-from kcl.engines.order import Order
+from kcl.cli import commands, run_options
+from kcl.engines import job_planning, worker
+from kcl.engines.job import Order
 from kcl.errors import KclError
-from kcl.experiment import Experiment, Group
-from kcl.resuming import Saving
+from kcl.experiments import remote_checkpoints
+from kcl.experiments.experiment import Experiment, Group
+from kcl.experiments.resuming import Saving
 from kcl.training import checkpoint
 from kcl.training.checkpoint import Saved
-from kcl.training.keeper import Every, Keeper, newest
+from kcl.training.checkpointer import Every, Keeper, newest
 from kcl.training.stopping import Stop
 
 fsspec = pytest.importorskip("fsspec")
@@ -42,31 +43,31 @@ def url() -> str:
 
 def test_the_last_two_are_copied_and_can_be_fetched(url: str, tmp_path: Path) -> None:
     here, there = tmp_path / "here" / "group", tmp_path / "there" / "group"
-    keeper = remote.keeper(url, Keeper(here, every=Every(steps=1, seconds=None)))
+    keeper = remote_checkpoints.keeper(url, Keeper(here, every=Every(steps=1, seconds=None)))
     for number in range(4):
         keeper.save(lambda number=number: _saved(number))
     assert [path.rpartition("/")[2] for path in fsspec.filesystem("memory").find("/bucket")] == [
         "00000003.safetensors",
         "00000004.safetensors",
     ]
-    remote.pull_all(url, there.parent)
+    remote_checkpoints.pull_all(url, there.parent)
     found, trouble = newest(there)
     assert found is not None
     assert trouble == []
     assert found.tensors["weights"].tolist() == [3.0] * 3
-    remote.clear(url, there)
+    remote_checkpoints.clear(url, there)
     assert fsspec.filesystem("memory").find("/bucket") == []
-    remote.pull(url, there)  # nothing newer is there
+    remote_checkpoints.pull(url, there)  # nothing newer is there
 
 
 def test_a_copy_that_was_cut_is_found_out_and_the_one_before_used(url: str, tmp_path: Path) -> None:
-    keeper = remote.keeper(url, Keeper(tmp_path / "here" / "group", every=Every(steps=1, seconds=None)))
+    keeper = remote_checkpoints.keeper(url, Keeper(tmp_path / "here" / "group", every=Every(steps=1, seconds=None)))
     for number in (1, 2):
         keeper.save(lambda number=number: _saved(number))
     files = fsspec.filesystem("memory")
     last = files.find("/bucket")[-1]
     files.pipe_file(last, files.cat_file(last)[:-7])
-    remote.pull_all(url, tmp_path / "there")
+    remote_checkpoints.pull_all(url, tmp_path / "there")
     found, trouble = newest(tmp_path / "there" / "group")
     assert found is not None
     assert found.tensors["weights"].tolist() == [1.0] * 3
@@ -79,16 +80,16 @@ def test_a_store_that_fails_costs_no_run(url: str, tmp_path: Path, monkeypatch: 
     def broken(*_: object) -> None:
         raise OSError("the store is closed")
 
-    monkeypatch.setattr(remote, "push", broken)
+    monkeypatch.setattr(remote_checkpoints, "push", broken)
     local = Keeper(tmp_path / "group", every=Every(steps=1, seconds=None), say=said.append)
-    remote.keeper(url, local).save(lambda: _saved(1))
+    remote_checkpoints.keeper(url, local).save(lambda: _saved(1))
     assert said == [f"no checkpoint could be copied to {url} (the store is closed); the run goes on"]
     assert checkpoint.read(tmp_path / "group" / "00000001.safetensors").tensors["weights"].tolist() == [1.0] * 3
 
 
 def test_an_unknown_kind_of_url_is_one_sentence() -> None:
     with pytest.raises(KclError, match="nowhere://x cannot be opened"):
-        remote.open_url("nowhere://x")
+        remote_checkpoints.open_url("nowhere://x")
 
 
 class _Stopping:
@@ -117,12 +118,12 @@ def test_runs_go_on_from_the_copies_alone(
     out = tmp_path / "out"
     command = [*LONG, "--seeds", "0,1", "--checkpoints", url, "--out", str(out), "--quiet"]
     with monkeypatch.context() as patched:
-        patched.setattr(cli, "make_display", lambda _: _Stopping())
+        patched.setattr(commands, "make_display", lambda _: _Stopping())
         with pytest.raises(SystemExit) as ended:
-            cli.main(command)
+            commands.main(command)
     assert ended.value.code == 143
     shutil.rmtree(out / "checkpoints")
-    assert cli.main([*command, "--resume"]) == 0
+    assert commands.main([*command, "--resume"]) == 0
     assert lasting(out) == [run for run in lasting(long_reference) if run["seed"] < 2]
     assert max(record["resumed"] for record in records(out)) == 1
     assert fsspec.filesystem("memory").find("/bucket") == []
@@ -153,9 +154,9 @@ def test_worker_processes_copy_and_go_on_too(long_reference: Path, url: str, tmp
 
 def _orders(out: Path, url: str) -> Order:
     """The order for the first of the long runs."""
-    options = cli._parser().parse_args([*LONG, "--out", str(out)])
+    options = commands._parser().parse_args([*LONG, "--out", str(out)])
     [spec] = run_options.specs(options)
     experiment = Experiment([spec], "kcl run")
     saving = Saving(Every(steps=20, seconds=None, thrifty=False), checkpoints=url)
-    [order] = work.orders(experiment, [Group(experiment.specs)], str(out), saving)
+    [order] = job_planning.orders(experiment, [Group(experiment.specs)], str(out), saving)
     return order

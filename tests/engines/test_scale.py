@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from kcl.core.settings import Settings
 from kcl.errors import KclError
-from kcl.folder import MANY, Folder, merged_settings
+from kcl.experiments.run_folder import MANY, Folder, merged_settings
+from kcl.experiments.run_spec import RunSpec
+from kcl.report.engine_status import STALE, standings
 from kcl.report.page import page
-from kcl.report.standing import STALE, standings
-from kcl.run_spec import RunSpec
-from kcl.settings import Settings
 
 
 def _specs(count: int, **changes: Any) -> list[RunSpec]:

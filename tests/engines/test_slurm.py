@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from engine_commands import RUNS, finish, lasting, records, start, until
 
-from kcl.engines.order import Needs, Order
-from kcl.engines.slurm import Slurm, parse
+from kcl.engines.job import Needs, Order
+from kcl.engines.slurm_engine import Slurm, parse
 from kcl.errors import KclError
 
 pytest.importorskip("submitit")

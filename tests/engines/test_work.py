@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 import torch
 
-from kcl.benchmarks.catalogue import BENCHMARKS, Benchmark
-from kcl.benchmarks.mnist import PermutedPixels
+from kcl.benchmarks.moved_pixels import PermutedPixels
+from kcl.benchmarks.registry import BENCHMARKS, Benchmark
+from kcl.core.settings import Settings
 from kcl.data.dataset import Dataset
-from kcl.engines import work, worker
-from kcl.engines.order import Order
-from kcl.experiment import Experiment, Group
-from kcl.resuming import Saving
-from kcl.run_spec import RunSpec, key_of
-from kcl.settings import Settings
-from kcl.training.keeper import Every
+from kcl.engines import job_planning, worker
+from kcl.engines.job import Order
+from kcl.experiments.experiment import Experiment, Group
+from kcl.experiments.resuming import Saving
+from kcl.experiments.run_spec import RunSpec, key_of
+from kcl.training.checkpointer import Every
 from kcl.training.stopping import Stop
 
 
@@ -39,7 +39,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[float, float]]
         experiment = Experiment(specs, "kcl run")
         experiment.device = torch.device("cuda")
         group = Group(specs)
-        return work.length(experiment, group), work.needs(experiment, group, 20.0).gpus
+        return job_planning.length(experiment, group), job_planning.needs(experiment, group, 20.0).gpus
 
     return ask
 
@@ -76,7 +76,7 @@ def test_a_worker_trains_them_once_and_goes_on_with_them(
         experiment = Experiment(own, "kcl run")
         groups = [Group(group) for group in experiment.groups(experiment.specs)]
         saving = Saving(Every(steps=3, seconds=None, thrifty=False))
-        return work.orders(experiment, groups, str(tmp_path / out), saving)
+        return job_planning.orders(experiment, groups, str(tmp_path / out), saving)
 
     def done(order: Order, stop: Stop) -> list[dict[str, Any]]:
         said: list[dict[str, Any]] = []

@@ -9,12 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kcl.benchmarks.arrays import ArrayStream
+from kcl.benchmarks.array_stream import ArrayStream
+from kcl.core.settings import Settings
 from kcl.errors import KclError
 from kcl.methods.agem import AveragedGEM, project
 from kcl.nets.mlp import MLP
-from kcl.settings import Settings
-from kcl.training.run import Run
+from kcl.training.single_run import Run
 
 
 class TestProjection:

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from kcl.benchmarks.mnist import PermutedMNIST
+from kcl.benchmarks.moved_pixels import PermutedMNIST
+from kcl.core.settings import Settings
 from kcl.methods.ewc import ElasticWeightConsolidation
 from kcl.methods.recipes import METHODS, published_backbone
 from kcl.nets.flat import Layout
 from kcl.nets.mlp import MLP
-from kcl.settings import Settings
-from kcl.training.learner import SeparateRuns
-from kcl.training.run import Run
-from kcl.training.runner import Outcome, run_streams
+from kcl.training.run_group import SeparateRuns
+from kcl.training.single_run import Run
+from kcl.training.stream_run import Outcome, run_streams
 
 TASKS, SEEDS = 4, (0, 1)
 ALIKE = Settings(lr=0.1, lr_decay=1.0, momentum=0.0, dropout=0.0, width=64, epochs=4, memory_per_class=10)

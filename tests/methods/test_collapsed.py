@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import kcl
+from kcl.core.settings import KERNELS
 from kcl.functional import kernels
-from kcl.methods import collapsed
-from kcl.settings import KERNELS
-from kcl.training.noise import RunNoise
+from kcl.methods import ridge_head
+from kcl.training.draws import RunNoise
 
 SMALL: dict[str, Any] = {"bases": 32, "width": 16, "dropout": 0.1, "coreset_size_per_class": 4}
 
@@ -44,9 +44,9 @@ def test_scores_and_variance(kernel: str, draws: int, norm: str) -> None:
         with torch.no_grad():
             head = method.head(model, memory, RunNoise(run.device, 0, "test noise", index))
             features = method.features(model, queries)
-            scores, variance = collapsed.scores_and_variance(head, method.kernel(model), features)
+            scores, variance = ridge_head.scores_and_variance(head, method.kernel(model), features)
             expected, prior = _expected_variance(learner, index, queries)
-            torch.testing.assert_close(collapsed.scores(head, method.kernel(model), features), scores)
+            torch.testing.assert_close(ridge_head.scores(head, method.kernel(model), features), scores)
         torch.testing.assert_close(scores, learner.logits(queries, index), rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(variance, expected, rtol=2e-3, atol=2e-4 * prior)  # the difference of large numbers
 

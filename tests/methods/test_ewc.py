@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from kcl.benchmarks.arrays import ArrayStream
+from kcl.benchmarks.array_stream import ArrayStream
 from kcl.benchmarks.task import View
+from kcl.core.settings import Settings
 from kcl.methods.ewc import ElasticWeightConsolidation, anchored
 from kcl.methods.sgd import LinearModel, NaiveSGD
 from kcl.nets.backbone import ModuleBackbone
 from kcl.nets.flat import Layout
-from kcl.settings import Settings
-from kcl.training.run import Run
+from kcl.training.single_run import Run
 
 
 def _carried(size: int, strength: float) -> dict[str, torch.Tensor]:

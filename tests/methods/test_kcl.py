@@ -13,15 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
-from kcl.benchmarks.arrays import ArrayStream
+from kcl.benchmarks.array_stream import ArrayStream
 from kcl.benchmarks.task import Task
+from kcl.core.settings import KERNELS, Settings
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
 from kcl.methods.kcl import KernelContinualLearning, KernelModel, unit_length, weighed
 from kcl.methods.method import Memory
 from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
-from kcl.settings import KERNELS, Settings
 
 SMALL: dict[str, Any] = {"width": 6, "layers": 1, "bases": 9, "dropout": 0.0, "coreset_size_per_class": 3}
 EXPLICIT = ("vrf", "vrf-uninformative", "rff", "linear")

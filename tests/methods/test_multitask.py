@@ -8,16 +8,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kcl.benchmarks.arrays import ArrayStream
-from kcl.benchmarks.joint import join
+from kcl.benchmarks.array_stream import ArrayStream
+from kcl.benchmarks.joint_task import join
+from kcl.core.randomness import numpy_generator
+from kcl.core.settings import Settings
 from kcl.errors import KclError
-from kcl.methods.joint import MultiTask
+from kcl.methods.joint_training import MultiTask
 from kcl.nets.mlp import MLP
-from kcl.randomness import numpy_generator
-from kcl.settings import Settings
-from kcl.training.learner import SeparateRuns
-from kcl.training.run import Run, build_model
-from kcl.training.runner import run_streams
+from kcl.training.run_group import SeparateRuns
+from kcl.training.single_run import Run, build_model
+from kcl.training.stream_run import run_streams
 
 SETTINGS = Settings(width=8, lr=0.1, lr_decay=1.0, momentum=0.5, dropout=0.0, batch_size=7)
 

@@ -6,17 +6,10 @@ from typing import Any
 
 import pytest
 
-from kcl.benchmarks.catalogue import BENCHMARKS
+from kcl.benchmarks.registry import BENCHMARKS
+from kcl.core.settings import Settings
 from kcl.errors import KclError
-from kcl.methods.recipes import (
-    BENCHMARK_RECIPES,
-    METHODS,
-    SPLIT,
-    find_method,
-    published_backbone,
-    published_settings,
-)
-from kcl.settings import Settings
+from kcl.methods.recipes import BENCHMARK_RECIPES, METHODS, SPLIT, find_method, published_backbone, published_settings
 
 PAPER = {
     "batch_size": 10,

@@ -10,14 +10,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kcl.benchmarks.arrays import ArrayStream
+from kcl.benchmarks.array_stream import ArrayStream
+from kcl.core.randomness import numpy_generator
+from kcl.core.settings import Settings
 from kcl.methods import replay
 from kcl.methods.episodic import random_subsets
 from kcl.methods.replay import ReservoirReplay
 from kcl.nets.mlp import MLP
-from kcl.randomness import numpy_generator
-from kcl.settings import Settings
-from kcl.training.run import Run, batch_order
+from kcl.training.single_run import Run, batch_order
 
 # One in a million for each test that counts: |z| of a standard normal.
 RARE = 4.892

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from kcl.benchmarks.arrays import ArrayStream
+from kcl.benchmarks.array_stream import ArrayStream
+from kcl.core.settings import Settings
 from kcl.methods.sgd import LinearMethod, NaiveSGD, StableSGD
 from kcl.nets.mlp import MLP
-from kcl.settings import Settings
-from kcl.training.run import Run
+from kcl.training.single_run import Run
 
 
 @pytest.fixture

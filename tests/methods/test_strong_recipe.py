@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from kcl import cli
-from kcl.benchmarks.arrays import ArrayStream
-from kcl.benchmarks.catalogue import BENCHMARKS
-from kcl.benchmarks.mnist import PermutedDigits
+from kcl.benchmarks.array_stream import ArrayStream
+from kcl.benchmarks.moved_pixels import PermutedDigits
+from kcl.benchmarks.registry import BENCHMARKS
+from kcl.cli import commands
 from kcl.errors import KclError
-from kcl.learner import KernelContinualLearner
 from kcl.methods.recipes import METHODS, SPLIT, check_backbone, published_settings
-from kcl.methods.strong import recipe_settings, strong_settings
+from kcl.methods.strong_recipe import recipe_settings, strong_settings
+from kcl.models.kernel_learner import KernelContinualLearner
 from kcl.nets.resnet import cifar_resnet
 
 MEMORY = ("coreset_size_per_class", "memory_per_class", "recalled_per_step", "epochs", "batch_size", "backbone")
@@ -52,7 +52,7 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
 class TestCommandLine:
     def test_shows_the_settings_of_the_recipe_with_changes(self, capsys: pytest.CaptureFixture[str]) -> None:
         given = ["run", "split-cifar100", "--recipe", "strong", "--set", "muon_lr=0.01", "warm_start=True"]
-        assert cli.main([*given, "--show-settings"]) == 0
+        assert commands.main([*given, "--show-settings"]) == 0
         shown = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
         found = {name: shown[name].split()[0] for name in ("rotation_labels", "optimizer", "muon_lr", "warm_start")}
         assert found == {"rotation_labels": "True", "optimizer": "muon", "muon_lr": "0.01", "warm_start": "True"}
@@ -74,7 +74,7 @@ class TestCommandLine:
     ) -> None:
         out = tmp_path / "out"
         try:
-            code = cli.main(["run", *given, "--out", str(out)])
+            code = commands.main(["run", *given, "--out", str(out)])
         except SystemExit as stop:
             code = stop.code
         error = capsys.readouterr().err
@@ -86,11 +86,11 @@ class TestCommandLine:
     def test_runs_the_recipe(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         out: Any = tmp_path / "out"
         given = ["run", "permuted-digits", "--recipe", "strong", "--tasks", "2", "--train-per-task", "300"]
-        assert cli.main([*given, "--device", "cpu", "--out", str(out)]) == 0
+        assert commands.main([*given, "--device", "cpu", "--out", str(out)]) == 0
         assert "permuted-digits" in capsys.readouterr().out
 
     def test_lists_the_recipes(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert cli.main(["list", "recipes"]) == 0
+        assert commands.main(["list", "recipes"]) == 0
         assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["paper", "strong"]
 
 

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from kcl import KclError
-from kcl.benchmarks.mnist import PermutedPixels
+from kcl.benchmarks.moved_pixels import PermutedPixels
+from kcl.core.settings import KERNELS, Settings
 from kcl.data.dataset import Dataset
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.recipes import METHODS, published_backbone
 from kcl.nets.backbone import ModuleBackbone
-from kcl.settings import KERNELS, Settings
 from kcl.training.checkpoint import digest
-from kcl.training.run import Run
-from kcl.training.saving import run_state
+from kcl.training.restoring import run_state
+from kcl.training.single_run import Run
 
 STRENGTH, SCALE, SHIFT, RATE = 0.37, 3.1, -0.4, 0.625
 

@@ -10,16 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kcl.benchmarks.arrays import ArrayStream
-from kcl.continual import ContinualModel
+from kcl.benchmarks.array_stream import ArrayStream
+from kcl.core.settings import KERNELS, Settings
 from kcl.errors import KclError
-from kcl.learner import KernelContinualLearner
 from kcl.methods import views
 from kcl.methods.recipes import METHODS, check_backbone
-from kcl.model_folder import load_model, save_model
+from kcl.models.continual_model import ContinualModel
+from kcl.models.kernel_learner import KernelContinualLearner
+from kcl.models.model_folder import load_model, save_model
 from kcl.nets.backbone import ModuleBackbone
 from kcl.nets.resnet import ResNet18
-from kcl.settings import KERNELS, Settings
 
 EVERYTHING: dict[str, Any] = {
     "rotation_labels": True,

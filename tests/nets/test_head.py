@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcl.core.settings import Settings
 from kcl.errors import KclError
 from kcl.nets.head import KernelRidgeHead
-from kcl.settings import Settings
 
 
 @given(st.floats(-(2.0**100), 2.0**100, width=32))

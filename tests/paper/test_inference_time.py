@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from kcl.cli import main
+from kcl.cli.commands import main
+from kcl.core.files import write_json
 from kcl.paper.cell import FULL, QUICK
 from kcl.paper.inference_time import PAPER, InferenceTime, file_of
 from kcl.paper.item import Found
 from kcl.report import figures
-from kcl.results import write_json
 
 ROOT = Path(__file__).parents[2]
 

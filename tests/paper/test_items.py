@@ -12,12 +12,12 @@ import pytest
 
 from kcl.errors import KclError
 from kcl.methods.recipes import published_settings
-from kcl.paper.catalogue import ITEMS, find_items
 from kcl.paper.cell import FULL, QUICK, Cell
 from kcl.paper.comparison import PAPER
+from kcl.paper.contents import ITEMS, find_items
 from kcl.paper.item import Found, Item
+from kcl.paper.paper_tables import rows
 from kcl.paper.reproduce import estimate, needed, write
-from kcl.paper.tables import rows
 
 SEEDS = [0, 1, 2]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kcl.cli import main
-from kcl.paper.catalogue import ITEMS
+from kcl.cli.commands import main
+from kcl.core.results import read
 from kcl.paper.cell import FULL, QUICK
+from kcl.paper.contents import ITEMS
 from kcl.paper.reproduce import estimate, needed
-from kcl.results import read
 
 
 def _run(*arguments: str) -> int:

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from kcl import run_options
-from kcl.cli import _parser
+from kcl.cli import run_options
+from kcl.cli.commands import _parser
+from kcl.core.results import read
 from kcl.errors import KclError
-from kcl.paper.catalogue import ITEMS
 from kcl.paper.cell import FULL, QUICK, Cell, Published
+from kcl.paper.contents import ITEMS
 from kcl.paper.item import Found
 from kcl.paper.reproducibility import command, renewed, section
 from kcl.paper.verdict import judge
 from kcl.report.summary import Summary, summarise
-from kcl.results import read
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "results").rglob("*.jsonl"))

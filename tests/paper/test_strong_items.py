@@ -15,31 +15,31 @@ from typing import Any
 
 import pytest
 
-from kcl import run_options, tune_options
-from kcl.benchmarks.catalogue import BENCHMARKS, find_benchmark
-from kcl.cli import _parser, main
+from kcl.benchmarks.registry import BENCHMARKS, find_benchmark
+from kcl.cli import run_options, tune_options
+from kcl.cli.commands import _parser, main
+from kcl.core.results import read
+from kcl.core.settings import AT_TEST, Settings, parse_setting
+from kcl.experiments.run_spec import RunSpec, by_training
+from kcl.experiments.speeds import BATCH, SPEEDS
 from kcl.methods.recipes import METHODS, published_settings
-from kcl.methods.strong import strong_settings
-from kcl.paper import ablation, reach, tables
+from kcl.methods.strong_recipe import strong_settings
+from kcl.paper import ablation, average_horizon, paper_tables
 from kcl.paper.ablation import PAPER, Ablation, ingredients
-from kcl.paper.catalogue import GROUPS, ITEMS, STRONG, find_items
+from kcl.paper.average_horizon import RAMPS, Reach
 from kcl.paper.cell import CIFAR100, FULL, MINIIMAGENET, PERMUTED, QUICK, ROTATED, TITLES, Cell
-from kcl.paper.cost import cost_of
-from kcl.paper.drawing import MEASURES
+from kcl.paper.contents import GROUPS, ITEMS, STRONG, find_items
 from kcl.paper.item import Found, Item
-from kcl.paper.reach import RAMPS, Reach
+from kcl.paper.paper_figures import MEASURES
 from kcl.paper.reproduce import estimate, needed
 from kcl.paper.reproducibility import command, renewed
-from kcl.paper.streams import shapes
-from kcl.paper.strong import BENCHMARKS as FOUR
-from kcl.paper.strong import NOT_YET, TARGETS, StrongResults, ways
-from kcl.paper.strong import STRONG as STRONG_KCL
+from kcl.paper.run_cost import cost_of
+from kcl.paper.stream_sizes import shapes
 from kcl.paper.strong_cost import AS_MANY, StrongCost
+from kcl.paper.strong_results import BENCHMARKS as FOUR
+from kcl.paper.strong_results import NOT_YET, TARGETS, StrongResults, ways
+from kcl.paper.strong_results import STRONG as STRONG_KCL
 from kcl.report.summary import Summary, summarise
-from kcl.results import read
-from kcl.run_spec import RunSpec, by_training
-from kcl.settings import AT_TEST, Settings, parse_setting
-from kcl.speeds import BATCH, SPEEDS
 from kcl.tuning.space import published
 
 ROOT = Path(__file__).parents[2]
@@ -169,7 +169,7 @@ class TestResults:
 
 class TestReach:
     def test_all_rows_of_a_benchmark_are_the_recipe_s_one_training(self) -> None:
-        for benchmark in reach.BENCHMARKS:
+        for benchmark in average_horizon.BENCHMARKS:
             cells = [cell for cell in Reach().cells() if cell.benchmark == benchmark]
             specs = [FULL.specs(cell, [0])[0] for cell in (*cells, Cell("", benchmark, recipe="strong"))]
             assert len(by_training(specs)) == 1
@@ -187,7 +187,7 @@ class TestReach:
         assert "| the last weights | 3 | 66.00 ± 1.00 |" in text
         figure = Reach().figure(found)
         labels = [axes.get_ylabel() for axes in figure.axes]
-        assert labels == [own for _ in reach.BENCHMARKS for own in MEASURES.values()]
+        assert labels == [own for _ in average_horizon.BENCHMARKS for own in MEASURES.values()]
         assert [len(axes.lines[0].get_xdata()) for axes in figure.axes] == [5] * 3 + [6] * 3
         assert [len(axes.lines[-1].get_xdata()) for axes in figure.axes] == [1] * 3 + [3] * 3
 
@@ -734,7 +734,7 @@ def test_what_is_told_of_cost_was_measured() -> None:
     assert halved in page
     [recipe] = [cell for cell in StrongResults().cells() if (cell.row, cell.benchmark) == (STRONG_KCL, CIFAR100)]
     [four] = [cell for cell in StrongCost().further() if cell.row.endswith("updates 4")]
-    paired = tables.paired(four, recipe, found)
+    paired = paper_tables.paired(four, recipe, found)
     assert paired is not None
     assert f"and bring {paired.mean:.1f} ± {paired.half_width:.1f}." in page
     more = many["accuracy"] - whole["accuracy"]
@@ -760,8 +760,8 @@ def test_what_is_told_of_other_methods_was_measured() -> None:
             settings = run["settings"]
             published = settings["memory_per_class"] == strong_settings(benchmark, run["method"]).memory_per_class
             if run["benchmark"] == benchmark and run["method"] != "kcl" and published:
-                reach = settings["weight_average"], settings["average_ramp"]
-                best.setdefault(f"{run['method']} {reach}", []).append(run["average_accuracy"])
+                average_horizon = settings["weight_average"], settings["average_ramp"]
+                best.setdefault(f"{run['method']} {average_horizon}", []).append(run["average_accuracy"])
         assert len(best) >= 18  # six methods, each in three ways or more
         assert all(len(accuracies) == 5 for accuracies in best.values())
         joint = {name: statistics.mean(own) for name, own in best.items() if name.startswith("multi-task")}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from kcl import results
-from kcl.metrics import AccuracyMatrix
+from kcl.core import results
+from kcl.core.metrics import AccuracyMatrix
 
 Run = dict[str, Any]
 

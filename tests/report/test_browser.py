@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kcl import results
-from kcl.metrics import AccuracyMatrix
+from kcl.core import results
+from kcl.core.metrics import AccuracyMatrix
 from kcl.report.page import write_page
 
 ROOT = Path(__file__).parents[2]

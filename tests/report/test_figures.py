@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kcl.core.metrics import AccuracyMatrix
 from kcl.errors import KclError
-from kcl.metrics import AccuracyMatrix
 from kcl.report import figures
 from kcl.report.curves import average_accuracy_curve, has_history, task_curve
 from kcl.report.groups import group_runs

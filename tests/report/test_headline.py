@@ -102,16 +102,16 @@ def test_ways_in_a_number_of_tasks_are_said_in_words() -> None:
 
 
 def test_published_values_are_those_the_tables_of_the_paper_are_made_with() -> None:
-    from kcl.paper import comparison, kernels, ways
+    from kcl.paper import comparison, kernel_table, varied_ways
 
     for benchmark, methods in comparison.PAPER.items():
         for method, own in methods.items():
             kernel = "vrf" if method == "kcl" else None
             assert published(benchmark, method, kernel, {"tasks": 20}) == own[:2]
-    for kernel, own in kernels.ROWS.values():
+    for kernel, own in kernel_table.ROWS.values():
         assert published("split-cifar100", "kcl", kernel, {"tasks": 20, "ways": 5}) == (own and own[:2])
-    for (benchmark, row), own in ways.PAPER.items():
-        drawn = ways.WAYS[row]
+    for (benchmark, row), own in varied_ways.PAPER.items():
+        drawn = varied_ways.WAYS[row]
         if drawn is not None:
             assert published(benchmark, "kcl", "vrf", {"ways": list(drawn)}) == own[:2]
 

@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kcl import results
+from kcl.cli.report_commands import live
+from kcl.core import results
 from kcl.errors import KclError
 from kcl.report.live import LiveServer
-from kcl.report.running import running
-from kcl.report_commands import live
+from kcl.report.unfinished_runs import running
 
 HEAD = (
     "run,benchmark,method,kernel,seed,tasks_learned,tasks,average_accuracy,forgetting,accuracy_on_newest_task,seconds"

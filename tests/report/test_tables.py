@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from kcl.report import tables
+from kcl.report import results_table
 from kcl.report.groups import group_runs
 
 
 def test_cells_are_the_numbers_of_the_definitions(make_run) -> None:
     """Seeds 0, 1, 2 end at 90 + seed minus 2, 1, 0: averages 89, 90, 91, standard deviation 1, t(2) = 4.3027."""
     memory = {"samples": 30, "bytes": 1_500_000}
-    (row,) = tables.rows(group_runs([make_run(seed, memory=memory) for seed in range(3)]))
+    (row,) = results_table.rows(group_runs([make_run(seed, memory=memory) for seed in range(3)]))
     half_width = 4.302653 / 3**0.5
-    assert dict(zip(tables.HEADER, row, strict=True)) == {
+    assert dict(zip(results_table.HEADER, row, strict=True)) == {
         "benchmark": "permuted-digits",
         "method": "KCL (vrf)",
         "seeds": "3",
@@ -25,32 +25,32 @@ def test_cells_are_the_numbers_of_the_definitions(make_run) -> None:
 
 
 def test_one_seed_shows_no_spread(make_run) -> None:
-    (row,) = tables.rows(group_runs([make_run()]))
+    (row,) = results_table.rows(group_runs([make_run()]))
     assert row[2:6] == ("1", "89.00", "–", "0.015")
 
 
 def test_little_is_kept_in_kilobytes_and_what_is_not_told_is_missing(make_run) -> None:
     runs = [make_run(0, memory={"samples": 2, "bytes": 1200}), make_run(1, memory={"samples": 3, "bytes": 1600})]
-    place = tables.HEADER.index("kept")
-    assert tables.rows(group_runs(runs[:1]))[0][place] == "2 (1.2 kB)"
-    assert tables.rows(group_runs(runs))[0][place] == "2 (1.4 kB)"
-    assert tables.rows(group_runs([make_run()]))[0][place] == "–"
+    place = results_table.HEADER.index("kept")
+    assert results_table.rows(group_runs(runs[:1]))[0][place] == "2 (1.2 kB)"
+    assert results_table.rows(group_runs(runs))[0][place] == "2 (1.4 kB)"
+    assert results_table.rows(group_runs([make_run()]))[0][place] == "–"
 
 
 def test_diverged_runs_are_shown_and_not_averaged(make_run) -> None:
     runs = [make_run(0), make_run(1, diverged=True), make_run(0, method="ewc", diverged=True)]
-    first, second = tables.rows(group_runs(runs))
+    first, second = results_table.rows(group_runs(runs))
     assert first[2:4] == ("1 (+1 diverged)", "89.00")
     assert second[2:] == ("0 (+1 diverged)", "–", "–", "–", "–", "–", "–")
 
 
 def test_a_negative_zero_is_a_zero() -> None:
-    assert tables.number(-0.0004, 3) == "0.000"
-    assert tables.number(-0.0006, 3) == "-0.001"
+    assert results_table.number(-0.0004, 3) == "0.000"
+    assert results_table.number(-0.0006, 3) == "-0.001"
 
 
 def test_text_is_aligned(make_run) -> None:
-    lines = tables.text([make_run(0), make_run(1), make_run(0, method="naive-sgd", drop=20.0)]).splitlines()
+    lines = results_table.text([make_run(0), make_run(1), make_run(0, method="naive-sgd", drop=20.0)]).splitlines()
     table = lines[: lines.index("")]
     assert len({len(line) for line in table[1:]}) == 1  # every column ends at the same place
     assert table[2].replace(" ", "").strip("-") == ""
@@ -60,7 +60,7 @@ def test_text_is_aligned(make_run) -> None:
 
 
 def test_markdown_is_a_table_whatever_the_names_are(make_run) -> None:
-    lines = tables.markdown([make_run(method="a|b`<i>_x_", benchmark="*bold*")]).splitlines()
+    lines = results_table.markdown([make_run(method="a|b`<i>_x_", benchmark="*bold*")]).splitlines()
     assert lines[1] == "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     assert lines[2].startswith(r"| \*bold\* | a\|b\`&lt;i&gt;\_x\_ | 1 | 89.00 | – |")
     assert lines[3] == ""

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from kills import _attempt, _lasting
 
-from kcl import cli, results
+from kcl.cli import commands
+from kcl.core import results
 
 STEP, SIZES = 4096, 40
 
@@ -30,7 +31,7 @@ def torture(folder: Path) -> Filled | None:
                "--seeds", "0,1", "--device", "cpu", "--threads", "1", "--set", "width=32"]  # fmt: skip
     log, disk = folder / "log", folder / "disk"
     disk.mkdir()
-    cli.main([*command, "--quiet", "--out", str(folder / "whole")])
+    commands.main([*command, "--quiet", "--out", str(folder / "whole")])
     expected, stopped, warned = _lasting(folder / "whole"), 0, 0
     for size in range(1, SIZES + 1):
         if not _run("mount", "-t", "tmpfs", "-o", f"size={size * STEP}", "tmpfs", disk):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from kcl import cli
+from kcl.cli import commands
 
 METHODS = ("kcl", "er-reservoir", "ewc")
 LASTING = ("seed", "accuracy_matrix", "initial_accuracy", "diverged", "memory", "fingerprint")
@@ -47,7 +47,7 @@ def _torture_one(folder: Path, method: str, kills: int, randomness: random.Rando
                "--seeds", "0,1", "--device", "cpu", "--threads", "1",
                "--set", "width=32", "bases=64", "epochs=2"]  # fmt: skip
     with contextlib.redirect_stdout(io.StringIO()):
-        cli.main([*command, "--quiet", "--out", str(folder / "here")])  # imports what is imported late
+        commands.main([*command, "--quiet", "--out", str(folder / "here")])  # imports what is imported late
     begun = time.monotonic()
     assert _attempt([*command, "--out", str(folder / "whole")], folder / "log") == 0, (folder / "log").read_text()
     takes = time.monotonic() - begun
@@ -89,7 +89,7 @@ def _attempt(arguments: list[str], log: Path, kill_after: float | None = None) -
         with contextlib.suppress(BaseException), log.open("w") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-            code = cli.main(arguments)
+            code = commands.main(arguments)
         os._exit(code)
     if kill_after is not None:
         time.sleep(kill_after)

@@ -26,21 +26,24 @@ from unittest import mock
 import numpy as np
 import torch
 
-from kcl import model_commands, model_folder, results, resuming
-from kcl.benchmarks.mnist import PermutedPixels
-from kcl.continual import ContinualModel
-from kcl.data import idx, pickles, prepared
+from kcl.benchmarks.moved_pixels import PermutedPixels
+from kcl.cli import model_commands
+from kcl.core import results
+from kcl.core.settings import Settings
+from kcl.data import idx, mapped_images, pickles
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
-from kcl.folder import Folder
+from kcl.experiments import resuming
+from kcl.experiments.run_folder import Folder
 from kcl.methods.recipes import METHODS, published_backbone
-from kcl.settings import Settings
+from kcl.models import model_folder
+from kcl.models.continual_model import ContinualModel
 from kcl.training import checkpoint
-from kcl.training.keeper import Every, Keeper
-from kcl.training.learner import SeparateRuns
-from kcl.training.run import Run
-from kcl.training.runner import run_streams
+from kcl.training.checkpointer import Every, Keeper
+from kcl.training.run_group import SeparateRuns
+from kcl.training.single_run import Run
 from kcl.training.stopping import Interrupted, Stop
+from kcl.training.stream_run import run_streams
 
 SECONDS, MEMORY = 5.0, 2**30
 # What a reader may do: open files to read them, look at folders. Everything else Python tells of would be seen.
@@ -331,7 +334,7 @@ def _settings() -> Format:
     whole = json.dumps({"format": 1, "command": "kcl run", "runs": runs}, indent=2).encode()
 
     def read(path: Path) -> None:
-        from kcl.folder import merged_settings
+        from kcl.experiments.run_folder import merged_settings
 
         merged_settings(path, runs, "another")
 
@@ -340,15 +343,15 @@ def _settings() -> Format:
 
 def _prepared() -> Format:
     images = np.arange(4 * 3 * 16, dtype=np.uint8).reshape(4, 3, 4, 4)
-    contents = prepared.Contents("made up", "source", ["a", "b"], np.array([0, 1]), np.array([1, 0]))
+    contents = mapped_images.Contents("made up", "source", ["a", "b"], np.array([0, 1]), np.array([1, 0]))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.safetensors"
-        prepared.write(path, contents, 4, [images])
+        mapped_images.write(path, contents, 4, [images])
         whole = path.read_bytes()
 
     def read(path: Path) -> None:
-        dataset, _ = prepared.read(path)
+        dataset, _ = mapped_images.read(path)
         int(dataset.train_inputs.sum())
-        prepared.verify(path)
+        mapped_images.verify(path)
 
     return Format(whole, "a.safetensors", read)

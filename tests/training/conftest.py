@@ -12,21 +12,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from kcl.benchmarks.joint import join
-from kcl.benchmarks.mnist import PermutedPixels
+from kcl.benchmarks.joint_task import join
+from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.task import Examples, Stream, Task, TaskSequence, View
-from kcl.cuda import philox, philox_cpu
+from kcl.core.randomness import numpy_generator
+from kcl.core.settings import Settings
 from kcl.data.dataset import Dataset
 from kcl.methods.method import Method
 from kcl.methods.recipes import METHODS
 from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import ResNet18
-from kcl.randomness import numpy_generator
-from kcl.settings import Settings
-from kcl.training.learner import SeparateRuns
-from kcl.training.run import Run
-from kcl.training.stacked import StackedRuns
+from kcl.ops import philox, philox_cpu
+from kcl.training.run_group import SeparateRuns
+from kcl.training.single_run import Run
+from kcl.training.stack import StackedRuns
 
 SMALL = Settings(bases=32, width=16, coreset_size_per_class=4, batch_size=10, lr_floor=0.0, ewc_window=3)
 # Every number that may differ between stacked runs does.

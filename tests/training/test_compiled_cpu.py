@@ -17,21 +17,22 @@ import pytest
 import torch
 from torch._inductor import config as inductor_config
 
-from kcl import cli, task_free
-from kcl.benchmarks.catalogue import BENCHMARKS, Benchmark
-from kcl.benchmarks.mnist import PermutedPixels
-from kcl.cuda import philox, philox_cpu
+from kcl.benchmarks.moved_pixels import PermutedPixels
+from kcl.benchmarks.registry import BENCHMARKS, Benchmark
+from kcl.cli import commands
+from kcl.core.settings import Settings
 from kcl.errors import KclError
-from kcl.experiment import Experiment
-from kcl.folder import Folder
-from kcl.resuming import Saving
-from kcl.run_spec import RunSpec
-from kcl.settings import Settings
+from kcl.experiments import task_free
+from kcl.experiments.experiment import Experiment
+from kcl.experiments.resuming import Saving
+from kcl.experiments.run_folder import Folder
+from kcl.experiments.run_spec import RunSpec
+from kcl.ops import philox, philox_cpu
 from kcl.training import compiler
+from kcl.training.checkpointer import Every
 from kcl.training.compiler import need_compiler
-from kcl.training.keeper import Every
-from kcl.training.learner import SeparateRuns
-from kcl.training.stacked import StackedRuns
+from kcl.training.run_group import SeparateRuns
+from kcl.training.stack import StackedRuns
 from kcl.training.stopping import Interrupted, Stop
 
 SMALL = Settings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2, lr=0.3)
@@ -89,7 +90,7 @@ class TestTheLearner:
         self, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], compiled: bool | None
     ) -> None:
         """None: runs one after another as ever. However long they are, nothing is compiled unasked."""
-        monkeypatch.setattr("kcl.experiment.LONG", 1)
+        monkeypatch.setattr("kcl.experiments.experiment.LONG", 1)
         made = Experiment(SPECS, "", **options)
         learner = made._learner(SPECS[:1], [made._stream(SPECS[0])])
         assert isinstance(learner, SeparateRuns if compiled is None else StackedRuns)
@@ -131,7 +132,7 @@ class TestRuns:
         self, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         expected = _execute(tmp_path / "whole", SPECS[:2], **options)
-        monkeypatch.setattr("kcl.training.graph.Watcher.one_more", _stopping(every=3))
+        monkeypatch.setattr("kcl.training.cuda_graph.Watcher.one_more", _stopping(every=3))
         found, times = None, 0
         while found is None:
             stop = _stop[0] = Stop()
@@ -148,7 +149,7 @@ _stop = [Stop()]
 
 def _stopping(every: int) -> Callable[[Any], None]:
     """A signal after so many steps, in whichever task and run they are."""
-    from kcl.training.graph import Watcher
+    from kcl.training.cuda_graph import Watcher
 
     whole, done = Watcher.one_more, [0]
 
@@ -163,7 +164,7 @@ def _stopping(every: int) -> Callable[[Any], None]:
 
 @pytest.mark.usefixtures("eager")
 def test_a_checkpoint_of_other_options_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kcl.training.graph.Watcher.one_more", _stopping(every=2))
+    monkeypatch.setattr("kcl.training.cuda_graph.Watcher.one_more", _stopping(every=2))
     stop = _stop[0] = Stop()
     with pytest.raises(Interrupted):
         _execute(tmp_path, SPECS[:1], Saving(LATER, stop), compiled=True)
@@ -239,7 +240,7 @@ class TestWithoutACompiler:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         pytest.importorskip("sklearn")
-        assert cli.main([*DIGITS, *ON, "--out", str(tmp_path / "out")]) == 2
+        assert commands.main([*DIGITS, *ON, "--out", str(tmp_path / "out")]) == 2
         error = capsys.readouterr().err
         assert error.startswith("kcl: --compile on needs a C++ compiler")
         assert error.count("\n") == 1
@@ -255,7 +256,7 @@ class TestWithoutACompiler:
     ) -> None:
         pytest.importorskip("sklearn")
         monkeypatch.chdir(tmp_path)
-        assert cli.main(command) == 2
+        assert commands.main(command) == 2
         assert "needs a C++ compiler" in capsys.readouterr().err
 
     def test_what_needs_none_is_done(self, tmp_path: Path) -> None:

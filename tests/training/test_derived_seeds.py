@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from kcl.randomness import derive, numpy_generator, torch_generator
+from kcl.core.randomness import derive, numpy_generator, torch_generator
 
 
 def test_different_addresses_give_different_seeds() -> None:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from kcl.benchmarks.task import Examples, Task, TaskSequence
+from kcl.core.randomness import numpy_generator
 from kcl.methods.recipes import METHODS
-from kcl.randomness import numpy_generator
-from kcl.training.run import Step, batch_order
-from kcl.training.runner import run_streams
+from kcl.training.single_run import Step, batch_order
+from kcl.training.stream_run import run_streams
 
 BAD, BAD_STEP = 1, 3
 # Every lesson of two tasks: only what learns all tasks at once has no second.

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 import torch
 
-from kcl import experiment as experiment_module
-from kcl.benchmarks.catalogue import BENCHMARKS, Benchmark
-from kcl.benchmarks.mnist import PermutedPixels
+from kcl.benchmarks.moved_pixels import PermutedPixels
+from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.benchmarks.task import Task
-from kcl.experiment import Experiment
-from kcl.folder import Folder
-from kcl.report import tables
-from kcl.resuming import Saving
-from kcl.run_spec import RunSpec, by_training
-from kcl.settings import Settings
-from kcl.training.keeper import Every
-from kcl.training.learner import Learner, SeparateRuns
-from kcl.training.runner import Progress
-from kcl.training.stacked import StackedRuns
+from kcl.core.settings import Settings
+from kcl.experiments import experiment as experiment_module
+from kcl.experiments.experiment import Experiment
+from kcl.experiments.resuming import Saving
+from kcl.experiments.run_folder import Folder
+from kcl.experiments.run_spec import RunSpec, by_training
+from kcl.report import results_table
+from kcl.training.checkpointer import Every
+from kcl.training.run_group import Learner, SeparateRuns
+from kcl.training.stack import StackedRuns
+from kcl.training.stream_run import Progress
 
 SMALL = Settings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2)
 METRICS = ("average_accuracy", "forgetting", "learning_accuracy", "backward_transfer", "forward_transfer")
@@ -385,11 +385,11 @@ class TestDivergence:
         assert found[1]["accuracy_matrix"] == [[None] * 3] * 3
         if made_of is Experiment:
             assert [_lasting(record) for record in found[::2]] == [_lasting(record) for record in expected]
-        table = tables.text([{**record, "settings": SMALL.to_dict()} for record in found])
+        table = results_table.text([{**record, "settings": SMALL.to_dict()} for record in found])
         assert "2 (+1 diverged)" in table
 
     def test_of_all_runs_is_recorded_too(self, tmp_path: Path, made_of: type[Experiment], method: str) -> None:
         specs = _specs((0, 1), method, tasks=3, lr=1e30, lr_floor=1e30, feature_norm="none")
         found, _, _ = _execute(tmp_path, specs, made_of, runs_at_once=2)
         assert [record["diverged"] for record in found] == [True, True]
-        assert "0 (+2 diverged)" in tables.text(found)
+        assert "0 (+2 diverged)" in results_table.text(found)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from kcl.functional import muon
+from kcl.functional import orthogonal
 from kcl.nets.flat import Layout
-from kcl.training.muon import Muon, StackedMuon
+from kcl.training.optimizers import Muon, StackedMuon
 
 SHAPES = [(8, 8), (5, 30), (30, 5), (1, 7), (160, 720)]
 
@@ -22,14 +22,14 @@ def test_singular_values_come_near_one_and_directions_stay(draw: Any, shape: tup
     expected = values / values.norm(dim=-1, keepdim=True)
     for _ in range(5):
         expected = 3.4445 * expected - 4.7750 * expected**3 + 2.0315 * expected**5
-    found = muon.orthogonalised(matrices)
+    found = orthogonal.orthogonalised(matrices)
     torch.testing.assert_close(found, left @ torch.diag_embed(expected) @ right)
     large = values > 0.05 * values[:, :1]
     assert ((expected > 0.6) & (expected < 1.25))[large].all()
 
 
 def test_nothing_is_made_out_of_nothing() -> None:
-    assert torch.equal(muon.update(torch.zeros(2, 3, 4)), torch.zeros(2, 3, 4))
+    assert torch.equal(orthogonal.update(torch.zeros(2, 3, 4)), torch.zeros(2, 3, 4))
 
 
 class _Net(nn.Module):

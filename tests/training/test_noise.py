@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from kcl.cuda import philox
+from kcl.core.randomness import derive
 from kcl.functional.noise import Noise, dropout
-from kcl.randomness import derive
-from kcl.training.noise import PhiloxSource, Recorder, Replay, Request, RunNoise, SeparateSource, Source, merge
+from kcl.ops import philox
+from kcl.training.draws import PhiloxSource, Recorder, Replay, Request, RunNoise, SeparateSource, Source, merge
 
 pytestmark = pytest.mark.usefixtures("_draws_without_compiler")
 CPU = torch.device("cpu")

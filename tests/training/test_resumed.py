@@ -12,10 +12,10 @@ import torch
 from kcl.errors import KclError
 from kcl.methods.recipes import METHODS
 from kcl.training import checkpoint
-from kcl.training.keeper import Every, Keeper, numbered
-from kcl.training.learner import Learner
-from kcl.training.runner import Outcome, Progress, run_streams
+from kcl.training.checkpointer import Every, Keeper, numbered
+from kcl.training.run_group import Learner
 from kcl.training.stopping import Interrupted, Stop
+from kcl.training.stream_run import Outcome, Progress, run_streams
 
 ENGINES = ("separate", "stacked")
 AT_SIGNALS = Every(seconds=1e9, thrifty=False)

@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task
+from kcl.core.randomness import numpy_generator
+from kcl.core.settings import Settings
 from kcl.errors import KclError
 from kcl.methods.recipes import METHODS
 from kcl.nets.backbone import ModuleBackbone
 from kcl.nets.mlp import MLP
-from kcl.randomness import numpy_generator
-from kcl.settings import Settings
-from kcl.training.noise import RunNoise
-from kcl.training.run import batch_order, batch_sizes, build_model, learning_rate
+from kcl.training.draws import RunNoise
+from kcl.training.single_run import batch_order, batch_sizes, build_model, learning_rate
 
 
 class _Model(nn.Module):

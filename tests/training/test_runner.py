@@ -11,9 +11,9 @@ import pytest
 from kcl.benchmarks.task import Task
 from kcl.methods.recipes import METHODS
 from kcl.training.checkpoint import Saved
-from kcl.training.learner import Learner
-from kcl.training.run import BetweenSteps, OnStep, Step
-from kcl.training.runner import Progress, run_streams
+from kcl.training.run_group import Learner
+from kcl.training.single_run import BetweenSteps, OnStep, Step
+from kcl.training.stream_run import Progress, run_streams
 
 TASKS, STEPS = 4, 2
 

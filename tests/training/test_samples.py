@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from kcl import samples
-from kcl.cli import main
+from kcl.cli.commands import main
+from kcl.core.results import read
 from kcl.errors import KclError
+from kcl.experiments import task_samples
 from kcl.report.groups import group_runs
-from kcl.report.samples import read_samples, samples_html
-from kcl.results import read
-from kcl.training.runner import run_streams
+from kcl.report.page_samples import read_samples, samples_html
+from kcl.training.stream_run import run_streams
 
 image_files = pytest.importorskip("PIL.Image")
 
@@ -30,13 +30,13 @@ def opened(text: str) -> np.ndarray:
 
 def test_images_survive_as_they_are_and_large_ones_shrink() -> None:
     grey = torch.arange(64, dtype=torch.uint8).view(1, 8, 8)
-    assert np.array_equal(opened(samples.png(grey)), grey[0].numpy())
+    assert np.array_equal(opened(task_samples.png(grey)), grey[0].numpy())
     colour = torch.arange(192, dtype=torch.uint8).view(3, 8, 8)
-    assert np.array_equal(opened(samples.png(colour)), colour.permute(1, 2, 0).numpy())
-    assert opened(samples.png(torch.full((1, 2, 2), 0.5))).tolist() == [[128, 128], [128, 128]]
-    assert opened(samples.png(torch.zeros(3, 84, 84, dtype=torch.uint8))).shape == (40, 40, 3)
+    assert np.array_equal(opened(task_samples.png(colour)), colour.permute(1, 2, 0).numpy())
+    assert opened(task_samples.png(torch.full((1, 2, 2), 0.5))).tolist() == [[128, 128], [128, 128]]
+    assert opened(task_samples.png(torch.zeros(3, 84, 84, dtype=torch.uint8))).shape == (40, 40, 3)
     with pytest.raises(KclError, match="are not images"):
-        samples.png(torch.zeros(8))
+        task_samples.png(torch.zeros(8))
 
 
 @pytest.mark.parametrize("method", ["kcl", "naive-sgd"])
@@ -62,7 +62,7 @@ def test_mistakes_are_wrong_answers_the_surest_first(make_runs: Any) -> None:
     run_streams(learner, runs.streams)
     names = ["a", "b", "c"]
     tasks = runs.tasks(1)
-    collected = samples.collect(learner, runs.streams, [names] * len(tasks))
+    collected = task_samples.collect(learner, runs.streams, [names] * len(tasks))
     for run, task in enumerate(tasks):
         probabilities = learner.scores(tasks)[run].double().softmax(-1)
         answered = probabilities.argmax(-1)
@@ -87,7 +87,7 @@ def test_runs_that_diverged_have_none(make_runs: Any, engine: str) -> None:
         own = runs[some]
         learner = getattr(own, engine)()
         run_streams(learner, own.streams)
-        collected = samples.collect(learner, own.streams, [["a", "b", "c"]] * len(some))
+        collected = task_samples.collect(learner, own.streams, [["a", "b", "c"]] * len(some))
         assert [None if tasks is None else len(tasks) for tasks in collected] == expected
 
 
@@ -107,7 +107,7 @@ def test_lines_that_are_no_samples_and_images_that_are_none_are_left_out(tmp_pat
     record = read(results)[0]
     evil = '"><script>alert(1)</script>'
     fake = base64.b64encode(b"<svg onload=alert(1)>").decode()
-    true = samples.png(torch.zeros(1, 2, 2, dtype=torch.uint8))
+    true = task_samples.png(torch.zeros(1, 2, 2, dtype=torch.uint8))
     own = {name: record[name] for name in ("benchmark", "method", "kernel", "seed", "settings", "tasks")}
     tasks = [{"samples": [{"png": evil}, {"png": fake}, {"png": true, "label": evil}, 3], "coreset": evil}, None]
     lines = [json.dumps({"format": 1, **own, "samples": tasks}), "torn {", "[]", '{"format": 2}']

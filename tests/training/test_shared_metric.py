@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from kcl.core.settings import Settings
 from kcl.errors import KclError
 from kcl.functional.metric import metric_of, scatter_within
 from kcl.methods.recipes import METHODS
-from kcl.settings import Settings
-from kcl.training.run import Run, seen
-from kcl.training.runner import run_streams
+from kcl.training.single_run import Run, seen
+from kcl.training.stream_run import run_streams
 
 SHARE = 0.6
 

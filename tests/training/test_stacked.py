@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import nn
 
-from kcl.benchmarks.arrays import ArrayStream
+from kcl.benchmarks.array_stream import ArrayStream
 from kcl.benchmarks.task import Examples, Task, TaskSequence, View
+from kcl.core.settings import KERNELS
 from kcl.errors import KclError
 from kcl.methods.recipes import METHODS
 from kcl.nets.backbone import ModuleBackbone
-from kcl.settings import KERNELS
-from kcl.training.learner import SeparateRuns
-from kcl.training.run import Run, Step
-from kcl.training.stacked import StackedRuns
+from kcl.training.run_group import SeparateRuns
+from kcl.training.single_run import Run, Step
+from kcl.training.stack import StackedRuns
 from kcl.training.state import CannotStack
 
 # In double precision two orders of summation are 10⁻¹² apart after ten steps, the ResNets' 10⁻¹⁰.
@@ -370,7 +370,7 @@ class TestState:
         assert len(whole[0]) > 6
         learner.scores(runs.tasks(1))
         assert len(solved) == 3
-        monkeypatch.setattr("kcl.training.stacked.BATCHES", 1)
+        monkeypatch.setattr("kcl.training.stack.BATCHES", 1)
         for one, two in zip(learner.scores(runs.tasks(0)), whole, strict=True):
             assert torch.equal(one, two)
         assert len(solved) == 3 + -(-len(whole[0]) // 3)

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from kcl.core.randomness import numpy_generator
+from kcl.core.settings import KERNELS
 from kcl.methods.recipes import METHODS
-from kcl.randomness import numpy_generator
-from kcl.settings import KERNELS
 from kcl.training import compiler
-from kcl.training.average import Reach, WeightAverage
-from kcl.training.keeper import Every, Keeper
-from kcl.training.runner import run_streams
+from kcl.training.checkpointer import Every, Keeper
 from kcl.training.stopping import Interrupted, Stop
+from kcl.training.stream_run import run_streams
+from kcl.training.weight_average import Reach, WeightAverage
 
 IMAGES: dict[str, Any] = {"rotation_labels": True, "test_views": "flip", "augmentation": "flip", "updates_per_batch": 2,
                           "feature_stages": 2}  # fmt: skip

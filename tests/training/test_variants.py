@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 import torch
 
-from kcl.benchmarks.catalogue import BENCHMARKS, Benchmark
-from kcl.benchmarks.mnist import PermutedPixels
-from kcl.experiment import Experiment
-from kcl.folder import Folder
+from kcl.benchmarks.moved_pixels import PermutedPixels
+from kcl.benchmarks.registry import BENCHMARKS, Benchmark
+from kcl.core.settings import AT_TEST, Settings
+from kcl.experiments.experiment import Experiment
+from kcl.experiments.resuming import Saving
+from kcl.experiments.run_folder import Folder
+from kcl.experiments.run_spec import RunSpec
 from kcl.methods.method import Method
 from kcl.methods.recipes import METHODS, published_backbone
-from kcl.resuming import Saving
-from kcl.run_spec import RunSpec
-from kcl.settings import AT_TEST, Settings
 from kcl.training.checkpoint import digest
-from kcl.training.keeper import Every, Keeper
-from kcl.training.learner import Learner, SeparateRuns
-from kcl.training.run import Run
-from kcl.training.runner import Outcome, run_streams
-from kcl.training.saving import run_state
-from kcl.training.stacked import StackedRuns
+from kcl.training.checkpointer import Every, Keeper
+from kcl.training.restoring import run_state
+from kcl.training.run_group import Learner, SeparateRuns
+from kcl.training.single_run import Run
+from kcl.training.stack import StackedRuns
 from kcl.training.stopping import Interrupted, Stop
+from kcl.training.stream_run import Outcome, run_streams
 
 ENGINES = ("separate", "stacked")
 AVERAGE, VIEWS, NORM, DRAWS, STRENGTH = (

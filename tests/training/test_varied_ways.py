@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 import torch
 
-from kcl.benchmarks.catalogue import BENCHMARKS, Benchmark
+from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.benchmarks.split import SplitClasses
+from kcl.core.settings import Settings
 from kcl.data.dataset import Dataset
-from kcl.experiment import Experiment
-from kcl.folder import Folder
+from kcl.experiments.experiment import Experiment
+from kcl.experiments.run_folder import Folder
+from kcl.experiments.run_spec import RunSpec
 from kcl.methods.recipes import METHODS
 from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import ResNet18
-from kcl.report import page, tables
+from kcl.report import page, results_table
 from kcl.report.groups import group_runs
-from kcl.run_spec import RunSpec
-from kcl.settings import Settings
-from kcl.training.learner import Learner, SeparateRuns
-from kcl.training.run import Run
-from kcl.training.runner import run_streams
-from kcl.training.stacked import StackedRuns
+from kcl.training.run_group import Learner, SeparateRuns
+from kcl.training.single_run import Run
+from kcl.training.stack import StackedRuns
+from kcl.training.stream_run import run_streams
 
 SMALL = Settings(bases=16, width=8, coreset_size_per_class=3, batch_size=10, dropout=0.2)
 CLASSES = 18
@@ -134,7 +134,7 @@ class TestExperiments:
         assert len(group.runs) == 4
         assert group.matrices().shape == (4, group.tasks, group.tasks)
         assert group.tasks == max(record["tasks"] for record in records)
-        assert "made-up" in tables.text(records)
+        assert "made-up" in results_table.text(records)
         pytest.importorskip("matplotlib")
         assert "<html" in page.page(records, "varied ways")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kcl.core.settings import Settings
 from kcl.errors import KclError
-from kcl.settings import Settings
 from kcl.tuning.space import Choice, Range, check_names, parse, published
 
 

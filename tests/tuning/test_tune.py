@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from kcl import cli, execution
+from kcl.cli import commands, execution
+from kcl.core.locking import locked
 from kcl.data import digits
-from kcl.locking import locked
 from kcl.report import figures
 from kcl.training.stopping import Interrupted
 from kcl.tuning import tune
@@ -33,7 +33,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("tuned") / "out"
     torch.set_num_threads(1)
-    assert cli.main([*TUNE, "--out", str(out)]) == 0
+    assert commands.main([*TUNE, "--out", str(out)]) == 0
     return out
 
 
@@ -62,7 +62,7 @@ def test_other_test_data_change_no_choice(tuned: Path, tmp_path: Path, monkeypat
     real = digits.load()
     spoiled = dataclasses.replace(real, test_inputs=255 - real.test_inputs, test_labels=(real.test_labels + 3) % 10)
     monkeypatch.setattr(digits, "load", lambda: spoiled)
-    assert cli.main([*TUNE, "--out", str(tmp_path / "out")]) == 0
+    assert commands.main([*TUNE, "--out", str(tmp_path / "out")]) == 0
     one, two = (json.loads((out / "tuning.json").read_text()) for out in (tuned, tmp_path / "out"))
     assert one["trials"] == two["trials"]
     assert one["best"] == two["best"]
@@ -85,17 +85,17 @@ def test_a_search_that_is_stopped_goes_on(
     with monkeypatch.context() as patched:
         patched.setattr(execution.Execution, "run", stopped)
         with pytest.raises(SystemExit) as ended:
-            cli.main([*TUNE, "--out", str(out)])
+            commands.main([*TUNE, "--out", str(out)])
     assert ended.value.code == 130
     assert "--resume" in capsys.readouterr().err
-    assert cli.main([*TUNE, "--out", str(out)]) == 2
+    assert commands.main([*TUNE, "--out", str(out)]) == 2
     assert "holds a search already" in capsys.readouterr().err
     with locked(out, tune.LOCK):
-        assert cli.main([*TUNE, "--out", str(out), "--resume"]) == 2
+        assert commands.main([*TUNE, "--out", str(out), "--resume"]) == 2
     assert "in use by another kcl" in capsys.readouterr().err
     with monkeypatch.context() as patched:
         patched.setattr(figures, "available", lambda: False)
-        assert cli.main([*TUNE, "--out", str(out), "--resume"]) == 0
+        assert commands.main([*TUNE, "--out", str(out), "--resume"]) == 0
     assert "needs matplotlib" in capsys.readouterr().err
     one, two = (json.loads((folder / "tuning.json").read_text()) for folder in (tuned, out))
     assert (one["trials"], one["best"]) == (two["trials"], two["best"])
@@ -103,7 +103,7 @@ def test_a_search_that_is_stopped_goes_on(
 
 def test_old_tasks_alone_decide_where_that_is_asked_for(tmp_path: Path) -> None:
     command = [*TUNE[: TUNE.index("--search")], "--seeds", "0,1", "--search", "lr=0.001,0.1", "--final-seeds", "none"]
-    assert cli.main([*command, "--judge-by", "old", "--out", str(tmp_path)]) == 0
+    assert commands.main([*command, "--judge-by", "old", "--out", str(tmp_path)]) == 0
     told = json.loads((tmp_path / "tuning.json").read_text())
     assert "all tasks but the last" in told["protocol"]["chosen_by"]
     for trial in told["trials"]:
@@ -121,7 +121,7 @@ def test_choices_alone_are_all_tried_once_and_no_stream_is_learned_where_none_is
     options = ["--search", "dropout=0.2,0.1", "kernel=rbf,vrf", "--final-seeds", "none", "--out", str(tmp_path / "out")]
     before = TUNE[: TUNE.index("--search")]
     before.remove("--quiet")
-    assert cli.main([*before, *options]) == 0
+    assert commands.main([*before, *options]) == 0
     told = json.loads((tmp_path / "out" / "tuning.json").read_text())
     points = [(trial["settings"]["dropout"], trial["settings"]["kernel"]) for trial in told["trials"]]
     assert sorted(points) == [(0.1, "rbf"), (0.1, "vrf"), (0.2, "rbf"), (0.2, "vrf")]
@@ -138,7 +138,7 @@ def test_of_choices_all_are_tried_though_fewer_trials_before_drew_one_of_them_tw
     command += ["--search", "dropout=0.2,0.1", "weight_average=0,0.9", "--final-seeds", "none", "--out", str(tmp_path)]
     told = []
     for trials in (["--trials", "3"], ["--resume"], ["--trials", "2", "--resume"]):
-        assert cli.main([*command, *trials]) == 0
+        assert commands.main([*command, *trials]) == 0
         tried = json.loads((tmp_path / "tuning.json").read_text())["trials"]
         told.append([tuple(trial["settings"].values()) for trial in tried])
     assert len(set(told[0])) < len(told[0]) == 3, "otherwise this shows nothing"
@@ -169,7 +169,7 @@ def test_of_choices_all_are_tried_though_fewer_trials_before_drew_one_of_them_tw
 def test_mistakes_are_one_sentence(
     tmp_path: Path, options: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main([*TUNE, "--out", str(tmp_path / "out"), *options]) == 2
+    assert commands.main([*TUNE, "--out", str(tmp_path / "out"), *options]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert told in said

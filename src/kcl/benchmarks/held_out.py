@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import torch
 
+from kcl.core.randomness import numpy_generator
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
-from kcl.randomness import numpy_generator
 
 SEED = 0
 """The same samples are held out whatever the runs' own seeds, so that all of them are chosen between on the same."""

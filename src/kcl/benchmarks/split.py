@@ -10,11 +10,11 @@ from torch import Tensor
 
 from kcl.benchmarks.task import Examples, Task, TaskSequence, View
 from kcl.benchmarks.ways import DEFAULT_WAYS, Ways, check_ways, draw_ways, show_ways
-from kcl.data import cifar100, folders, miniimagenet
+from kcl.core.randomness import check_seed, numpy_generator
+from kcl.core.shapes import Int
+from kcl.data import cifar100, image_folders, miniimagenet
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
-from kcl.randomness import check_seed, numpy_generator
-from kcl.shapes import Int
 
 CLASS_ORDERS = {
     "fixed": "as the dataset numbers its classes, the same for every seed",
@@ -177,6 +177,6 @@ class SplitFolder(SplitClasses):
         seed: int = 0,
         train_per_task: int | None = None,
         class_order: str = "fixed",
-        image_size: int = folders.DEFAULT_SIDE,
+        image_size: int = image_folders.DEFAULT_SIDE,
     ) -> None:
-        super().__init__(folders.load(Path(path), image_size), tasks, seed, train_per_task, ways, class_order)
+        super().__init__(image_folders.load(Path(path), image_size), tasks, seed, train_per_task, ways, class_order)

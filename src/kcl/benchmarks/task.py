@@ -11,8 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from kcl.core.shapes import Float, Int, Shaped
 from kcl.errors import KclError
-from kcl.shapes import Float, Int, Shaped
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Task:
 
     @property
     def parts(self) -> tuple[Task, ...]:
-        """The tasks of the stream that this one teaches: itself, unless several were joined (`benchmarks.joint`)."""
+        """The tasks of the stream that this one teaches: itself, unless several were joined (`joint_task`)."""
         return (self,)
 
     def to(self, device: torch.device, stored: Tensor) -> Task:

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kcl.data import mirrors, pickles, store
+from kcl.data import file_cache, mirrors, pickles
 from kcl.data.dataset import Dataset
-from kcl.data.store import DATA_VARIABLE, quiet
+from kcl.data.file_cache import DATA_VARIABLE, quiet
 from kcl.errors import KclError
 
 
@@ -96,7 +96,7 @@ def _advice() -> str:
 
 
 def _own_place(data_dir: Path | None) -> Path | None:
-    return store.own_place("CIFAR-100", data_dir, _search, _expected)
+    return file_cache.own_place("CIFAR-100", data_dir, _search, _expected)
 
 
 def _expected(data_dir: Path) -> str:
@@ -114,7 +114,7 @@ def _complete(folder: Path) -> Path | None:
 
 
 def _cache_folder(cache_dir: Path | None) -> Path:
-    return store.cache_dir(cache_dir) / FOLDER
+    return file_cache.cache_dir(cache_dir) / FOLDER
 
 
 def _read(folder: Path) -> Dataset:
@@ -156,17 +156,17 @@ def _from_cache(folder: Path, archive: Path | None, download: bool, say: Callabl
             except KclError as error:
                 if archive is None and not download:
                     raise
-                say(f"{error}; it is moved aside to {store.move_aside(folder / name).name}")
+                say(f"{error}; it is moved aside to {file_cache.move_aside(folder / name).name}")
     if not _complete(folder):
         if archive is None and not download:
             raise KclError(f"CIFAR-100 was not found and downloading is switched off: {_advice()}")
-        with store.workshop(folder) as private:
+        with file_cache.workshop(folder) as private:
             source = archive or _download(private, say)
             _check_md5(source, ARCHIVE.gz_md5)
             say(f"unpacking {source.name} into {folder}")
             unpack(source, private)
             for name in MEMBERS:
-                store.publish(private / name, folder / name)
+                file_cache.publish(private / name, folder / name)
         say(f"CIFAR-100 is in {folder}")
     return _decode(folder)
 

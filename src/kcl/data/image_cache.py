@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kcl.data import prepared, store
+from kcl.data import file_cache, mapped_images
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
 
@@ -38,7 +38,7 @@ class Source:
     def description(self) -> str:
         """What decides the result beside the files' bytes."""
         return json.dumps(
-            [prepared.FORMAT, self.name, self.side, self.class_names, self.train_counts, self.test_counts]
+            [mapped_images.FORMAT, self.name, self.side, self.class_names, self.train_counts, self.test_counts]
         )
 
     def labels(self) -> tuple[np.ndarray, np.ndarray]:
@@ -49,12 +49,12 @@ class Source:
 
 def load(source: Source, cache_dir: Path | None, say: Callable[[str], None]) -> tuple[Dataset, Path]:
     """The source's images from the cache, put there first if need be, and the file that holds them."""
-    folder = store.cache_dir(cache_dir) / FOLDER
+    folder = file_cache.cache_dir(cache_dir) / FOLDER
     key = _key(source, folder)
     path = folder / f"{source.name}-{source.side}-{key[:16]}.safetensors"
     if path.exists():
         try:
-            dataset, made_of = prepared.read(path)
+            dataset, made_of = mapped_images.read(path)
             if made_of == key:
                 return dataset, path
             say(f"{path} holds other images than its name says; it is made anew")
@@ -62,16 +62,16 @@ def load(source: Source, cache_dir: Path | None, say: Callable[[str], None]) -> 
             say(f"{error}; it is made anew")
     count, side = sum(source.train_counts) + sum(source.test_counts), source.side
     say(f"decoding {count} images once, to {side} × {side}: {count * 3 * side**2 / 1e6:.0f} MB in {folder}")
-    contents = prepared.Contents(source.name, key, source.class_names, *source.labels())
-    with store.workshop(folder) as private:
-        prepared.write(private / path.name, contents, side, source.images())
-        store.publish(private / path.name, path)
-    return prepared.read(path)[0], path
+    contents = mapped_images.Contents(source.name, key, source.class_names, *source.labels())
+    with file_cache.workshop(folder) as private:
+        mapped_images.write(private / path.name, contents, side, source.images())
+        file_cache.publish(private / path.name, path)
+    return mapped_images.read(path)[0], path
 
 
 def usage(cache_dir: Path | None = None) -> tuple[Path, int]:
     """The folder of decoded images and the bytes in it."""
-    folder = store.cache_dir(cache_dir) / FOLDER
+    folder = file_cache.cache_dir(cache_dir) / FOLDER
     return folder, sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
@@ -103,7 +103,7 @@ def _key(source: Source, folder: Path) -> str:
                 key.update(hashlib.file_digest(file, "sha256").digest())
     except OSError as error:
         raise KclError(f"{error.filename} cannot be read: {error.strerror or error}") from None
-    with store.workshop(note.parent) as private:
+    with file_cache.workshop(note.parent) as private:
         (private / note.name).write_text(key.hexdigest())
-        store.publish(private / note.name, note)
+        file_cache.publish(private / note.name, note)
     return key.hexdigest()

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from kcl.data import folders, image_cache, pickles, prepared, store
+from kcl.data import file_cache, image_cache, image_folders, mapped_images, pickles
 from kcl.data.dataset import Dataset
+from kcl.data.file_cache import DATA_VARIABLE, quiet
 from kcl.data.miniimagenet_classes import CLASSES, TEST, TRAIN, VALIDATION
-from kcl.data.store import DATA_VARIABLE, quiet
 from kcl.errors import KclError
 
 SIDE, TRAIN_PER_CLASS, PER_CLASS = 84, 500, 600
@@ -48,8 +48,8 @@ def load(data_dir: Path | None = None, cache_dir: Path | None = None, say: Calla
 
 def find(data_dir: Path | None = None, cache_dir: Path | None = None) -> Path | None:
     """The prepared file, or the folder of class folders or pickles, that `load` would read, unopened."""
-    own = store.own_place("miniImageNet", data_dir, _search, lambda _: PLACE)
-    return own if own is not None else _search(store.cache_dir(cache_dir))
+    own = file_cache.own_place("miniImageNet", data_dir, _search, lambda _: PLACE)
+    return own if own is not None else _search(file_cache.cache_dir(cache_dir))
 
 
 def prepare(
@@ -66,9 +66,9 @@ def prepare(
     final = out.expanduser() / LAYOUTS[0] / PREPARED
     if final.exists() and final.samefile(path):
         return final
-    with store.workshop(final.parent) as private:
+    with file_cache.workshop(final.parent) as private:
         shutil.copyfile(path, private / PREPARED)
-        store.publish(private / PREPARED, final)
+        file_cache.publish(private / PREPARED, final)
     return final
 
 
@@ -76,8 +76,8 @@ def verify(data_dir: Path | None = None, cache_dir: Path | None = None) -> Path:
     """The place `load` would read from, once every image in it has been seen to be whole; nothing is written."""
     place = _found(data_dir, cache_dir)
     if place.is_file():
-        prepared.verify(place)
-        _check(place, prepared.read(place)[0])
+        mapped_images.verify(place)
+        _check(place, mapped_images.read(place)[0])
     else:
         for part in _source(place).images():
             del part
@@ -103,7 +103,7 @@ def _search(data_dir: Path) -> Path | None:
 
 def _load(place: Path, cache_dir: Path | None, say: Callable[[str], None]) -> tuple[Dataset, Path]:
     if place.is_file():
-        return _check(place, prepared.read(place)[0]), place
+        return _check(place, mapped_images.read(place)[0]), place
     dataset, path = image_cache.load(_source(place), cache_dir, say)
     return dataset, path
 
@@ -119,14 +119,14 @@ def _check(path: Path, dataset: Dataset) -> Dataset:
 def _source(place: Path) -> image_cache.Source:
     if not (place / CLASSES[0]).is_dir():
         return _from_pickles(place)
-    classes = folders.list_classes(place)
+    classes = image_folders.list_classes(place)
     for name in CLASSES:
         if len(classes.get(name, ())) != PER_CLASS:
             count = len(classes.get(name, ()))
             raise KclError(f"class {name} of miniImageNet has {count} images in {place}; expected {PER_CLASS}: {PLACE}")
     train = {name: classes[name][:TRAIN_PER_CLASS] for name in CLASSES}
     test = {name: classes[name][TRAIN_PER_CLASS:] for name in CLASSES}
-    return folders.source("miniimagenet", SIDE, train, test)
+    return image_folders.source("miniimagenet", SIDE, train, test)
 
 
 def _from_pickles(place: Path) -> image_cache.Source:

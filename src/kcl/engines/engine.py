@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
-from kcl.engines.order import Message, Needs, Order
+from kcl.engines.job import Message, Needs, Order
 
 
 class Event(NamedTuple):

@@ -8,24 +8,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from kcl import resuming
-from kcl.engines import work
-from kcl.engines.board import Board
-from kcl.engines.dispatch import Dispatcher
+from kcl.core.files import write_json
+from kcl.engines import job_planning
+from kcl.engines.dispatcher import Dispatcher
 from kcl.engines.engine import Engine
-from kcl.engines.failures import LOGS, Attempts, Failure
-from kcl.engines.order import Message, Needs, Order
+from kcl.engines.job import Message, Needs, Order
+from kcl.engines.retries import LOGS, Attempts, Failure
+from kcl.engines.status_tracker import Board
 from kcl.errors import KclError
-from kcl.experiment import Experiment, Group
-from kcl.folder import Folder
-from kcl.loggers import Loggers
-from kcl.progress import duration
-from kcl.report.standing import STANDING
-from kcl.results import write_json
-from kcl.resuming import Saving
-from kcl.training.run import Step
-from kcl.training.runner import OnProgress, Progress
-from kcl.training.standing import Standing
+from kcl.experiments import resuming
+from kcl.experiments.experiment import Experiment, Group
+from kcl.experiments.loggers import Loggers
+from kcl.experiments.progress import duration
+from kcl.experiments.resuming import Saving
+from kcl.experiments.run_folder import Folder
+from kcl.report.engine_status import STANDING
+from kcl.training.run_progress import Standing
+from kcl.training.single_run import Step
+from kcl.training.stream_run import OnProgress, Progress
 
 EVERY = 1.0
 """Seconds between two views of where all stands."""
@@ -50,9 +50,9 @@ def execute(
     gpu_gigabytes: float | None = None,
 ) -> list[Failure]:
     """Do the runs that are not finished yet; those that were given up. `make_engine` takes the folder for logs."""
-    at_once = experiment.runs_at_once or (1 if experiment.device.type == "cpu" else work.TOGETHER)
+    at_once = experiment.runs_at_once or (1 if experiment.device.type == "cpu" else job_planning.TOGETHER)
     groups = experiment.plan(folder, saving, display.say, at_once)
-    orders = work.orders(experiment, groups, str(folder.path.resolve()), saving, gpu_gigabytes)
+    orders = job_planning.orders(experiment, groups, str(folder.path.resolve()), saving, gpu_gigabytes)
     logs = folder.path / LOGS
     attempts = Attempts(logs, retries)
     desk = _Desk(experiment, folder, display, saving.checkpoints, loggers)

@@ -12,18 +12,18 @@ from typing import Any
 
 import torch
 
-from kcl import remote, resuming
-from kcl.devices import choose_device
-from kcl.engines import parcel
-from kcl.engines.failures import first_line
-from kcl.engines.order import Message, Order, Parcel
+from kcl.core.devices import choose_device
+from kcl.engines import dataset_file
+from kcl.engines.job import Message, Order, Parcel
+from kcl.engines.retries import first_line
 from kcl.errors import KclError
-from kcl.experiment import Experiment, Group
-from kcl.resuming import Saving
-from kcl.run_spec import by_training
-from kcl.training.keeper import clear
-from kcl.training.runner import OnProgress, Progress
+from kcl.experiments import remote_checkpoints, resuming
+from kcl.experiments.experiment import Experiment, Group
+from kcl.experiments.resuming import Saving
+from kcl.experiments.run_spec import by_training
+from kcl.training.checkpointer import clear
 from kcl.training.stopping import Interrupted, Stop
+from kcl.training.stream_run import OnProgress, Progress
 
 Tell = Callable[[Message], None]
 Fetch = Callable[[Parcel], bytes | Path]
@@ -58,7 +58,9 @@ def _do(order: Order, tell: Tell, stop: Stop, fetch: Fetch) -> list[str]:
     device = choose_device(order.device)
     torch.set_num_threads(order.threads)
     datasets = {
-        (wanted.benchmark, wanted.image_size, wanted.held_out): parcel.unpack(wanted.digest, partial(fetch, wanted))
+        (wanted.benchmark, wanted.image_size, wanted.held_out): dataset_file.unpack(
+            wanted.digest, partial(fetch, wanted)
+        )
         for wanted in order.parcels
     }
 
@@ -115,7 +117,7 @@ def _groups(
     apart = by_training(left)
     for specs in [left, *apart] if len(apart) > 1 else [left]:
         place = resuming.group_folder(keeping.path, [spec.key for spec in specs])
-        remote.pull(saving.checkpoints, place)
+        remote_checkpoints.pull(saving.checkpoints, place)
         found = resuming.begun_at(place)
         if found is not None:
             resuming.check_made_with(found, experiment.made_with(), saving.force, say)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
-from kcl.shapes import Float
+from kcl.core.shapes import Float
 
 CHUNK = 8
 """Samples whose gradients are held at once: each takes classes × parameters numbers."""

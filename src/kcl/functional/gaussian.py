@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kcl.shapes import Float
+from kcl.core.shapes import Float
 
 
 class DiagonalGaussian(NamedTuple):

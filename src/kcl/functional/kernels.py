@@ -15,10 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kcl.cuda.precision import inner
-from kcl.cuda.precision import linear as affine
+from kcl.core.shapes import Float
 from kcl.functional.gaussian import DiagonalGaussian
-from kcl.shapes import Float
+from kcl.ops.precision import inner
+from kcl.ops.precision import linear as affine
 
 
 def linear(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:

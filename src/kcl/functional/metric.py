@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kcl.cuda.precision import inner
-from kcl.shapes import Float
+from kcl.core.shapes import Float
+from kcl.ops.precision import inner
 
 ROUNDING = 32.0
 """A sample that is as near to the mean of its class, in units of its last place, is taken for equal to it."""

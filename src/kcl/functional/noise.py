@@ -1,4 +1,4 @@
-"""What a computation may ask of randomness. It never draws on its own: the draws belong to a run (`training.noise`)."""
+"""What a computation may ask of randomness. It never draws on its own: the draws belong to a run (`training.draws`)."""
 
 from __future__ import annotations
 

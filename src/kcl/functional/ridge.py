@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kcl.cuda import cholesky
-from kcl.cuda.precision import gram, rounded
-from kcl.cuda.stacking import runs_first
-from kcl.shapes import Float
+from kcl.core.shapes import Float
+from kcl.ops import cholesky
+from kcl.ops.precision import gram, rounded
+from kcl.ops.stacking import runs_first
 
 
 class _Ridge(torch.autograd.Function):

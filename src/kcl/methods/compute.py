@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kcl.core.settings import Settings
 from kcl.methods.agem import AveragedGEM
 from kcl.methods.episodic import EpisodicMethod
 from kcl.methods.method import Method
 from kcl.methods.recipes import RESNETS, find_method
 from kcl.methods.views import rotations
-from kcl.settings import Settings
 
 
 class Shape(NamedTuple):

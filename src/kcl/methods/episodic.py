@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from kcl.benchmarks.task import Task
+from kcl.core.shapes import Float, Int, Shaped
 from kcl.errors import KclError
 from kcl.methods.method import Memory, Plan, Recalled
 from kcl.methods.sgd import LinearMethod, LinearModel
-from kcl.shapes import Float, Int, Shaped
 
 SLOTTED = ("inputs", "classes", "allowed")
 

@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.func import functional_call
 
 from kcl.benchmarks.task import Task
+from kcl.core.shapes import Float
 from kcl.functional.fisher import diagonal_fisher
 from kcl.methods import views
 from kcl.methods.method import Memory, Plan
 from kcl.methods.sgd import LinearMethod, LinearModel
 from kcl.nets.flat import Layout
-from kcl.shapes import Float
 
 
 class ElasticWeightConsolidation(LinearMethod):

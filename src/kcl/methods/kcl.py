@@ -12,20 +12,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task
-from kcl.cuda.precision import compiled_on_cpu
+from kcl.core.settings import Settings
+from kcl.core.shapes import Float, Int
 from kcl.functional import kernels, ridge
 from kcl.functional.gaussian import DiagonalGaussian, bounded, kl_divergence, standard_normal_like
 from kcl.functional.kernels import Kernel
 from kcl.functional.metric import metric_of, scatter_within
 from kcl.functional.noise import Noise
-from kcl.methods import collapsed, views
+from kcl.methods import ridge_head, views
 from kcl.methods.coreset import check_coreset, split_coreset
 from kcl.methods.method import Learnable, Memory, Method
 from kcl.nets.amortized import AmortizedGaussians
 from kcl.nets.backbone import Backbone
 from kcl.nets.head import HeadState, KernelRidgeHead
-from kcl.settings import Settings
-from kcl.shapes import Float, Int
+from kcl.ops.precision import compiled_on_cpu
 
 
 class KernelModel(nn.Module):
@@ -151,7 +151,7 @@ class KernelContinualLearning(Method):
         features, moments = self._coreset(model, memory["inputs"])
         posterior, _ = self._gaussians(model, features)
         head, targets, metric = self._learned(memory), self._targets(model, memory, features), memory.get("metric")
-        features, fitted = collapsed.measured(features, metric), []
+        features, fitted = ridge_head.measured(features, metric), []
         for _ in range(self.settings.test_draws if posterior else 1):
             kernel = self._kernel(model, posterior, noise)
             anchors = kernel.represent(features)
@@ -163,7 +163,7 @@ class KernelContinualLearning(Method):
         self, model: KernelModel, classifier: list[Fitted], inputs: Float[Tensor, "n ..."]
     ) -> Float[Tensor, "n c"]:
         """Eq. 5 for each draw of ω; several draws are averaged as probabilities, in the log domain."""
-        features = collapsed.measured(self.features(model, inputs, classifier[0].moments), classifier[0].metric)
+        features = ridge_head.measured(self.features(model, inputs, classifier[0].moments), classifier[0].metric)
         scores = [
             head.scale * self._scores(kernel, kernel.represent(features), anchors, weights) + head.shift
             for kernel, head, anchors, weights, *_ in classifier
@@ -188,7 +188,7 @@ class KernelContinualLearning(Method):
         features, moments = model.backbone.gather(inputs)
         return self._normalise(features, model.backbone.parts), moments
 
-    def head(self, model: KernelModel, memory: Memory, noise: Noise) -> collapsed.Head:
+    def head(self, model: KernelModel, memory: Memory, noise: Noise) -> ridge_head.Head:
         """What `prepare` gives, with the same draws of ω, folded for fast answers and with their variance."""
         memory = views.shown_memory(memory, views.rotations(self.settings), views.mirrors(self.settings))
         features, moments = self._coreset(model, memory["inputs"])
@@ -196,14 +196,14 @@ class KernelContinualLearning(Method):
         learned, targets = self._learned(memory), self._targets(model, memory, features)
         frequencies, phases = getattr(model, "frequencies", None), None
         metric, heads = memory.get("metric"), []
-        features = collapsed.measured(features, metric)
+        features = ridge_head.measured(features, metric)
         for _ in range(self.settings.test_draws if posterior else 1):
             if posterior is not None:
                 draws = noise.normal(self.settings.bases, model.backbone.features)
                 frequencies = kernels.reparameterised(posterior, draws)
             phases = None if frequencies is None else model.phases
-            heads.append(collapsed.fold(self.kernel(model), features, targets, learned, frequencies, phases))
-        return collapsed.join(heads)._replace(moments=moments, metric=metric)
+            heads.append(ridge_head.fold(self.kernel(model), features, targets, learned, frequencies, phases))
+        return ridge_head.join(heads)._replace(moments=moments, metric=metric)
 
     @property
     def shares(self) -> bool:

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task
+from kcl.core.settings import Settings
+from kcl.core.shapes import Bool, Float, Int
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
 from kcl.methods import views
 from kcl.nets.backbone import Backbone
 from kcl.nets.flat import matrix_names
-from kcl.settings import Settings
-from kcl.shapes import Bool, Float, Int
 
 Memory = dict[str, Tensor]
 """What is kept, of one task or over all of them: tensors only, so that it can be stacked over runs and saved.

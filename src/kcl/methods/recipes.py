@@ -28,10 +28,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from kcl.core.settings import Settings, nearest
 from kcl.errors import KclError
 from kcl.methods.agem import AveragedGEM
 from kcl.methods.ewc import ElasticWeightConsolidation
-from kcl.methods.joint import MultiTask
+from kcl.methods.joint_training import MultiTask
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.method import Method, check_abilities
 from kcl.methods.replay import ReservoirReplay
@@ -40,7 +41,6 @@ from kcl.nets.backbone import Backbone
 from kcl.nets.identity import Identity
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import cifar_resnet, miniimagenet_resnet
-from kcl.settings import Settings, nearest
 
 METHODS: dict[str, type[Method]] = {
     method.name: method

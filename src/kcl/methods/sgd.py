@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task
+from kcl.core.shapes import Bool, Float, Int
 from kcl.functional.noise import Noise
 from kcl.methods.method import Learnable, Memory, Method
 from kcl.nets.backbone import Backbone
-from kcl.shapes import Bool, Float, Int
 
 
 class LinearModel(nn.Module):

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from kcl.core.settings import Settings
+from kcl.core.shapes import Float, Int
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
-from kcl.settings import Settings
-from kcl.shapes import Float, Int
 
 if TYPE_CHECKING:
     from kcl.methods.method import Memory, Recalled

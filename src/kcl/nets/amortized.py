@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
+from kcl.core.shapes import Float
 from kcl.functional.gaussian import DiagonalGaussian
-from kcl.shapes import Float
 
 
 def _affine(x: Float[Tensor, "k 1 d"], weight: Float[Tensor, "k d e"], bias: Float[Tensor, "k 1 e"]) -> Tensor:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
-from kcl.shapes import Float
 
 
 class Backbone(nn.Module, ABC):

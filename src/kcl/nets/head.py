@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from kcl.shapes import Float
+from kcl.core.shapes import Float
 
 STRENGTH_FLOOR = 0.01
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from kcl.core.shapes import Float
 from kcl.functional.noise import Noise
 from kcl.nets.backbone import Backbone
-from kcl.shapes import Float
 
 
 class Identity(Backbone):

@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kcl.cuda import convolution, precision, triton_available
-from kcl.cuda.folding import Fold
-from kcl.cuda.norm import Partial, enter, norm, norm_and_gather, norm_with
-from kcl.functional.convolution import convolve
+from kcl.core.shapes import Float
 from kcl.functional.noise import Noise, dropout
-from kcl.shapes import Float
+from kcl.ops import cuda_convolution, precision, triton_available
+from kcl.ops.convolution import convolve
+from kcl.ops.folding import Fold
+from kcl.ops.norm import Partial, enter, norm, norm_and_gather, norm_with
 
 
 class Layers(Protocol):
@@ -147,12 +147,12 @@ class ChannelsLast:
         stride, padding = layer.stride[0], int(layer.padding[0])
         channels = -(-(stride**2 * parts[0].shape[1]) // self.multiple) * self.multiple
         if stride == 1:
-            return convolution.convolve(enter(list(parts), channels, self.dtype), layer.weight, stride, padding)
+            return cuda_convolution.convolve(enter(list(parts), channels, self.dtype), layer.weight, stride, padding)
         fold = Fold(stride, padding, layer.kernel_size[0])
-        return convolution.convolve_folded(enter(list(parts), channels, self.dtype, fold), layer.weight, fold)
+        return cuda_convolution.convolve_folded(enter(list(parts), channels, self.dtype, fold), layer.weight, fold)
 
     def fork(self, layer: nn.Conv2d, shortcut: nn.Conv2d | None, x: Tensor) -> tuple[Tensor, Tensor]:
-        out, x = convolution.convolve_and_show(x, layer.weight, layer.stride[0], int(layer.padding[0]))
+        out, x = cuda_convolution.convolve_and_show(x, layer.weight, layer.stride[0], int(layer.padding[0]))
         if shortcut is None:
             return out, x
         weight = shortcut.weight.flatten(1)  # a 1×1 convolution is a product, for all runs at once

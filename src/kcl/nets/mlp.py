@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from kcl.cuda.precision import linear
+from kcl.core.shapes import Float
 from kcl.functional.noise import Noise, dropout
 from kcl.nets.backbone import Backbone
-from kcl.shapes import Float
+from kcl.ops.precision import linear
 
 
 class MLP(Backbone):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
 from kcl.nets.backbone import Backbone
@@ -18,7 +19,6 @@ from kcl.nets.layers import (
     Layers,
     PlainLayers,
 )
-from kcl.shapes import Float
 
 
 class Block(nn.Module):

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kcl.methods.recipes import published_settings
-from kcl.methods.strong import strong_settings
-from kcl.paper import tables
+from kcl.methods.strong_recipe import strong_settings
+from kcl.paper import paper_tables
 from kcl.paper.cell import CIFAR100, Cell
-from kcl.paper.cost import cost_of
-from kcl.paper.drawing import intervals, panels
 from kcl.paper.item import Found, Item
+from kcl.paper.paper_figures import intervals, panels
 from kcl.paper.reproducibility import command
-from kcl.paper.strong import LEARNED, MEASURED, WITHOUT_IMAGES, asked, measured
+from kcl.paper.run_cost import cost_of
+from kcl.paper.strong_results import LEARNED, MEASURED, WITHOUT_IMAGES, asked, measured
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,19 +95,19 @@ class Ablation(Item):
         ruler = ("---", *["---:"] * (len(header) - 2), "---")
         lines = [*_lines(self.left_out(), found), *_lines(self.alone(), found)]
         note = (
-            f"{tables.SPREAD} {LEARNED} Beside: the mean of the paired differences to the whole recipe, or to the "
-            "paper's, over the seeds both have, with its 95 % interval."
+            f"{paper_tables.SPREAD} {LEARNED} Beside: the mean of the paired differences to the whole recipe, or to "
+            "the paper's, over the seeds both have, with its 95 % interval."
         )
-        return "\n".join([*map(tables.row, [header, ruler, *lines]), "", note, ""])
+        return "\n".join([*map(paper_tables.row, [header, ruler, *lines]), "", note, ""])
 
     def rows(self, found: Found) -> list[dict[str, Any]]:
         made = []
         for cells, base in ((self.left_out(), WHOLE), (self.alone(), PAPER)):
-            for cell, row in zip(cells, tables.rows(cells, found, base), strict=True):
+            for cell, row in zip(cells, paper_tables.rows(cells, found, base), strict=True):
                 renamed = {name.replace(base, "its recipe"): value for name, value in row.items()}
                 own = {name: value for name, value in renamed.items() if "paper" not in name}
                 group, cost = found.group(cell), cost_of(cell, found)
-                own |= tables.numbers("just learned", group.summary("learning_accuracy") if group else None)
+                own |= paper_tables.numbers("just learned", group.summary("learning_accuracy") if group else None)
                 own["images a sample"] = cost.images_per_sample if cost else None
                 made.append(own | {"command": None if found.scale.note else command(cell, found)})
         return made
@@ -129,14 +129,14 @@ class Ablation(Item):
 def _lines(cells: Sequence[Cell], found: Found) -> list[tuple[str, ...]]:
     lines = []
     for cell in cells:
-        beside = None if cell is cells[0] else tables.paired(cell, cells[0], found)
+        beside = None if cell is cells[0] else paper_tables.paired(cell, cells[0], found)
         cost = cost_of(cell, found)
         lines.append(
             (
                 cell.row,
                 *measured(cell, found),
-                tables.MISSING if beside is None else f"{beside.mean:+.2f}{tables.width(beside)}",
-                f"{cost.images_per_sample:.2f}" if cost else tables.MISSING,
+                paper_tables.MISSING if beside is None else f"{beside.mean:+.2f}{paper_tables.width(beside)}",
+                f"{cost.images_per_sample:.2f}" if cost else paper_tables.MISSING,
                 asked(cell, found),
             )
         )

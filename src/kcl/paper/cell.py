@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kcl.benchmarks.ways import Ways
+from kcl.experiments.run_spec import RunSpec
 from kcl.methods.recipes import published_settings
-from kcl.methods.strong import strong_changes
-from kcl.run_spec import RunSpec
+from kcl.methods.strong_recipe import strong_changes
 
 PERMUTED, ROTATED = "permuted-mnist", "rotated-mnist"
 CIFAR100, MINIIMAGENET = "split-cifar100", "split-miniimagenet"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kcl.paper import tables
+from kcl.paper import paper_tables
 from kcl.paper.cell import CIFAR100, MINIIMAGENET, PERMUTED, ROTATED, TITLES, Cell, Published
 from kcl.paper.item import Found, Item
 
@@ -109,10 +109,10 @@ class Comparison(Item):
         lines += [("---", "---", *["---:"] * len(PAPER)), *((row, *values) for row, values in kept.items())]
         text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         told = "After the last task: samples, and the bytes of all that is kept beside the network."
-        return tables.markdown(self.cells(), found, KCL, "method") + f"\n## Memory\n\n{told}\n\n{text}\n"
+        return paper_tables.markdown(self.cells(), found, KCL, "method") + f"\n## Memory\n\n{told}\n\n{text}\n"
 
     def rows(self, found: Found) -> list[dict[str, Any]]:
-        made = tables.rows(self.cells(), found, KCL)
+        made = paper_tables.rows(self.cells(), found, KCL)
         for cell, row in zip(self.cells(), made, strict=True):
             row["samples kept are used"] = MEMORY.get(cell.method, "none kept")
             memory = _memory(cell, found)

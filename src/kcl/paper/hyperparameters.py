@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kcl.benchmarks.catalogue import find_benchmark
+from kcl.benchmarks.registry import find_benchmark
 from kcl.methods.recipes import published_settings
 from kcl.paper.cell import CIFAR100, MINIIMAGENET, PERMUTED, ROTATED, TITLES, Cell
 from kcl.paper.item import Found, Item

@@ -15,18 +15,18 @@ import numpy as np
 import torch
 
 import kcl
-from kcl.bench import WORKS, Work
-from kcl.bench_inference import QUERIES, SECONDS, SETTINGS, paper_tables
-from kcl.cuda.precision import at_test, products
-from kcl.devices import device_name
+from kcl.bench.answer_time import QUERIES, SECONDS, SETTINGS, paper_tables
+from kcl.bench.step_time import WORKS, Work
+from kcl.core.devices import device_name
+from kcl.core.files import read_json, write_json
 from kcl.errors import KclError
 from kcl.methods.recipes import published_backbone, published_settings
+from kcl.ops.precision import at_test, products
 from kcl.paper.cell import Cell, Scale
-from kcl.paper.drawing import Panel, panels
 from kcl.paper.item import Found, Item, Measuring
+from kcl.paper.paper_figures import Panel, panels
 from kcl.report import figures
 from kcl.report.curves import Curve
-from kcl.results import read_json, write_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

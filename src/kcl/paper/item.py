@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from kcl.benchmarks.catalogue import find_benchmark
+from kcl.benchmarks.registry import find_benchmark
 from kcl.benchmarks.ways import DEFAULT_WAYS
+from kcl.core.files import write_whole
+from kcl.experiments.run_spec import RunSpec, key_of
 from kcl.paper.cell import Cell, Scale
 from kcl.report import figures
 from kcl.report.groups import Group, group_runs
-from kcl.results import write_whole
-from kcl.run_spec import RunSpec, key_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kcl.core.files import write_whole
+from kcl.experiments.run_spec import RunSpec, by_training
+from kcl.experiments.speeds import TOGETHER, speed_of
 from kcl.paper.cell import CIFAR100, MINIIMAGENET, PERMUTED, ROTATED, Scale
 from kcl.paper.item import Found, Item
-from kcl.paper.streams import compute
-from kcl.results import write_whole
-from kcl.run_spec import RunSpec, by_training
-from kcl.speeds import TOGETHER, speed_of
+from kcl.paper.stream_sizes import compute
 
 
 def needed(items: Sequence[Item], scale: Scale, seeds: Sequence[int]) -> list[RunSpec]:

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from kcl.benchmarks.ways import show_ways
 from kcl.errors import KclError
-from kcl.methods.strong import recipe_settings
+from kcl.methods.strong_recipe import recipe_settings
 from kcl.paper.cell import Cell
 from kcl.paper.item import Found, Item
-from kcl.paper.tables import MISSING, row
+from kcl.paper.paper_tables import MISSING, row
 from kcl.paper.verdict import LIMIT, judge
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kcl.methods.strong import strong_settings
-from kcl.paper import tables
+from kcl.methods.strong_recipe import strong_settings
+from kcl.paper import paper_tables
 from kcl.paper.cell import CIFAR100, TITLES, Cell
-from kcl.paper.cost import HEADER, NOTE, cost_of
-from kcl.paper.drawing import Point, panels, scatter
 from kcl.paper.item import Found, Item
-from kcl.paper.strong import (
+from kcl.paper.paper_figures import Point, panels, scatter
+from kcl.paper.run_cost import HEADER, NOTE, cost_of
+from kcl.paper.strong_results import (
     BENCHMARKS,
     LEARNED,
     MEASURED,
@@ -60,7 +60,7 @@ class StrongCost(Item):
         ruler = ("---", *["---:"] * (len(header) - 2), "---")
         whole = StrongResults().cells()[0]
         lines = [header, ruler, *(line(cell, found) for cell in (whole, *self.further()))]
-        return "\n".join([*map(tables.row, lines), "", f"{tables.SPREAD} {LEARNED} {NOTE}", ""])
+        return "\n".join([*map(paper_tables.row, lines), "", f"{paper_tables.SPREAD} {LEARNED} {NOTE}", ""])
 
     def rows(self, found: Found) -> list[dict[str, Any]]:
         return StrongResults().rows(found, self.cells())

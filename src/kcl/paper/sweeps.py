@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kcl.paper import tables
+from kcl.paper import paper_tables
 from kcl.paper.cell import Cell
-from kcl.paper.drawing import panels, sweep
 from kcl.paper.item import Found, Item
+from kcl.paper.paper_figures import panels, sweep
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,10 +41,10 @@ class Sweep(Item):
         return str(value) if len(self.kernels) == 1 else f"{NAMES[kernel]}, {value}"
 
     def markdown(self, found: Found) -> str:
-        return tables.markdown(self.cells(), found, self.reference, self.axis)
+        return paper_tables.markdown(self.cells(), found, self.reference, self.axis)
 
     def rows(self, found: Found) -> list[dict[str, Any]]:
-        return tables.rows(self.cells(), found, self.reference)
+        return paper_tables.rows(self.cells(), found, self.reference)
 
     def figure(self, found: Found) -> Figure:
         def lines(benchmark: str, values: Sequence[int]) -> list[tuple[str, list[tuple[float, Cell]]]]:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from kcl.core.files import write_whole
 from kcl.errors import KclError
 from kcl.report.curves import Curve, average_accuracy_curve, has_history, task_curve
 from kcl.report.groups import Group, Record, group_runs
-from kcl.results import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

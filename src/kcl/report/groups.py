@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kcl.core.metrics import AccuracyMatrix
 from kcl.errors import KclError
-from kcl.metrics import AccuracyMatrix
 from kcl.report.summary import Summary, summarise
 
 Record = dict[str, Any]

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from kcl.report.curves import has_history
 from kcl.report.groups import CHOICES, Group, Record, differing, show, title
 from kcl.report.published import Published, published
+from kcl.report.results_table import number
 from kcl.report.significance import stands_out
 from kcl.report.summary import Summary
-from kcl.report.tables import number
 
 _CONDITION = ("tasks", *CHOICES)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kcl.report import significance, tables
+from kcl.report import results_table, significance
 from kcl.report.groups import Record, group_runs
 from kcl.report.headline import Cell, headline
 from kcl.report.published import SOURCE
-from kcl.report.tables import plain
+from kcl.report.results_table import plain
 
 
 def markdown(records: Sequence[Record], title: str) -> str:
@@ -24,7 +24,7 @@ def markdown(records: Sequence[Record], title: str) -> str:
         + significance.NOTE.replace("marked", "in bold")
         + (f" In brackets: {SOURCE}." if told else ""),
         "## All results",
-        tables.markdown(records).rstrip(),
+        results_table.markdown(records).rstrip(),
     ]
     if commands:
         # Indented, not fenced: no command can end the block.

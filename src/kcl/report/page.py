@@ -8,16 +8,16 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from kcl.report import significance, tables
+from kcl.core.files import write_whole
+from kcl.report import results_table, significance
 from kcl.report.charts import charts, policy, scripts
+from kcl.report.engine_status import standing_html
 from kcl.report.groups import Group, Record, differing, group_runs, show, title
 from kcl.report.headline import Cell, headline
+from kcl.report.page_samples import Samples, samples_html
 from kcl.report.published import SOURCE
-from kcl.report.running import Running
-from kcl.report.samples import Samples, samples_html
-from kcl.report.standing import standing_html
 from kcl.report.stylesheet import STYLESHEET
-from kcl.results import write_whole
+from kcl.report.unfinished_runs import Running
 
 _MANY_ROWS = 25
 _MANY_COLUMNS = 8  # groups beside each other; more are set below each other, with the settings that differ only
@@ -100,7 +100,7 @@ def _facts(groups: Sequence[Group]) -> str:
         "runs": str(len(runs)) + (f", of which {diverged} diverged" if diverged else ""),
         "seeds": ", ".join(_first_few([str(seed) for seed in seeds])),
         "devices": ", ".join(sorted({run["device"] for run in runs})),
-        "time": f"{tables.number(sum(run['seconds'] / _together(run) for run in runs), 1)} seconds in all",
+        "time": f"{results_table.number(sum(run['seconds'] / _together(run) for run in runs), 1)} seconds in all",
         "versions": ", ".join(sorted(versions)),
     }
     return f"<dl>{''.join(f'<dt>{name}</dt><dd>{escape(fact)}</dd>' for name, fact in facts.items())}</dl>"
@@ -158,19 +158,19 @@ def _headline_cell(cell: Cell | None) -> str:
 
 
 def _results(groups: Sequence[Group]) -> str:
-    names = [name.replace(" %", "&nbsp;%") for name in tables.HEADER]
+    names = [name.replace(" %", "&nbsp;%") for name in results_table.HEADER]
     head = "".join(f'<th scope="col"{_aligned(column)}>{name}</th>' for column, name in enumerate(names))
     body = "".join(
         f"<tr>{''.join(f'<td{_aligned(column)}>{escape(cell)}</td>' for column, cell in enumerate(row))}</tr>"
-        for row in tables.rows(groups)
+        for row in results_table.rows(groups)
     )
     table = f'<table class="grid"><caption>Results over seeds</caption><thead><tr>{head}</tr></thead>'
-    note = f'<p class="muted">{escape(tables.NOTE)}</p>'
+    note = f'<p class="muted">{escape(results_table.NOTE)}</p>'
     return note + _scroll("results table", f"{table}<tbody>{body}</tbody></table>", len(groups))
 
 
 def _aligned(column: int) -> str:
-    return "" if column < tables.TEXT_COLUMNS else ' class="number"'
+    return "" if column < results_table.TEXT_COLUMNS else ' class="number"'
 
 
 def _all_settings(groups: Sequence[Group]) -> str:

@@ -21,8 +21,8 @@ import safetensors.numpy
 import torch
 from torch import Tensor
 
+from kcl.core.files import write_whole
 from kcl.errors import KclError
-from kcl.results import write_whole
 
 FORMAT = "kcl checkpoint 1"
 LONGEST_HEADER = 1 << 26

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_map
 
-from kcl.cuda import descent, triton_available
+from kcl.core.shapes import Float
 from kcl.methods.method import Memory
 from kcl.nets.flat import Layout
-from kcl.shapes import Float
-from kcl.training.average import Reach, StackedAverage, named
+from kcl.ops import descent, triton_available
 from kcl.training.checkpoint import Tree, branch, fit, fit_all
-from kcl.training.run import running_statistics
+from kcl.training.single_run import running_statistics
+from kcl.training.weight_average import Reach, StackedAverage, named
 
 
 class CannotStack(Exception):

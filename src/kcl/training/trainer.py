@@ -16,21 +16,21 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from kcl.benchmarks.task import Task, View
-from kcl.cuda.convolution import weights_beside
+from kcl.core.shapes import Float, Int
 from kcl.functional.noise import Noise
 from kcl.methods.episodic import recall
 from kcl.methods.method import Memory, Method, Plan, Recalled
-from kcl.shapes import Float, Int
+from kcl.ops.cuda_convolution import weights_beside
 from kcl.training import compiler
-from kcl.training.average import update as update_average
 from kcl.training.checkpoint import Saved, Tree, fit, fit_all
-from kcl.training.graph import GraphedStep, Watcher, drawn_beside
-from kcl.training.muon import StackedMuon
-from kcl.training.muon import rate as muon_rate
-from kcl.training.noise import Recorder, Replay, Request, Source, merge
-from kcl.training.run import BetweenSteps, OnStep, batch_order, batch_sizes, learning_rate
-from kcl.training.saving import whole_number
+from kcl.training.cuda_graph import GraphedStep, Watcher, drawn_beside
+from kcl.training.draws import Recorder, Replay, Request, Source, merge
+from kcl.training.optimizers import StackedMuon
+from kcl.training.optimizers import rate as muon_rate
+from kcl.training.restoring import whole_number
+from kcl.training.single_run import BetweenSteps, OnStep, batch_order, batch_sizes, learning_rate
 from kcl.training.state import CannotStack, StackedState, beside, descend, descend_apart, move, over_runs
+from kcl.training.weight_average import update as update_average
 
 
 class Stack(Protocol):

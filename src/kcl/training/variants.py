@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kcl.methods.method import Method
-from kcl.training.average import reach
-from kcl.training.run import reaches
+from kcl.training.single_run import reaches
+from kcl.training.weight_average import reach
 
 
 class Member(NamedTuple):

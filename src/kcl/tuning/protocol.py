@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kcl.errors import KclError
-from kcl.run_spec import RunSpec
+from kcl.experiments.run_spec import RunSpec
 
 TASKS = 3
 HELD_OUT = 0.1

@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kcl.core.settings import Settings, parse_setting
 from kcl.errors import KclError
-from kcl.settings import Settings, parse_setting
 
 
 class Range(NamedTuple):

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kcl.core.randomness import derive
 from kcl.errors import KclError
-from kcl.randomness import derive
 from kcl.tuning.space import Space, same
 
 INSTALL = 'pip install "kernel-continual-learning[tune]"'

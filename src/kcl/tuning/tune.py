@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from typing import Protocol as Shape
 
+from kcl.core.files import write_json
 from kcl.errors import KclError
-from kcl.results import write_json
-from kcl.run_spec import RunSpec, key_of
+from kcl.experiments.run_spec import RunSpec, key_of
 from kcl.tuning.protocol import Protocol
 from kcl.tuning.space import Space, points, published, same, size
 from kcl.tuning.study import Study, Trial

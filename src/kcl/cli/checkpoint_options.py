@@ -1,0 +1,49 @@
+"""The options of `kcl run` that say how runs are saved and gone on with."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+from kcl.errors import KclError
+from kcl.experiments.resuming import Saving
+from kcl.training.checkpointer import Every
+from kcl.training.stopping import Stop
+
+UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--checkpoint-every", metavar="HOW_OFTEN", default="auto",
+                         help="save unfinished runs after so many steps (200) or so often (90s, 5min, 1h), and after "
+                         "every task; off: never (default: 5min, and tasks, at under 1 %% of the time)")  # fmt: skip
+    command.add_argument("--force", action="store_true",
+                         help="when resuming: go on although code or machine have changed, or leave alone what other "
+                         "settings have begun")  # fmt: skip
+
+
+def saving(options: argparse.Namespace, resume: bool, stop: Stop) -> Saving:
+    if options.force and not resume:
+        raise KclError("--force goes with --resume: there is nothing else to be forced")
+    return Saving(parse_every(options.checkpoint_every), stop, options.force, getattr(options, "checkpoints", None))
+
+
+def parse_every(text: str) -> Every:
+    """'200', '5min', 'off' or 'auto'."""
+    if text == "auto":
+        return Every()
+    if text in ("off", "0"):
+        return Every(seconds=None)
+    if text.isascii() and text.isdecimal() and len(text) <= 15:
+        return Every(steps=int(text), seconds=None, thrifty=False)
+    number, unit = text.rstrip("abcdefghijklmnopqrstuvwxyz"), text.lstrip("0123456789. ")
+    try:
+        seconds = float(number) * UNITS[unit]
+        if not 0.0 < seconds < math.inf:
+            raise ValueError
+    except (ValueError, KeyError):
+        raise KclError(
+            f"--checkpoint-every {text[:40]!r}: expected a number of steps such as 200, "
+            "a time such as 90s, 5min or 1h, or off"
+        ) from None
+    return Every(seconds=seconds, thrifty=False)

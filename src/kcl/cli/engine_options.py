@@ -1,0 +1,83 @@
+"""The options that say where runs are done: in this process, by processes of this machine, on Ray or on Slurm."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from kcl.core.devices import choose_device
+from kcl.engines.engine import Engine
+from kcl.engines.retries import RETRIES
+from kcl.errors import KclError
+
+ENGINES = ("local", "ray", "slurm")
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--engine", choices=ENGINES, default="local",
+                         help="where runs are done (default: local, this machine); see docs/scale.md")  # fmt: skip
+    command.add_argument("--workers", type=int, metavar="N",
+                         help="groups of runs done at the same time (default: local 1, in this process; ray what the "
+                         "cluster has room for; slurm 100 jobs)")  # fmt: skip
+    command.add_argument("--address", help="with --engine ray: the cluster's HOST:PORT or auto (default: one of its "
+                         "own on this machine)")  # fmt: skip
+    command.add_argument("--slurm", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
+                         help="with --engine slurm: options of sbatch, such as partition=gpu time=120")  # fmt: skip
+    command.add_argument("--retries", type=int, default=RETRIES, metavar="N",
+                         help="attempts beyond the first for a group that fails or whose worker dies without having "
+                         f"come further (default: {RETRIES})")  # fmt: skip
+    command.add_argument("--checkpoints", metavar="URL",
+                         help="copy checkpoints to an fsspec URL (s3://…), for workers that do not see the output "
+                         "folder")  # fmt: skip
+    command.add_argument("--gpu-memory", type=float, metavar="GB",
+                         help="with --engine ray: of one GPU, which groups that need less share")  # fmt: skip
+
+
+class Chosen(NamedTuple):
+    """Where runs are done."""
+
+    make: Callable[[Path], Engine]
+    device: str
+    retries: int
+    gpu_gigabytes: float | None
+
+
+def chosen(options: argparse.Namespace) -> Chosen | None:
+    """None: in this process. Every mistake in the options is refused."""
+    for name, engine in (("address", "ray"), ("gpu_memory", "ray"), ("slurm", "slurm")):
+        if getattr(options, name) not in (None, []) and options.engine != engine:
+            raise KclError(f"--{name.replace('_', '-')} goes with --engine {engine}")
+    if options.workers is not None and not 1 <= options.workers <= 100_000:
+        raise KclError(f"--workers must be a whole number from 1 to 100000, not {options.workers}")
+    if not 0 <= options.retries <= 1000:
+        raise KclError(f"--retries must be a whole number from 0 to 1000, not {options.retries}")
+    if options.gpu_memory is not None and not 0.0 < options.gpu_memory < 1e6:
+        raise KclError(f"--gpu-memory must be a number of gigabytes above 0, not {options.gpu_memory:g}")
+    in_this_process = options.engine == "local" and options.workers in (None, 1)
+    if in_this_process:
+        return None
+    make, device = {"local": _local, "ray": _ray, "slurm": _slurm}[options.engine](options)
+    return Chosen(make, device, options.retries, options.gpu_memory)
+
+
+def _local(options: argparse.Namespace) -> tuple[Callable[[Path], Engine], str]:
+    from kcl.engines.local_workers import Local
+
+    return lambda logs: Local(options.workers, logs, options.threads or 1), choose_device(options.device)
+
+
+def _ray(options: argparse.Namespace) -> tuple[Callable[[Path], Engine], str]:
+    from kcl.engines.ray_engine import RayCluster
+
+    cluster = RayCluster(options.address, options.workers)
+    return lambda _: cluster, cluster.device(options.device)
+
+
+def _slurm(options: argparse.Namespace) -> tuple[Callable[[Path], Engine], str]:
+    from kcl.engines.slurm_engine import Slurm, parse
+
+    given = parse(options.slurm)
+    device = "cuda" if options.device == "cuda" else "cpu"
+    return lambda logs: Slurm(logs, options.workers, given), device

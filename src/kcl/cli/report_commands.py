@@ -1,0 +1,152 @@
+"""`kcl report`: the results of any number of runs as a page, as text or as a figure."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+
+from kcl.core import results
+from kcl.core.files import write_whole
+from kcl.errors import KclError
+from kcl.report import figures, results_table
+from kcl.report.engine_status import STANDING, standings
+from kcl.report.groups import Record, group_runs
+from kcl.report.live import LOCAL, LivePage, LiveServer
+from kcl.report.markdown import markdown
+from kcl.report.page import page, write_page
+from kcl.report.page_samples import SAMPLES, Samples, read_samples
+from kcl.report.unfinished_runs import METRICS, running
+from kcl.training.stopping import Stop
+
+FORMATS = ("html", "md", "png", "pdf")
+RESULTS = "results.jsonl"
+
+
+def add_options(report: argparse.ArgumentParser) -> None:
+    report.add_argument("folders", nargs="+", type=Path, metavar="DIR",
+                        help=f"output folders of `kcl run`, folders that hold such, or {RESULTS} files")  # fmt: skip
+    report.add_argument("--out", type=Path, help="the file to write (default: report.html, .md, .png or .pdf)")
+    report.add_argument("--format", choices=FORMATS, help="default: what --out ends with, else html")
+    report.add_argument("--live", action="store_true",
+                        help="write nothing: serve the page here and follow the results until Ctrl-C")  # fmt: skip
+    report.add_argument("--host", default=LOCAL, help=f"with --live (default: {LOCAL}, this machine only)")
+    report.add_argument("--port", type=int, default=0, help="with --live (default: a free one)")
+    report.add_argument("--title", help="the heading (default: what was run)")
+    report.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    report.set_defaults(function=_report)
+
+
+def find_results(folders: Sequence[Path]) -> list[Path]:
+    """The results files named, or below the folders named, each once, in order."""
+    found: dict[Path, None] = {}
+    for folder in folders:
+        own = [folder / RESULTS] if (folder / RESULTS).is_file() else sorted(folder.rglob(RESULTS))
+        own = [folder] if folder.is_file() else own
+        if not own:
+            missing = "no such file or folder" if not folder.exists() else f"no {RESULTS} in it or below it"
+            raise KclError(f"{folder}: {missing}; give the output folder of `kcl run`")
+        found |= dict.fromkeys(own)
+    return list(found)
+
+
+def read_all(files: Sequence[Path], warn: Callable[[str], None]) -> list[Record]:
+    return [record for file in files for record in results.read(file, warn)]
+
+
+def samples_beside(files: Sequence[Path]) -> list[Samples]:
+    """What `kcl run --save-samples` left beside these results."""
+    return [own for folder in dict.fromkeys(file.parent for file in files) for own in read_samples(folder / SAMPLES)]
+
+
+def default_title(records: Sequence[Record]) -> str:
+    """The methods and benchmarks, as long as that is a heading."""
+    groups = group_runs(records)
+    methods = dict.fromkeys(group.label.split(",")[0] for group in groups)
+    benchmarks = dict.fromkeys(group.benchmark for group in groups)
+    if len(methods) > 3 or len(benchmarks) > 3:
+        return f"Comparison of {len(records)} runs"
+    return f"{', '.join(methods)} on {', '.join(benchmarks)}"
+
+
+@contextmanager
+def live(
+    folders: Sequence[Path], title: str, say: Callable[[str], None], host: str = LOCAL, port: int = 0
+) -> Iterator[LiveServer]:
+    """The page of these folders, served while the context lasts. A folder may be empty yet, or not there."""
+    if not 0 <= port <= 65535:
+        raise KclError(f"--port must be a number from 0 to 65535, not {port}")
+
+    def found() -> list[Path]:
+        own = [[folder] if folder.is_file() else sorted(folder.rglob(RESULTS)) for folder in folders]
+        measured = [sorted(path for name in (METRICS, STANDING) for path in folder.rglob(name)) for folder in folders]
+        return list(dict.fromkeys(path for paths in (*own, *measured) for path in paths))
+
+    def made(files: Sequence[Path], version: str) -> str:
+        kept = [path for path in files if path.name not in (METRICS, STANDING)]
+        going_on = running(path for path in files if path.name == METRICS)
+        standing = standings(path for path in files if path.name == STANDING)
+        return page(read_all(kept, lambda _: None), title, version, going_on, samples_beside(kept), standing)
+
+    server = LiveServer(LivePage(found, made), LOCAL if host == "localhost" else host, port)
+    if host not in (LOCAL, "localhost"):
+        say(f"whoever can reach {host} can read these results")
+    say(f"live page: {server.address}")
+    server.start()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def live_beside(options: argparse.Namespace, out: Path) -> AbstractContextManager[object]:
+    """The page of a run's folder while it goes on, if that was asked for."""
+    if not options.live:
+        return nullcontext()
+    return live([out], f"{options.method} on {options.benchmark}", _say, port=options.port)
+
+
+def _report(options: argparse.Namespace) -> int:
+    if options.live:
+        if options.out is not None or options.format is not None:
+            raise KclError("--live writes nothing; leave out --out and --format")
+        title = options.title or ", ".join(map(str, options.folders))
+        stop = Stop()
+        with stop.listening(), stop.deferred(), live(options.folders, title, _say, options.host, options.port):
+            while stop.asked is None:  # an exception in the midst of starting a thread would leave its locks undone
+                time.sleep(0.1)
+        stop.check()
+    out, kind = _target(options.out, options.format)
+    files = find_results(options.folders)
+    records = read_all(files, _say)
+    title = options.title or default_title(records)
+    if kind == "html":
+        write_page(records, out, title, samples_beside(files))
+    elif kind == "md":
+        write_whole(out, markdown(records, title).encode(errors="replace"))
+    else:
+        write_whole(out, figures.render(figures.overview(records), kind))
+    if not options.quiet:
+        print(results_table.text(records))
+        repeats = len(records) - sum(len(group.runs) + len(group.diverged) for group in group_runs(records))
+        if repeats:
+            print(f"{repeats} runs were made again with the same settings and seed; the last of each counts")
+        print(f"{'page' if kind == 'html' else 'report'}: {out}")
+    return 0
+
+
+def _target(out: Path | None, kind: str | None) -> tuple[Path, str]:
+    """Where to write and what; the one follows from the other."""
+    ending = out.suffix.lower().lstrip(".") if out is not None else ""
+    if kind is None:
+        kind = ending or "html"
+        if kind not in FORMATS:
+            raise KclError(f"--out {out}: reports are written as {', '.join(FORMATS)}; give one of these endings")
+    return out or Path(f"report.{kind}"), kind
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr)

@@ -1,0 +1,143 @@
+"""What `kcl run` was asked for, as runs: seeds, a grid of settings, and the choices some benchmarks offer."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+from pathlib import Path
+
+from kcl.benchmarks.registry import BENCHMARKS, find_benchmark
+from kcl.benchmarks.split import CLASS_ORDERS
+from kcl.benchmarks.ways import DEFAULT_WAYS, parse_ways, show_ways
+from kcl.core.randomness import LARGEST_SEED
+from kcl.core.settings import Settings, describe_range, parse_setting
+from kcl.data.image_folders import DEFAULT_SIDE
+from kcl.errors import KclError
+from kcl.experiments.run_spec import CHOICES, RunSpec
+from kcl.methods.recipes import find_method
+from kcl.methods.strong_recipe import RECIPES, recipe_settings
+
+MANY = 10_000
+
+
+def add_options(run: argparse.ArgumentParser) -> None:
+    """The options that decide what is computed."""
+    run.add_argument("benchmark", help="one of: " + ", ".join(BENCHMARKS))
+    run.add_argument("--method", default="kcl", help="default: kcl; see `kcl list methods`")
+    run.add_argument("--recipe", default="paper", choices=tuple(RECIPES),
+                     help="settings to begin with: the paper's (default), or those of docs/strong.md")  # fmt: skip
+    run.add_argument("--kernel", help="kernel of KCL (default: vrf); see `kcl list kernels`")
+    run.add_argument("--memory-per-class", metavar="N",
+                     help="samples kept per class and task, the same for every method that keeps samples")  # fmt: skip
+    run.add_argument("--tasks", type=int, help="number of tasks (default: 20; as many as the classes make when split)")
+    run.add_argument("--ways", help="classes per task of a split benchmark: 5, a range such as 3-15 to draw from for "
+                     "each task, or 3-15/20 to share out all classes among 20 tasks (default: 5)")  # fmt: skip
+    run.add_argument("--class-order", choices=tuple(CLASS_ORDERS), help="of a split benchmark (default: fixed)")
+    run.add_argument("--image-size", type=int, metavar="PIXELS",
+                     help=f"side to which split-folder brings images (default: {DEFAULT_SIDE})")  # fmt: skip
+    run.add_argument("--seeds", default="0", help="seeds as 0,1,2 or 0..4 (default: 0)")
+    run.add_argument("--train-per-task", type=int, metavar="N", help="training samples per task (default: all)")
+    run.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", dest="assignments",
+                     help="change settings (see `kcl list settings`); commas make a grid")  # fmt: skip
+    run.add_argument("--show-settings", action="store_true", help="print the settings of the run and do nothing")
+
+
+def specs(options: argparse.Namespace) -> list[RunSpec]:
+    """The runs asked for, every mistake in the options refused."""
+    benchmark = find_benchmark(options.benchmark)
+    find_method(options.method)
+    if options.tasks is not None and not 1 <= options.tasks <= MANY:
+        raise KclError(f"--tasks must be a whole number from 1 to {MANY}, not {options.tasks}")
+    if options.out is not None and not str(options.out).strip("."):
+        raise KclError("--out must name a folder of its own")
+    ways = None if options.ways is None else parse_ways(options.ways)
+    made = [
+        RunSpec(
+            benchmark=options.benchmark,
+            method=options.method,
+            seed=seed,
+            settings=settings,
+            tasks=options.tasks,
+            train_per_task=options.train_per_task,
+            ways=ways,
+            class_order=options.class_order,
+            image_size=options.image_size,
+        )
+        for settings in _grid(options)
+        for seed in whole_numbers(options.seeds, "--seeds")
+    ]
+    benchmark.check_choices(options.benchmark, [name for name in CHOICES if getattr(made[0], name) is not None])
+    return made
+
+
+def whole_numbers(text: str, option: str) -> list[int]:
+    """'0,1,2', '0..4' or a mixture of both."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dots, last = part.strip().partition("..")
+        if not (first.isdecimal() and (not dots or last.isdecimal())):
+            raise KclError(f"{option} {text!r}: expected whole numbers such as 0,1,2 or a range such as 0..4")
+        span = range(int(first), int(last if dots else first) + 1)
+        if span and span[-1] > LARGEST_SEED:
+            raise KclError(f"{option} {text!r}: no number may be larger than 2⁶³ − 1")
+        if len(seeds) + len(span) > MANY:
+            raise KclError(f"{option} {text!r}: more seeds than one command takes ({MANY})")
+        seeds += span
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise KclError(f"{option} {text!r}: expected at least one number, each once, ranges upwards")
+    return seeds
+
+
+def default_out(options: argparse.Namespace) -> Path:
+    recipe = "" if options.recipe == "paper" else f"-{options.recipe}"
+    return options.out or Path("runs") / f"{options.benchmark}-{options.method}{recipe}"
+
+
+def setting_lines() -> dict[str, str]:
+    """Every setting: what it is, what it accepts, what it is unless a benchmark or a method sets it otherwise."""
+    fields = dataclasses.fields(Settings)
+    return {f.name: f"{f.metadata['help']} ({describe_range(f.name)}; default {f.default})" for f in fields}
+
+
+def shown(asked: list[RunSpec]) -> dict[str, str]:
+    """What decides these runs; several values where a grid is asked for."""
+    spec, benchmark = asked[0], find_benchmark(asked[0].benchmark)
+    ways = spec.ways or DEFAULT_WAYS
+    tasks = spec.tasks or (benchmark.tasks if ways == DEFAULT_WAYS else None)
+    own = {"ways": show_ways(ways), "class_order": spec.class_order or "fixed"}
+    lines = {"tasks": str(tasks or "as many as the classes make")}
+    lines |= {name: own[name] for name in benchmark.stream_choices}
+    lines |= {name: str(getattr(spec, name) or default) for name, default in benchmark.load_choices.items()}
+    for field in dataclasses.fields(Settings):
+        values = dict.fromkeys(str(getattr(spec.settings, field.name)) for spec in asked)
+        lines[field.name] = f"{','.join(values)}  ({field.metadata['help']})"
+    return lines
+
+
+def _grid(options: argparse.Namespace) -> list[Settings]:
+    """The recipe's settings with the user's changes; comma-separated values are tried in every combination."""
+    assignments = list(options.assignments)
+    if options.kernel is not None:
+        if options.method != "kcl":
+            raise KclError(f"--kernel goes with --method kcl; {options.method} has no kernel")
+        assignments.append(f"kernel={options.kernel}")
+    if options.memory_per_class is not None:
+        setting = find_method(options.method).memory_setting
+        if setting is None:
+            raise KclError(f"--memory-per-class: {options.method} has no memory of samples whose size could be chosen")
+        assignments.append(f"{setting}={options.memory_per_class}")
+    choices: dict[str, list[object]] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals:
+            raise KclError(f"--set {assignment!r}: expected NAME=VALUE, such as --set lr=0.05")
+        if name in choices:
+            raise KclError(f"setting {name} is given twice")
+        if name == "kernel" and options.method != "kcl":
+            raise KclError(f"--set kernel: {options.method} has no kernel; it goes with --method kcl")
+        choices[name] = [parse_setting(name, value) for value in text.split(",")]
+        if len(set(choices[name])) != len(choices[name]):
+            raise KclError(f"--set {assignment!r}: a value is given twice")
+    base = recipe_settings(options.recipe, options.benchmark, options.method)
+    return [base.replace(**dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())]

@@ -1,0 +1,71 @@
+"""What `kcl tune` was asked for: what is searched, by which protocol, in how many trials."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from kcl.cli import run_options
+from kcl.core.randomness import LARGEST_SEED
+from kcl.errors import KclError
+from kcl.tuning import space
+from kcl.tuning.protocol import HELD_OUT, JUDGED_BY, TASKS, Protocol
+from kcl.tuning.tune import JOURNAL, Search
+
+AT_ONCE = 8
+HELD = {"a search": JOURNAL, "results": "results.jsonl"}
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Beside those that decide what a run computes."""
+    run_options.add_options(command)
+    command.add_argument("--search", nargs="+", action="extend", default=[], metavar="NAME=RANGE",
+                         help="settings to be searched: lr=0.001..0.5:log, dropout=0..0.5, kernel=vrf,rbf")  # fmt: skip
+    command.add_argument("--trials", type=int, default=50, metavar="N",
+                         help="points to be tried (default: 50; of choices alone at most all, each once)")  # fmt: skip
+    command.add_argument("--trials-at-once", type=int, default=AT_ONCE, metavar="N",
+                         help=f"points asked for at a time, which are done together (default: {AT_ONCE})")  # fmt: skip
+    command.add_argument("--first", default=str(TASKS), metavar="K",
+                         help=f"choose by the first K tasks, or all (default: {TASKS})")  # fmt: skip
+    command.add_argument("--held-out", type=float, default=HELD_OUT, metavar="SHARE",
+                         help=f"of the training samples, to choose by (default: {HELD_OUT})")  # fmt: skip
+    command.add_argument("--judge-by", choices=list(JUDGED_BY), default="all",
+                         help="accuracy of all tasks, or of the old ones: all but the last (default: all)")  # fmt: skip
+    command.add_argument("--search-seed", type=int, default=0, help="what the search draws from (default: 0)")
+    command.add_argument("--final-seeds",
+                         help="of the whole stream with the winner, or none (default: those of --seeds)")  # fmt: skip
+    command.add_argument("--out", type=Path, help="output folder (default: runs/tune-BENCHMARK-METHOD)")
+    command.add_argument("--resume", action="store_true", help="go on with the search in the folder")
+
+
+def asked(options: argparse.Namespace) -> tuple[Search, list[int]]:
+    """The search and the seeds of the whole stream; every mistake in the options refused."""
+    options.out = options.out or Path("runs") / f"tune-{options.benchmark}-{options.method}"
+    runs = run_options.specs(options)
+    if len({run.settings for run in runs}) != 1:
+        raise KclError("--set with commas is a grid; to search among values give them to --search")
+    dimensions = space.parse(options.search)
+    space.check_names(dimensions, options.method)
+    if not 1 <= options.trials <= 100_000:
+        raise KclError(f"--trials must be a whole number from 1 to 100000, not {options.trials}")
+    if not 1 <= options.trials_at_once <= 10_000:
+        raise KclError(f"--trials-at-once must be a whole number from 1 to 10000, not {options.trials_at_once}")
+    if not 0 <= options.search_seed <= LARGEST_SEED:
+        raise KclError(f"--search-seed must be a whole number from 0 to 2⁶³ − 1, not {options.search_seed}")
+    if options.first != "all" and not (options.first.isascii() and options.first.isdecimal()):
+        raise KclError(f"--first must be a number of tasks, or all, not {options.first[:20]!r}")
+    there = [what for what, name in HELD.items() if (options.out / name).exists()]
+    if there and not options.resume:
+        raise KclError(
+            f"{options.out} holds {there[0]} already; add --resume to go on with it, or choose another --out"
+        )
+    tasks = None if options.first == "all" else int(options.first)
+    protocol = Protocol(tasks, options.held_out, tuple(run.seed for run in runs), chosen_by=JUDGED_BY[options.judge_by])
+    protocol.specs(runs[0], {})
+    final = [run.seed for run in runs]
+    if options.final_seeds == "none":
+        final = []
+    elif options.final_seeds is not None:
+        final = run_options.whole_numbers(options.final_seeds, "--final-seeds")
+    trials, at_once = int(min(options.trials, space.size(dimensions))), options.trials_at_once
+    return Search(runs[0], dimensions, protocol, trials, at_once, options.search_seed, options.out), final

@@ -1,0 +1,1 @@
+"""What every other package may use: settings, randomness, metrics, result files, devices, tensor shapes."""

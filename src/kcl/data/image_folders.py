@@ -1,0 +1,120 @@
+"""A user's own images: one folder per class.
+
+Either `PATH/train/CLASS/…` and `PATH/test/CLASS/…` with the same classes in both, or `PATH/CLASS/…`, where the last
+sixth of every class in the order of file names (rounded down, at least one) is the test set, as 100 of miniImageNet's
+600 images are. Classes are numbered in the order of their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from kcl.data import image_cache, image_files
+from kcl.data.dataset import Dataset
+from kcl.data.file_cache import quiet
+from kcl.errors import KclError
+
+DEFAULT_SIDE, SMALLEST_SIDE, LARGEST_SIDE = 84, 8, 1024
+TEST_SHARE = 6
+LEAST_TRAIN, LEAST_TEST = 2, 1
+# What file managers leave behind is not worth a word.
+LITTER = ("thumbs.db", "desktop.ini")
+
+Classes = dict[str, list[Path]]
+
+
+def load(
+    root: Path, side: int = DEFAULT_SIDE, cache_dir: Path | None = None, say: Callable[[str], None] = quiet
+) -> Dataset:
+    """The images under a folder, uint8 (n, 3, side, side), mapped from the cache."""
+    check_side(side)
+    train, test = split(root.expanduser(), say)
+    return image_cache.load(source("folder", side, train, test), cache_dir, say)[0]
+
+
+def check_side(side: int) -> None:
+    if not SMALLEST_SIDE <= side <= LARGEST_SIDE:
+        raise KclError(f"the image size must lie in {SMALLEST_SIDE} … {LARGEST_SIDE} pixels, not {side}")
+
+
+def source(name: str, side: int, train: Classes, test: Classes) -> image_cache.Source:
+    """Image files as they are listed, to be decoded to one size."""
+    files = [path for part in (train, test) for paths in part.values() for path in paths]
+    return image_cache.Source(
+        name=name,
+        side=side,
+        class_names=tuple(train),
+        train_counts=tuple(map(len, train.values())),
+        test_counts=tuple(map(len, test.values())),
+        files=files,
+        images=lambda: image_files.decode_all(files, side),
+    )
+
+
+def split(root: Path, say: Callable[[str], None] = quiet) -> tuple[Classes, Classes]:
+    """The files to train on and to test on, by class; KclError if some class cannot be learned or tested."""
+    if not root.is_dir():
+        raise KclError(f"{root} is not a folder; expected one that holds a folder of images for every class")
+    parts = [root / "train", root / "test"]
+    found = [part.is_dir() for part in parts]
+    if not any(found):
+        train, test = _cut(list_classes(root, say))
+    elif all(found):
+        train, test = (list_classes(part, say) for part in parts)
+        _same_classes(root, train, test)
+    else:
+        raise KclError(f"{root} has one of the folders train and test; expected both of them, or one folder per class")
+    for which, part, least in (("train on", train, LEAST_TRAIN), ("test on", test, LEAST_TEST)):
+        for name, paths in part.items():
+            if len(paths) < least:
+                raise KclError(
+                    f"class {name!r} of {root} has {len(paths)} images to {which} and needs {least}: "
+                    f"add images or take the class out"
+                )
+    return train, test
+
+
+def list_classes(folder: Path, say: Callable[[str], None] = quiet, least: int = 2) -> Classes:
+    """The image files of every class, in the order of their names; what is no image is left out and told."""
+    left_out: list[Path] = []
+    try:
+        entries = sorted(entry for entry in folder.iterdir() if not _is_litter(entry))
+        classes = {entry.name: _images(entry, left_out) for entry in entries if entry.is_dir()}
+    except OSError as error:
+        raise KclError(f"{error.filename} cannot be read: {error.strerror or error}") from None
+    left_out += [entry for entry in entries if not entry.is_dir()]
+    if left_out:
+        others = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        say(f"left out, as no JPEG, PNG or WebP image of a class: {left_out[0]}{others}")
+    if len(classes) < least:
+        raise KclError(f"{folder} holds {len(classes)} class folders; expected one folder of images for each class")
+    return classes
+
+
+def _images(folder: Path, left_out: list[Path]) -> list[Path]:
+    files = sorted(entry for entry in folder.iterdir() if not _is_litter(entry))
+    images = [path for path in files if is_image(path)]
+    left_out += sorted(set(files) - set(images))
+    return images
+
+
+def is_image(path: Path) -> bool:
+    return path.suffix.lower() in image_files.SUFFIXES and path.is_file() and not _is_litter(path)
+
+
+def _is_litter(path: Path) -> bool:
+    return path.name.startswith(".") or path.name.lower() in LITTER
+
+
+def _cut(classes: Classes) -> tuple[Classes, Classes]:
+    sizes = {name: max(1, len(paths) // TEST_SHARE) if paths else 0 for name, paths in classes.items()}
+    train = {name: paths[: len(paths) - sizes[name]] for name, paths in classes.items()}
+    return train, {name: paths[len(paths) - sizes[name] :] for name, paths in classes.items()}
+
+
+def _same_classes(root: Path, train: Classes, test: Classes) -> None:
+    differing = sorted(set(train) ^ set(test))
+    if differing:
+        names = ", ".join(differing[:5])
+        raise KclError(f"{root}: in train or in test only: {names}; expected the same class folders in both")

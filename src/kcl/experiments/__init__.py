@@ -1,0 +1,1 @@
+"""Sets of runs: what to run, how runs are grouped, trained and recorded."""

@@ -1,0 +1,183 @@
+"""Where the numbers of a run go while it goes on: a CSV file always, TensorBoard and Weights & Biases on request.
+
+A logger is told after every task. What it needs is imported when it is made, and only then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from kcl.errors import KclError
+from kcl.report.unfinished_runs import METRICS
+from kcl.training.run_progress import Standing
+from kcl.training.stream_run import OnProgress, Progress
+
+
+class LoggedRun(NamedTuple):
+    """A run as its loggers know it; `name` tells it from the others of its command."""
+
+    name: str
+    benchmark: str
+    method: str
+    kernel: str | None
+    seed: int
+    tasks: int
+    settings: dict[str, Any]
+
+
+class Logger(Protocol):
+    def task_learned(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
+        """How the run stands after its newest task, and the time since it was begun."""
+
+    def close(self) -> None:
+        """The command ends; what is not written yet is written."""
+
+
+class CsvLogger:
+    """One row for every task of every run. A run that was stopped and done again has its rows twice: the last count."""
+
+    COLUMNS = (
+        "run", "benchmark", "method", "kernel", "seed", "tasks_learned", "tasks",
+        "average_accuracy", "forgetting", "accuracy_on_newest_task", "seconds",
+    )  # fmt: skip
+
+    def __init__(self, out: Path) -> None:
+        try:
+            self._file = (out / METRICS).open("a", newline="", encoding="utf-8")
+        except OSError as error:
+            raise KclError(f"{out / METRICS} cannot be written: {error.strerror or error}") from None
+        self._writer = csv.writer(self._file)
+        if self._file.tell() == 0:
+            self._writer.writerow(self.COLUMNS)
+
+    def task_learned(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
+        learned = len(standing.accuracies)
+        about = (run.name, run.benchmark, run.method, run.kernel, run.seed, learned, run.tasks)
+        self._writer.writerow(
+            (*about, standing.average_accuracy, standing.forgetting, standing.accuracies[-1], round(seconds, 3))
+        )
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class TensorBoardLogger:
+    """Scalars by the number of tasks learned, a folder for each run below OUT/tensorboard."""
+
+    def __init__(self, out: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise KclError(_missing("tensorboard", "tensorboard")) from None
+        self._make: Callable[[str], Any] = lambda name: SummaryWriter(str(out / "tensorboard" / name))
+        self._writers: dict[str, Any] = {}
+
+    def task_learned(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
+        if run.name not in self._writers:
+            self._writers[run.name] = self._make(_file_name(run.name))
+        writer = self._writers[run.name]
+        for name, value in _values(standing, seconds).items():
+            writer.add_scalar(name, value, len(standing.accuracies))
+        writer.flush()
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+
+class WandbLogger:
+    """A W&B run for each run, with its settings. WANDB_MODE=offline keeps it in OUT/wandb; WANDB_PROJECT names it."""
+
+    def __init__(self, out: Path) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise KclError(_missing("wandb", "wandb")) from None
+        self._wandb: Any = wandb
+        self._out, self._runs = out, dict[str, Any]()
+
+    def task_learned(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
+        if run.name not in self._runs:
+            about = {"benchmark": run.benchmark, "method": run.method, "seed": run.seed, "tasks": run.tasks}
+            self._runs[run.name] = self._wandb.init(
+                project=os.environ.get("WANDB_PROJECT") or "kcl",
+                name=run.name,
+                group=run.benchmark,
+                config={**run.settings, **about},
+                dir=str(self._out),
+                reinit="create_new",  # runs trained together are open at the same time
+            )
+        self._runs[run.name].log(_values(standing, seconds), step=len(standing.accuracies))
+
+    def close(self) -> None:
+        for run in self._runs.values():
+            run.finish()
+
+
+LOGGERS: dict[str, Callable[[Path], Logger]] = {"tensorboard": TensorBoardLogger, "wandb": WandbLogger}
+
+
+class Loggers:
+    """The loggers of a command. What a missing package prevents is told before anything is run; one that can no longer
+    write, for want of room, is told of and left out: a run is worth more than its log.
+    """
+
+    def __init__(self, out: Path, names: Sequence[str] = (), say: Callable[[str], None] = lambda _: None) -> None:
+        self._loggers: list[Logger] = [LOGGERS[name](out) for name in dict.fromkeys(names)]
+        self._loggers.append(CsvLogger(out))
+        self._say = say
+
+    def follow(self, runs: Sequence[LoggedRun], then: OnProgress) -> OnProgress:
+        """What to call with the progress of these runs: it is logged, then handed on."""
+        begun = time.perf_counter()
+
+        def on_progress(progress: Progress) -> None:
+            if progress.step is None:
+                seconds = time.perf_counter() - begun
+                for run, standing in zip(runs, progress.runs, strict=True):
+                    if standing.accuracies:
+                        self._tell(run, standing, seconds)
+            then(progress)
+
+        return on_progress
+
+    def _tell(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
+        for logger in list(self._loggers):
+            try:
+                logger.task_learned(run, standing, seconds)
+            except OSError as error:
+                self._loggers.remove(logger)
+                with contextlib.suppress(OSError):
+                    logger.close()
+                self._say(f"{type(logger).__name__} writes no more: {error.strerror or error}; the runs go on")
+
+    def close(self) -> None:
+        for logger in self._loggers:
+            with contextlib.suppress(OSError):
+                logger.close()
+
+
+def _values(standing: Standing, seconds: float) -> dict[str, float]:
+    named = {
+        "average_accuracy": standing.average_accuracy,
+        "forgetting": standing.forgetting,
+        "seconds": seconds,
+        **{f"accuracy/task_{task:02d}": value for task, value in enumerate(standing.accuracies)},
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^\w.=-]+", "-", name)
+
+
+def _missing(package: str, extra: str) -> str:
+    return f'--log {extra} needs {package}; install it: pip install "kernel-continual-learning[{extra}]"'

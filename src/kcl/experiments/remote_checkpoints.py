@@ -1,0 +1,107 @@
+"""Checkpoints where no shared folder is: copied to an fsspec URL (s3://, gs://, file://, …) and fetched from there.
+
+A checkpoint is written to the machine's own disk first, as always, and is copied under its own name; its digest tells
+whether the copy is whole, and where it is not the one before is used. An object store shows a file whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from kcl.errors import KclError
+from kcl.training.checkpoint import Saved
+from kcl.training.checkpointer import KEPT, Keeper, numbered
+
+INSTALL = 'pip install "kernel-continual-learning[remote]"'
+
+
+def open_url(url: str) -> tuple[Any, str]:
+    """The file system of a URL and the path in it."""
+    try:
+        import fsspec
+    except ImportError:
+        raise KclError(f"{url} needs fsspec; install it: {INSTALL}") from None
+    try:
+        files, path = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError, OSError) as error:
+        raise KclError(f"{url} cannot be opened: {error}") from None
+    return files, path.rstrip("/")
+
+
+def keeper(url: str | None, local: Keeper) -> Keeper:
+    return local if url is None else _Mirrored(url, local)
+
+
+class _Mirrored(Keeper):
+    """A keeper whose files are copied to a URL as well. A copy that fails is told of and costs no more than itself."""
+
+    def __init__(self, url: str, local: Keeper) -> None:
+        super().__init__(local.folder, local.about, local.every, local.stop, local.say)
+        self._url = url
+
+    def save(self, state: Callable[[], Saved]) -> None:
+        super().save(state)
+        if self.folder is not None:
+            try:
+                push(self._url, self.folder)
+            except Exception as error:  # every store has exceptions of its own
+                self.say(f"no checkpoint could be copied to {self._url} ({error}); the run goes on")
+
+
+def push(url: str, folder: Path) -> None:
+    """Copy a group's newest checkpoint, and let those go that are no longer kept."""
+    files, root = open_url(url)
+    for path in numbered(folder)[-1:]:
+        files.makedirs(f"{root}/{folder.name}", exist_ok=True)
+        files.put_file(str(path), f"{root}/{folder.name}/{path.name}")
+    for old in _names(files, f"{root}/{folder.name}")[:-KEPT]:
+        files.rm_file(f"{root}/{folder.name}/{old}")
+
+
+def pull(url: str | None, folder: Path) -> None:
+    """Fetch a group's checkpoints that are newer than those here."""
+    if url is None:
+        return
+    files, root = open_url(url)
+    here = {path.name for path in numbered(folder)}
+    for name in _names(files, f"{root}/{folder.name}"):
+        if not here or name > max(here):
+            folder.mkdir(parents=True, exist_ok=True)
+            draft = folder / f".{name}.tmp"
+            files.get_file(f"{root}/{folder.name}/{name}", str(draft))
+            draft.replace(folder / name)
+
+
+def pull_all(url: str | None, checkpoints: Path) -> None:
+    """Fetch every group's checkpoints."""
+    if url is None:
+        return
+    files, root = open_url(url)
+    try:
+        files.invalidate_cache()
+        if files.exists(root):
+            for folder in files.ls(root, detail=False):
+                pull(url, checkpoints / folder.rstrip("/").rpartition("/")[2])
+    except Exception as error:  # every store has exceptions of its own
+        raise KclError(f"the checkpoints at {url} cannot be fetched: {type(error).__name__}: {error}") from None
+
+
+def clear(url: str | None, folder: Path) -> None:
+    """Remove a group's copies."""
+    if url is not None:
+        files, root = open_url(url)
+        with suppress(Exception):  # what is left over does no harm
+            files.rm(f"{root}/{folder.name}", recursive=True)
+
+
+def _names(files: Any, folder: str) -> list[str]:
+    """The checkpoints of a group, oldest first: their names are numbers of one length."""
+    files.invalidate_cache()
+    try:
+        found = [path.rpartition("/")[2] for path in files.ls(folder, detail=False)]
+    except FileNotFoundError:
+        return []
+    return sorted(name for name in found if name.endswith(".safetensors") and name[:8].isdecimal())

@@ -1,0 +1,65 @@
+"""Multi-task: all tasks' samples shuffled together, which continual learning is usually measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kcl.benchmarks.joint_task import JointTask
+from kcl.benchmarks.task import Task
+from kcl.core.shapes import Float, Int
+from kcl.functional.noise import Noise
+from kcl.methods.method import Learnable, Memory
+from kcl.methods.sgd import LinearMethod, LinearModel, sliced_cross_entropy
+
+
+class MultiTask(LinearMethod):
+    """One pass over the samples of all tasks in one random order, each among the classes of its own task.
+
+    This is no continual learning: there is no first and no last task, so that only the accuracies after the whole
+    training are recorded, as the last row of the accuracy matrix, and nothing can be forgotten. The learning rate is
+    that of a first task. All training samples must be at hand at once; that is what is told as its memory.
+    """
+
+    name = "multi-task"
+    summary = (
+        "all tasks' samples shuffled together in one training: usually taken as an upper bound, not continual learning"
+    )
+    keeps = "all samples of all tasks, until they are learned together"
+    joint = True
+
+    def carry(self, model: LinearModel, task: Task) -> Memory:  # noqa: ARG002
+        sample = task.train.inputs[0]
+        return {"needed": torch.tensor([len(task.train), len(task.train) * sample.numel() * sample.element_size()])}
+
+    def begin_task(self, model: LinearModel, task: Task, rng: np.random.Generator) -> Learnable:  # noqa: ARG002
+        slices = torch.zeros(len(task.parts), self.class_count, dtype=torch.bool)
+        for place, part in enumerate(task.parts):
+            slices[place, list(part.classes)] = True
+        return Learnable(np.arange(len(task.train)), {"slices": slices})
+
+    def loss(
+        self,
+        model: LinearModel,
+        memory: Memory,
+        inputs: Float[Tensor, "n ..."],
+        labels: Int[Tensor, " n"],
+        noise: Noise,
+    ) -> Float[Tensor, ""]:
+        """Labels carry the task: task · classes + class (`JointTask`); the same with (class, rotation) pairs."""
+        scores = model.output(model.backbone(inputs, noise))
+        tasks, classes = labels // self.outputs, labels % self.outputs
+        return sliced_cross_entropy(scores, classes, memory["slices"][tasks]).mean()
+
+    def memory_use(self, memories: Sequence[Memory], carried: Memory) -> dict[str, int]:  # noqa: ARG002
+        samples, size = carried["needed"].tolist() if carried else (0, 0)
+        return {"samples": samples, "bytes": size}
+
+    def check(self, task: Task) -> None:
+        super().check(task)
+        if isinstance(task, JointTask):
+            for part in task.parts:
+                part.check()

@@ -1,0 +1,1 @@
+"""Models for programs: learn a task, answer with its name or without, save, load, export."""

@@ -1,0 +1,49 @@
+"""Whether a probability means what it says, and how to mend it when it does not."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kcl.core.shapes import Bool, Float, Int
+
+BINS = 15
+STEPS = 80
+
+
+def expected_calibration_error(
+    confidence: Float[Tensor, " n"], correct: Bool[Tensor, " n"], bins: int = BINS
+) -> float | None:
+    """ECE = Σ_b n_b/n · |accuracy_b − confidence_b| over bins of equal width, a fraction; None without samples.
+
+    Guo et al., "On calibration of modern neural networks", 2017, Eq. 3; bins are (0, 1/b], …, ((b − 1)/b, 1].
+    """
+    if len(confidence) == 0:
+        return None
+    places = (confidence.double() * bins).ceil().long().clamp(1, bins) - 1
+    gaps = torch.zeros(bins, dtype=torch.float64, device=confidence.device)
+    gaps.index_add_(0, places, correct.double() - confidence.double())
+    return float(gaps.abs().sum() / len(confidence))
+
+
+def fit_temperature(logits: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
+    """The T > 0 for which softmax(logits / T) gives the labels the highest likelihood (Guo et al., 2017, Eq. 9).
+
+    −log p is convex in 1/T, so the interval that holds its minimum is narrowed by the golden section. The choice of
+    class does not depend on T. Fit it on samples that were not trained on. The labels are smoothed by 1/(n + 2), as
+    Platt ("Probabilistic outputs for support vector machines", 1999) does: where all n samples are answered right, the
+    likelihood alone would call every answer certain.
+    """
+    scores, golden, smoothing = logits.double(), (math.sqrt(5.0) - 1.0) / 2.0, 1.0 / (len(labels) + 2)
+
+    def loss(log_sharpness: float) -> float:
+        return float(F.cross_entropy(scores * math.exp(log_sharpness), labels, label_smoothing=smoothing))
+
+    low, high = -7.0, 7.0
+    for _ in range(STEPS):
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        low, high = (low, right) if loss(left) <= loss(right) else (left, high)
+    return math.exp(-(low + high) / 2.0)

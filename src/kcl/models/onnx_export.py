@@ -1,0 +1,168 @@
+"""A model as one ONNX file: backbone and collapsed heads, any number of queries, the task an input.
+
+    inputs   n queries as `ContinualModel.predict` takes them: float32, or uint8, which is divided by 255
+    task     [1], int64: the place of the task among `tasks`
+    logits   n × c: calibrated scores of every class of every task; −∞ for those that the task does not have
+
+The file's metadata hold `kcl_tasks` and `kcl_labels`, JSON lists. No solve and no factorisation is left in it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kcl.core.files import write_whole
+from kcl.core.shapes import Float, Int, Shaped
+from kcl.errors import KclError
+from kcl.methods import views
+from kcl.methods.ridge_head import measured
+from kcl.models.continual_model import ContinualModel
+
+INSTALL = 'pip install "kernel-continual-learning[onnx]"'
+LARGEST = 2**31 - 2**24
+"""Bytes that a single ONNX file can hold, with room for its graph."""
+_ABSENT = -1e9
+
+
+class AllHeads(nn.Module):
+    """The model as a pure function of queries and task. Heads of all tasks are padded to one shape and stacked."""
+
+    weights: Tensor
+    shift: Tensor
+    temperature: Tensor
+    present: Tensor
+    frequencies: Tensor
+    phases: Tensor
+    anchors: Tensor
+    moments: Tensor
+    metric: Tensor
+
+    def __init__(self, model: ContinualModel) -> None:
+        super().__init__()
+        self.network = copy.deepcopy(model.answerer.model).cpu()
+        self.method, self.view = model.answerer.method, model.view
+        self.turns, self.mirrors = views.rotations(model.settings), views.mirrors(model.settings)
+        heads = [model.answerer.head(task.lesson) for task in model.tasks.values()]
+        labels = list(model.labels)
+        rows, draws = max(head.weights.shape[1] for head in heads), len(heads[0].weights)
+        weights = torch.zeros(len(heads), draws, rows, self.turns * len(labels))
+        has = torch.zeros(len(heads), len(labels), dtype=torch.bool)
+        for number, (task, head) in enumerate(zip(model.tasks.values(), heads, strict=True)):
+            places = [labels.index(label) for label in task.labels]
+            columns = views.pairs(torch.tensor(places), self.turns)
+            weights[number, :, : head.weights.shape[1], columns] = head.weights.cpu()
+            has[number, places] = True
+        shift = torch.stack([head.shift.cpu() for head in heads])[:, None]
+        temperatures = torch.tensor([task.temperature for task in model.tasks.values()])
+        self.register_buffer("weights", weights)
+        self.register_buffer("shift", torch.where(has.repeat_interleave(self.turns, dim=1), shift, _ABSENT))
+        self.register_buffer("temperature", temperatures)
+        self.register_buffer("present", has)
+        self.fourier, self.explicit = heads[0].frequencies is not None, heads[0].anchors is None
+        if self.fourier:
+            self.register_buffer("frequencies", torch.stack([_there(head.frequencies) for head in heads]))
+            self.register_buffer("phases", _there(heads[0].phases))
+        elif not self.explicit:
+            padded = [
+                nn.functional.pad(anchors := _there(head.anchors), (0, 0, 0, rows - len(anchors))) for head in heads
+            ]
+            self.register_buffer("anchors", torch.stack(padded))
+        self.by_task = heads[0].moments is not None
+        if self.by_task:
+            self.register_buffer("moments", torch.stack([_there(head.moments) for head in heads]))
+        self.measures = heads[0].metric is not None
+        if self.measures:  # all heads have the same one
+            self.register_buffer("metric", _there(heads[0].metric))
+
+    def forward(self, x: Shaped[Tensor, "n ..."], task: Int[Tensor, " 1"]) -> Float[Tensor, "n c"]:
+        shown = views.copies(self.view.scale(x), self.turns, self.mirrors)
+        moments = self.moments.index_select(0, task)[0] if self.by_task else None
+        features = measured(self.method.features(self.network, shown, moments), self.metric if self.measures else None)
+        weights, shift = self.weights.index_select(0, task)[0], self.shift.index_select(0, task)
+        logits = []
+        for draw in range(len(weights)):
+            if self.fourier:
+                frequencies = self.frequencies.index_select(0, task)[0, draw]
+                compared = torch.cos(features @ frequencies.mT + self.phases)
+            else:
+                compared = features if self.explicit else self._compare(features, self.anchors.index_select(0, task)[0])
+            logits.append(compared @ weights[draw] + shift)
+        mixed = logits[0]
+        if len(logits) > 1:
+            mixed = torch.logsumexp(torch.stack(logits).log_softmax(-1), dim=0) - math.log(len(logits))
+        mixed = views.vote(mixed, self.turns, self.mirrors)
+        calibrated = mixed / self.temperature.index_select(0, task)
+        return torch.where(self.present.index_select(0, task), calibrated, -torch.inf)
+
+    def _compare(self, features: Float[Tensor, "n d"], anchors: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
+        """k(x, anchors). The Laplacian's distance is written out, as ONNX has none."""
+        if self.method.settings.kernel == "laplacian":
+            return torch.exp(-self.network.gamma * (features[:, None] - anchors[None]).abs().sum(-1))
+        return self.method.kernel(self.network).compare(features, anchors)
+
+
+def export_onnx(model: ContinualModel, path: str | Path) -> Path:
+    """Write the model as one ONNX file, whole or not at all."""
+    path = Path(path)
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise KclError(f"exporting to ONNX needs the packages onnx and onnxscript: {INSTALL}") from None
+    module = AllHeads(model).eval()
+    size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
+    if size > LARGEST:
+        raise KclError(f"the model has {size:,} bytes of weights and heads; one ONNX file holds at most {LARGEST:,}")
+    example = torch.zeros(2, *(model.input_shape or ()), dtype=model.dtype)
+    proto = _trace(module, example)
+    for name, value in (("kcl_tasks", list(model.tasks)), ("kcl_labels", list(model.labels))):
+        entry = proto.metadata_props.add()
+        entry.key, entry.value = name, json.dumps(value, ensure_ascii=False)
+    write_whole(path, proto.SerializeToString())
+    return path
+
+
+def _trace(module: AllHeads, example: Tensor) -> Any:
+    many = torch.export.Dim("n", min=1)
+    with _quiet_exporter(), torch.no_grad():
+        program = torch.onnx.export(
+            module,
+            (example, torch.zeros(1, dtype=torch.int64)),
+            input_names=["inputs", "task"],
+            output_names=["logits"],
+            dynamic_shapes={"x": {0: many}, "task": None},
+            dynamo=True,
+            verbose=False,
+        )
+    if program is None:
+        raise KclError("PyTorch's exporter gave no program for this model")
+    return program.model_proto
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """What the exporter has to say about itself and packages it could use is not for the user of a model."""
+    voice = logging.getLogger("torch.onnx")
+    level = voice.level
+    voice.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        voice.setLevel(level)
+
+
+def _there(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None  # noqa: S101 - all heads of a model have the same parts
+    return tensor.cpu()

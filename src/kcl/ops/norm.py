@@ -1,0 +1,360 @@
+"""relu → BatchNorm → dropout (+ residual) of many runs at once on a GPU, channels last: the ResNets' other half.
+
+PyTorch's own operations would read and write every activation a dozen times. Here a pass forwards is three kernels
+and so is one backwards. `nets.layers` has the same in plain PyTorch, for every other device.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from kcl.ops.folding import UNFOLDED, Fold
+from kcl.ops.stacking import runs_first
+
+STRETCHES, SUMMED, TILE, COLUMNS = 512, 512, 4096, 16
+"""At most so many partial sums for each part of a run; entries a program that sums up holds at a time, and one that
+does not; channels whose partial sums a program adds up. Small programs, many of them: to add up what several warps
+hold takes longer than to read it."""
+
+
+class _Layout(NamedTuple):
+    """How the rows of an activation (s, n, h, w, c) are cut up among the programs of a kernel."""
+
+    rows: int
+    first: int
+    parts: int
+    stretch: int
+    stretches: int
+    channels: int
+    columns: int
+    tile: int
+
+    @classmethod
+    def of(cls, x: Tensor, first: int) -> _Layout:
+        _, samples, height, width, channels = x.shape
+        rows, first = samples * height * width, first * height * width
+        columns = _power(channels)
+        tile = max(1, SUMMED // columns)
+        longest = max(first, rows - first)
+        stretch = -(-max(1, -(-longest // STRETCHES)) // tile) * tile
+        stretches = -(-first // stretch) + -(-(rows - first) // stretch)
+        return cls(rows, first, 1 + (rows > first), stretch, stretches, channels, columns, tile)
+
+    def in_tiles(self) -> _Layout:
+        """The same rows cut up as finely as can be: for what sums nothing up, so that no program is late."""
+        tile = max(1, TILE // self.columns)
+        stretches = -(-self.first // tile) + -(-(self.rows - self.first) // tile)
+        return self._replace(stretch=tile, stretches=stretches, tile=tile)
+
+    @property
+    def cut(self) -> tuple[int, int, int]:
+        """What the kernels are told of it."""
+        return self.rows, self.first, self.stretch
+
+    @property
+    def fixed(self) -> dict[str, int]:
+        """What the kernels are compiled for."""
+        return {"PARTS": self.parts, "CHANNELS": self.channels, "COLUMNS": self.columns}
+
+    def partial(self, x: Tensor) -> Tensor:
+        return x.new_empty(len(x), self.stretches, self.channels, dtype=torch.float32)
+
+    def following(self, x: Tensor, chains: bool) -> tuple[Tensor, Tensor]:
+        """Where the next BatchNorm's partial sums go, if they are wanted."""
+        size = (len(x), self.stretches if chains else 0, self.channels)
+        return x.new_empty(size, dtype=torch.float32), x.new_empty(size, dtype=torch.float32)
+
+    def total(self, x: Tensor) -> Tensor:
+        return x.new_empty(len(x), self.parts, self.channels, dtype=torch.float32)
+
+    @property
+    def summed(self) -> dict[str, int]:
+        """The same for the kernels that add up partial sums."""
+        most = -(-max(self.first, self.rows - self.first) // self.stretch)
+        return self.fixed | {"COLUMNS": COLUMNS, "STRETCHES": _power(most)}
+
+
+def _dropping(x: Tensor, kept: Tensor | None, rate: Tensor | None) -> tuple[Tensor, int, Tensor]:
+    """What the kernels want to know of dropout; where there is none they read nothing of it."""
+    return (x, 0, x) if kept is None or rate is None else (kept, kept.stride(0), rate)
+
+
+def _power(value: int) -> int:
+    return 1 << (value - 1).bit_length()
+
+
+@torch.library.custom_op("kcl::norm_forward", mutates_args=("running_mean", "running_variance"))
+def _forward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    running_mean: Tensor,
+    running_variance: Tensor,
+    kept: Tensor | None,
+    rate: Tensor | None,
+    residual: Tensor | None,
+    means: Tensor | None,
+    squares: Tensor | None,
+    first: int,
+    relu_before: bool,
+    relu_after: bool,
+    eps: float,
+    chains: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    from kcl.ops import norm_kernel as kernel
+
+    layout, runs, own = _Layout.of(x, first), len(x), weight.shape[1]
+    written, summed = layout if chains else layout.in_tiles(), means is None
+    mean, deviation, out = layout.total(x), layout.total(x), torch.empty_like(x)
+    if means is None or squares is None:
+        means, squares = layout.partial(x), layout.partial(x)
+        kernel.moments[(layout.stretches, runs)](
+            x, means, squares, *layout.cut, relu_before, layout.channels, layout.columns, layout.tile
+        )
+    kernel.statistics[(runs, -(-layout.channels // COLUMNS))](
+        means, squares, mean, deviation, running_mean, running_variance, *layout.cut, layout.stretches, own, eps,
+        **layout.summed,
+    )  # fmt: skip
+    kernel.forward[(written.stretches, runs)](
+        x, mean, deviation, weight, weight.stride(0), bias, bias.stride(0), *_dropping(x, kept, rate),
+        x if residual is None else residual, out, *(following := layout.following(x, chains)), *written.cut, own,
+        relu_before, relu_after, kept is not None, residual is not None, chains, summed,
+        **layout.fixed, TILE=written.tile,
+    )  # fmt: skip
+    return out, mean, deviation, *following
+
+
+@_forward.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, kept: Any, rate: Any, residual: Any,
+      means: Any, squares: Any, first: int, relu_before: bool, relu_after: bool, eps: float,
+      chains: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    layout = _Layout.of(x, first)
+    return torch.empty_like(x), layout.total(x), layout.total(x), *layout.following(x, chains)
+
+
+@torch.library.custom_op("kcl::norm_backward", mutates_args=())
+def _backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    deviation: Tensor,
+    kept: Tensor | None,
+    rate: Tensor | None,
+    first: int,
+    relu_before: bool,
+    relu_after: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    from kcl.ops import norm_kernel as kernel
+
+    layout, runs, own = _Layout.of(x, first), len(x), weight.shape[1]
+    written = layout.in_tiles()
+    parameters = (weight, weight.stride(0), bias, bias.stride(0))
+    shared = (grad, x, mean, deviation, *parameters, *_dropping(x, kept, rate))
+    how = (relu_before, relu_after, kept is not None)
+    plain, weighted = layout.partial(x), layout.partial(x)
+    kernel.sums[(layout.stretches, runs)](
+        *shared, plain, weighted, *layout.cut, own, *how, **layout.fixed, TILE=layout.tile
+    )
+    plain_mean, weighted_mean = layout.total(x), layout.total(x)
+    weight_grad, bias_grad, out = weight.new_empty(weight.shape), bias.new_empty(bias.shape), torch.empty_like(x)
+    kernel.totals[(runs, -(-layout.channels // COLUMNS))](
+        plain, weighted, plain_mean, weighted_mean, weight_grad, bias_grad, *layout.cut, layout.stretches, own,
+        **layout.summed,
+    )  # fmt: skip
+    kernel.backward[(written.stretches, runs)](
+        *shared, plain_mean, weighted_mean, out, *written.cut, own, *how, **layout.fixed, TILE=written.tile
+    )
+    return out, weight_grad, bias_grad
+
+
+@_backward.register_fake
+def _(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, deviation: Tensor, kept: Any, rate: Any,
+      first: int, relu_before: bool, relu_after: bool) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return torch.empty_like(x), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
+
+
+_TENSORS = 10
+_AS_THEY_ARE = (1, 2, 3, 4, 5)
+"""Places of the running statistics, which are changed where they are, and of parts of larger tensors (weight, bias,
+what dropout keeps) that need not be copied."""
+
+
+class _Norm(torch.autograd.Function):
+    """Takes its runs in the first dimension; `norm` and vmap see to that."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        return torch.ops.kcl.norm_forward(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        x, weight, bias, _, _, kept, rate, residual, _, _, *ctx.how = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.adds = residual is not None
+        ctx.save_for_backward(x, weight, bias, *output[1:3], kept, rate)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        grad = grad.contiguous()
+        found = torch.ops.kcl.norm_backward(grad, *ctx.saved_tensors, *ctx.how[:3])
+        return (*found, *[None] * 4, grad if ctx.adds else None, *[None] * 7)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
+        tensors: list[Any] = list(inputs[:_TENSORS])
+        given = [place for place, tensor in enumerate(tensors) if tensor is not None]
+        first = runs_first(info.batch_size, [in_dims[place] for place in given], [tensors[place] for place in given])
+        for place, tensor in zip(given, first, strict=True):
+            # Of the runs and the dimension of one that `norm` gave each, one dimension, the runs'.
+            tensors[place] = tensor.squeeze(1) if place in _AS_THEY_ARE else tensor.squeeze(1).contiguous()
+        output = _Norm.apply(*tensors, *inputs[_TENSORS:])
+        return tuple(value.unsqueeze(1) for value in output), (0,) * len(output)
+
+
+Partial = tuple[Tensor, Tensor]
+"""Means and sums of squared deviations over stretches of rows."""
+
+
+def norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    running: tuple[Tensor, Tensor],
+    first: int,
+    eps: float,
+    *,
+    relu_before: bool = True,
+    relu_after: bool = False,
+    kept: Tensor | None = None,
+    rate: Tensor | None = None,
+    residual: Tensor | None = None,
+    given: Partial | None = None,
+    chains: bool = False,
+) -> tuple[Tensor, Partial | None]:
+    """dropout(BN(relu(x))) + residual for an activation (n, h, w, c), channels last and perhaps padded with zeros.
+
+    Statistics are taken over the first `first` samples and over the others; `running` is moved on by each. With
+    `chains` the output is also summed up for the BatchNorm that follows it, which takes that as `given`.
+    """
+    tensors = [x, weight, bias, *running, kept, rate, residual, *(given or (None, None))]
+    one = [None if tensor is None else tensor.unsqueeze(0) for tensor in tensors]
+    out, _, _, *following = _Norm.apply(*one, first, relu_before, relu_after, eps, chains)
+    means, squares = (tensor.squeeze(0) for tensor in following)
+    return out.squeeze(0), (means, squares) if chains else None
+
+
+def norm_and_gather(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, relu_before: bool, relu_after: bool, residual: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same without dropout, all samples being one part, and the mean and variance this took of each channel."""
+    tensors = [x, weight, bias, bias.clone(), bias.clone()]  # nothing keeps running statistics of this
+    one = [*(tensor.unsqueeze(0) for tensor in tensors), None, None, None if residual is None else residual[None]]
+    out, mean, deviation, *_ = _Norm.apply(*one, None, None, len(x), relu_before, relu_after, eps, False)
+    mean, deviation = (found[0, 0, : len(weight)] for found in (mean, deviation))
+    return out.squeeze(0), mean, (deviation.square().reciprocal() - eps).clamp_min(0.0)
+
+
+@torch.library.custom_op("kcl::norm_with", mutates_args=())
+def _with(
+    x: Tensor, mean: Tensor, deviation: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None,
+    relu_before: bool, relu_after: bool,
+) -> Tensor:  # fmt: skip
+    from kcl.ops import norm_kernel as kernel
+
+    written, out = _Layout.of(x, x.shape[1]).in_tiles(), torch.empty_like(x)
+    kernel.forward[(written.stretches, len(x))](
+        x, mean, deviation, weight, weight.stride(0), bias, bias.stride(0), *_dropping(x, None, None),
+        x if residual is None else residual, out, out, out, *written.cut, weight.shape[1],
+        relu_before, relu_after, False, residual is not None, False, False, **written.fixed, TILE=written.tile,
+    )  # fmt: skip
+    return out
+
+
+@_with.register_fake
+def _(x: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(x)
+
+
+@_with.register_vmap
+def _(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
+    tensors = [None if tensor is None else runs_first(info.batch_size, [dim], [tensor])[0].squeeze(1).contiguous()
+               for tensor, dim in zip(inputs[:6], in_dims[:6], strict=True)]  # fmt: skip
+    return torch.ops.kcl.norm_with(*tensors, *inputs[6:]).unsqueeze(1), 0
+
+
+def norm_with(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    moments: tuple[Tensor, Tensor],
+    eps: float,
+    *,
+    relu_before: bool,
+    relu_after: bool,
+    residual: Tensor | None,
+) -> Tensor:
+    """The same with given means and variances of the channels. There is no gradient of it."""
+    pads = [0, x.shape[-1] - len(weight)]
+    mean, deviation = F.pad(moments[0], pads), F.pad(torch.rsqrt(moments[1] + eps), pads)
+    one = [None if tensor is None else tensor.unsqueeze(0) for tensor in (x, mean, deviation, weight, bias, residual)]
+    return torch.ops.kcl.norm_with(*one, relu_before, relu_after).squeeze(0)
+
+
+@torch.library.custom_op("kcl::enter", mutates_args=())
+def _enter(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: list[int]) -> Tensor:
+    from kcl.ops import norm_kernel as kernel
+
+    out, before = _entered(parts, channels, dtype, fold), 0
+    samples, rows, columns = out.shape[1:4]
+    stride, padding, _ = fold
+    for part in parts:
+        own, height, width = part.shape[2:]
+        grid = (-(-rows * columns // 256), part.shape[1], len(part))
+        kernel.enter[grid](
+            part, out, part.stride(0), samples, before, height, width, rows * columns, columns, padding,
+            own, stride, channels, _power(channels), 256,
+        )  # fmt: skip
+        before += part.shape[1]
+    return out
+
+
+def _entered(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: list[int]) -> Tensor:
+    runs, _, _, *sides = parts[0].shape
+    samples = sum(part.shape[1] for part in parts)
+    return parts[0].new_empty(runs, samples, *map(Fold(*fold).side, sides), channels, dtype=dtype)
+
+
+@_enter.register_fake
+def _(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: list[int]) -> Tensor:
+    return _entered(parts, channels, dtype, fold)
+
+
+class _Enter(torch.autograd.Function):
+    """Images need no gradient."""
+
+    @staticmethod
+    def forward(channels: int, dtype: torch.dtype, fold: Fold, *parts: Tensor) -> Tensor:
+        return torch.ops.kcl.enter([part.contiguous() for part in parts], channels, dtype, list(fold))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None: ...
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], channels: int, dtype: torch.dtype, fold: Fold, *parts: Tensor) -> Any:
+        runs = [part.squeeze(1) for part in runs_first(info.batch_size, in_dims[3:], parts)]
+        return _Enter.apply(channels, dtype, fold, *runs).unsqueeze(1), 0
+
+
+def enter(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: Fold = UNFOLDED) -> Tensor:
+    """Images (n, c, h, w), one part after another, as (n, h, w, channels), the channels padded with zeros; or folded
+    for a convolution.
+    """
+    return _Enter.apply(channels, dtype, fold, *(part.unsqueeze(0) for part in parts)).squeeze(0)

@@ -1,0 +1,455 @@
+"""relu → BatchNorm → dropout of many runs in Triton, forwards and backwards, each tensor read as seldom as can be.
+
+Activations are (runs, rows, CHANNELS): a row is a pixel of an image, channels last. The first `first` rows of a run
+are the batch, the rest its coreset; each part has statistics of its own. Sums are taken over stretches of `stretch`
+rows, then over the stretches, in an order that depends on nothing but the shapes. A kernel that reads again what the
+one before it has read begins where that one ended: there the cache still holds it.
+"""
+
+# mypy: ignore-errors
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _span(stretch_number, rows, first, stretch):
+    """Where a stretch of rows begins and ends; stretches do not cross from part to part."""
+    before = (first + stretch - 1) // stretch
+    second = stretch_number >= before
+    begin = tl.where(second, first + (stretch_number - before) * stretch, stretch_number * stretch)
+    end = tl.minimum(begin + stretch, tl.where(second, rows, first))
+    return begin, end, second.to(tl.int32)
+
+
+@triton.jit
+def _place(LAST_FIRST: tl.constexpr):
+    """Which stretch of which run is this program's."""
+    number = tl.program_id(0)
+    run = tl.program_id(1).to(tl.int64)
+    if LAST_FIRST:
+        number = tl.num_programs(0) - 1 - number
+        run = tl.num_programs(1) - 1 - run
+    return number, run
+
+
+@triton.jit
+def _seen(x, RELU_BEFORE: tl.constexpr):
+    return tl.maximum(x, 0.0) if RELU_BEFORE else x
+
+
+@triton.jit
+def moments(
+    x,
+    means,
+    squares,
+    rows,
+    first,
+    stretch,
+    RELU_BEFORE: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Mean and sum of squared deviations of every channel over one stretch, summed about the stretch's first row."""
+    number = tl.program_id(0)
+    run = tl.program_id(1).to(tl.int64)
+    begin, end, _ = _span(number, rows, first, stretch)
+    c = tl.arange(0, COLUMNS)
+    x += run * rows * CHANNELS
+    pivot = _seen(tl.load(x + begin * CHANNELS + c, mask=c < CHANNELS, other=0.0).to(tl.float32), RELU_BEFORE)
+    one = tl.zeros((TILE, COLUMNS), tl.float32)
+    two = tl.zeros((TILE, COLUMNS), tl.float32)
+    for start in range(begin, end, TILE):
+        r = start + tl.arange(0, TILE)
+        inside = (r < end)[:, None] & (c < CHANNELS)[None, :]
+        value = _seen(
+            tl.load(x + r[:, None] * CHANNELS + c[None, :], mask=inside, other=0.0).to(tl.float32), RELU_BEFORE
+        )
+        away = tl.where(inside, value - pivot[None, :], 0.0)
+        one += away
+        two += away * away
+    shift = tl.sum(one, 0) / (end - begin).to(tl.float32)
+    mean = pivot + shift
+    square = tl.sum(two, 0) - shift * shift * (end - begin).to(tl.float32)
+    place = (run * tl.num_programs(0) + number) * CHANNELS + c
+    tl.store(means + place, mean, mask=c < CHANNELS)
+    tl.store(squares + place, square, mask=c < CHANNELS)
+
+
+@triton.jit
+def statistics(
+    means,
+    squares,
+    mean_out,
+    deviation_out,
+    running_mean,
+    running_variance,
+    rows,
+    first,
+    stretch,
+    stretches,
+    own_channels,
+    eps,
+    PARTS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STRETCHES: tl.constexpr,
+):
+    """Mean and 1/√(variance + ε) of each part of a run, and the running averages moved on by each, in order."""
+    run = tl.program_id(0).to(tl.int64)
+    c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    own = c < own_channels
+    before = (first + stretch - 1) // stretch
+    running_m = tl.load(running_mean + run * own_channels + c, mask=own, other=0.0)
+    running_v = tl.load(running_variance + run * own_channels + c, mask=own, other=0.0)
+    for part in tl.static_range(PARTS):
+        s = tl.arange(0, STRETCHES)
+        number = s + (before if part == 1 else 0)
+        length = rows - first if part == 1 else first
+        inside = s * stretch < length
+        n = tl.where(inside, tl.minimum(length - s * stretch, stretch), 0).to(tl.float32)[:, None]
+        place = (run * stretches + number)[:, None] * CHANNELS + c[None, :]
+        mask = inside[:, None] & (c < CHANNELS)[None, :]
+        m = tl.load(means + place, mask=mask, other=0.0)
+        q = tl.load(squares + place, mask=mask, other=0.0)
+        total = length.to(tl.float32)
+        mean = tl.sum(m * n, 0) / total
+        away = m - mean[None, :]
+        variance = tl.sum(q + away * away * n, 0) / total
+        out = (run * PARTS + part) * CHANNELS + c
+        tl.store(mean_out + out, mean, mask=c < CHANNELS)
+        tl.store(deviation_out + out, 1.0 / tl.sqrt(variance + eps), mask=c < CHANNELS)
+        running_m = 0.9 * running_m + 0.1 * mean
+        running_v = 0.9 * running_v + 0.1 * variance * (total / (total - 1.0))
+    tl.store(running_mean + run * own_channels + c, running_m, mask=own)
+    tl.store(running_variance + run * own_channels + c, running_v, mask=own)
+
+
+@triton.jit
+def _parameters(
+    mean, deviation, weight, bias, run, second, own_channels, c, PARTS: tl.constexpr, CHANNELS: tl.constexpr
+):
+    """Of the part a stretch lies in. A padded channel has weight and bias 0, so it stays 0."""
+    place = (run * PARTS + second) * CHANNELS + c
+    m = tl.load(mean + place, mask=c < CHANNELS, other=0.0)
+    d = tl.load(deviation + place, mask=c < CHANNELS, other=0.0)
+    w = tl.load(weight + c, mask=c < own_channels, other=0.0)
+    b = tl.load(bias + c, mask=c < own_channels, other=0.0)
+    return m[None, :], d[None, :], w[None, :], b[None, :]
+
+
+@triton.jit
+def _normed(
+    x,
+    kept,
+    rise,
+    residual,
+    place,
+    drop_place,
+    inside,
+    m,
+    d,
+    w,
+    b,
+    RELU_BEFORE: tl.constexpr,
+    RELU_AFTER: tl.constexpr,
+    DROPS: tl.constexpr,
+    ADDS: tl.constexpr,
+):
+    """dropout(BN(relu(x))) + residual at some places."""
+    value = _seen(tl.load(x + place, mask=inside, other=0.0).to(tl.float32), RELU_BEFORE)
+    value = (value - m) * d * w + b
+    if RELU_AFTER:
+        value = tl.maximum(value, 0.0)
+    if DROPS:
+        value *= tl.load(kept + drop_place, mask=inside, other=0).to(tl.float32) * rise
+    if ADDS:
+        value += tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
+    return value
+
+
+@triton.jit
+def forward(
+    x,
+    mean,
+    deviation,
+    weight,
+    weight_stride,
+    bias,
+    bias_stride,
+    kept,
+    kept_stride,
+    rates,
+    residual,
+    out,
+    next_means,
+    next_squares,
+    rows,
+    first,
+    stretch,
+    own_channels,
+    RELU_BEFORE: tl.constexpr,
+    RELU_AFTER: tl.constexpr,
+    DROPS: tl.constexpr,
+    ADDS: tl.constexpr,
+    CHAINS: tl.constexpr,
+    LAST_FIRST: tl.constexpr,
+    PARTS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """The output, and with CHAINS the `moments` of relu(output), which the next BatchNorm wants."""
+    number, run = _place(LAST_FIRST)
+    begin, end, second = _span(number, rows, first, stretch)
+    c = tl.arange(0, COLUMNS)
+    weight += run * weight_stride
+    bias += run * bias_stride
+    kept += run * kept_stride
+    m, d, w, b = _parameters(mean, deviation, weight, bias, run, second, own_channels, c, PARTS, CHANNELS)
+    rise = 1.0
+    if DROPS:
+        rise = 1.0 / (1.0 - tl.load(rates + run))
+    offset = run * rows * CHANNELS
+    if CHAINS:
+        only = (begin + tl.arange(0, 1))[:, None] * CHANNELS + c[None, :]
+        pivot = _normed(
+            x, kept, rise, residual, offset + only, only, (c < CHANNELS)[None, :], m, d, w, b,
+            RELU_BEFORE, RELU_AFTER, DROPS, ADDS,
+        ).to(out.dtype.element_ty).to(tl.float32)  # fmt: skip
+        pivot = tl.maximum(pivot, 0.0)
+        one = tl.zeros((TILE, COLUMNS), tl.float32)
+        two = tl.zeros((TILE, COLUMNS), tl.float32)
+    for start in range(begin, end, TILE):
+        r = start + tl.arange(0, TILE)
+        inside = (r < end)[:, None] & (c < CHANNELS)[None, :]
+        within = r[:, None] * CHANNELS + c[None, :]
+        value = _normed(
+            x, kept, rise, residual, offset + within, within, inside, m, d, w, b, RELU_BEFORE, RELU_AFTER, DROPS, ADDS
+        ).to(out.dtype.element_ty)
+        tl.store(out + offset + within, value, mask=inside)
+        if CHAINS:
+            away = tl.where(inside, tl.maximum(value.to(tl.float32), 0.0) - pivot, 0.0)
+            one += away
+            two += away * away
+    if CHAINS:
+        n = (end - begin).to(tl.float32)
+        shift = tl.sum(one, 0) / n
+        place = (run * tl.num_programs(0) + number) * CHANNELS + c
+        tl.store(next_means + place, tl.sum(pivot, 0) + shift, mask=c < CHANNELS)
+        tl.store(next_squares + place, tl.sum(two, 0) - shift * shift * n, mask=c < CHANNELS)
+
+
+@triton.jit
+def _incoming(
+    grad,
+    x,
+    kept,
+    rise,
+    place,
+    drop_place,
+    inside,
+    m,
+    d,
+    w,
+    b,
+    RELU_BEFORE: tl.constexpr,
+    RELU_AFTER: tl.constexpr,
+    DROPS: tl.constexpr,
+):
+    """The gradient as it reaches the normalised values, those values, and what was normalised."""
+    raw = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+    normal = (_seen(raw, RELU_BEFORE) - m) * d
+    g = tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
+    if DROPS:
+        g *= tl.load(kept + drop_place, mask=inside, other=0).to(tl.float32) * rise
+    if RELU_AFTER:
+        g = tl.where(normal * w + b > 0.0, g, 0.0)
+    return g, normal, raw
+
+
+@triton.jit
+def sums(
+    grad,
+    x,
+    mean,
+    deviation,
+    weight,
+    weight_stride,
+    bias,
+    bias_stride,
+    kept,
+    kept_stride,
+    rates,
+    plain,
+    weighted,
+    rows,
+    first,
+    stretch,
+    own_channels,
+    RELU_BEFORE: tl.constexpr,
+    RELU_AFTER: tl.constexpr,
+    DROPS: tl.constexpr,
+    PARTS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Σ g and Σ g·x̂ of every channel over one stretch."""
+    number = tl.program_id(0)
+    run = tl.program_id(1).to(tl.int64)
+    begin, end, second = _span(number, rows, first, stretch)
+    c = tl.arange(0, COLUMNS)
+    weight += run * weight_stride
+    bias += run * bias_stride
+    m, d, w, b = _parameters(mean, deviation, weight, bias, run, second, own_channels, c, PARTS, CHANNELS)
+    rise = 1.0
+    if DROPS:
+        rise = 1.0 / (1.0 - tl.load(rates + run))
+    one = tl.zeros((TILE, COLUMNS), tl.float32)
+    two = tl.zeros((TILE, COLUMNS), tl.float32)
+    for start in range(begin, end, TILE):
+        r = start + tl.arange(0, TILE)
+        inside = (r < end)[:, None] & (c < CHANNELS)[None, :]
+        within = r[:, None] * CHANNELS + c[None, :]
+        place = run * rows * CHANNELS + within
+        g, normal, _ = _incoming(
+            grad, x, kept, rise, place, run * kept_stride + within, inside, m, d, w, b, RELU_BEFORE, RELU_AFTER, DROPS
+        )
+        one += g
+        two += g * normal
+    place = (run * tl.num_programs(0) + number) * CHANNELS + c
+    tl.store(plain + place, tl.sum(one, 0), mask=c < CHANNELS)
+    tl.store(weighted + place, tl.sum(two, 0), mask=c < CHANNELS)
+
+
+@triton.jit
+def totals(
+    plain,
+    weighted,
+    plain_mean,
+    weighted_mean,
+    weight_grad,
+    bias_grad,
+    rows,
+    first,
+    stretch,
+    stretches,
+    own_channels,
+    PARTS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STRETCHES: tl.constexpr,
+):
+    """Each part's means of g and g·x̂; over both parts, the gradients of BatchNorm's own parameters."""
+    run = tl.program_id(0).to(tl.int64)
+    c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    before = (first + stretch - 1) // stretch
+    all_one = tl.zeros((COLUMNS,), tl.float32)
+    all_two = tl.zeros((COLUMNS,), tl.float32)
+    for part in tl.static_range(PARTS):
+        s = tl.arange(0, STRETCHES)
+        number = s + (before if part == 1 else 0)
+        length = rows - first if part == 1 else first
+        mask = (s * stretch < length)[:, None] & (c < CHANNELS)[None, :]
+        place = (run * stretches + number)[:, None] * CHANNELS + c[None, :]
+        one = tl.sum(tl.load(plain + place, mask=mask, other=0.0), 0)
+        two = tl.sum(tl.load(weighted + place, mask=mask, other=0.0), 0)
+        out = (run * PARTS + part) * CHANNELS + c
+        tl.store(plain_mean + out, one / length.to(tl.float32), mask=c < CHANNELS)
+        tl.store(weighted_mean + out, two / length.to(tl.float32), mask=c < CHANNELS)
+        all_one += one
+        all_two += two
+    tl.store(bias_grad + run * own_channels + c, all_one, mask=c < own_channels)
+    tl.store(weight_grad + run * own_channels + c, all_two, mask=c < own_channels)
+
+
+@triton.jit
+def backward(
+    grad,
+    x,
+    mean,
+    deviation,
+    weight,
+    weight_stride,
+    bias,
+    bias_stride,
+    kept,
+    kept_stride,
+    rates,
+    plain_mean,
+    weighted_mean,
+    out,
+    rows,
+    first,
+    stretch,
+    own_channels,
+    RELU_BEFORE: tl.constexpr,
+    RELU_AFTER: tl.constexpr,
+    DROPS: tl.constexpr,
+    PARTS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """∂L/∂x = w/σ · (g − mean(g) − x̂ · mean(g·x̂)), where relu let x through."""
+    number, run = _place(True)
+    begin, end, second = _span(number, rows, first, stretch)
+    c = tl.arange(0, COLUMNS)
+    weight += run * weight_stride
+    bias += run * bias_stride
+    m, d, w, b = _parameters(mean, deviation, weight, bias, run, second, own_channels, c, PARTS, CHANNELS)
+    part = (run * PARTS + second) * CHANNELS + c
+    one = tl.load(plain_mean + part, mask=c < CHANNELS, other=0.0)[None, :]
+    two = tl.load(weighted_mean + part, mask=c < CHANNELS, other=0.0)[None, :]
+    rise = 1.0
+    if DROPS:
+        rise = 1.0 / (1.0 - tl.load(rates + run))
+    for start in range(begin, end, TILE):
+        r = start + tl.arange(0, TILE)
+        inside = (r < end)[:, None] & (c < CHANNELS)[None, :]
+        within = r[:, None] * CHANNELS + c[None, :]
+        place = run * rows * CHANNELS + within
+        g, normal, raw = _incoming(
+            grad, x, kept, rise, place, run * kept_stride + within, inside, m, d, w, b, RELU_BEFORE, RELU_AFTER, DROPS
+        )
+        value = w * d * (g - one - normal * two)
+        if RELU_BEFORE:
+            value = tl.where(raw > 0.0, value, 0.0)
+        tl.store(out + place, value.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def enter(
+    images,
+    out,
+    image_stride,
+    samples,
+    before,
+    height,
+    width,
+    out_pixels,
+    out_width,
+    padding,
+    CHANNELS: tl.constexpr,
+    FOLD: tl.constexpr,
+    PADDED: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Images (samples, CHANNELS, height, width) of a run as rows of PADDED channels, after its first `before` samples:
+    a row is a square of FOLD × FOLD pixels (`ops.folding`), pixel by pixel.
+    """
+    sample = tl.program_id(1).to(tl.int64)
+    run = tl.program_id(2).to(tl.int64)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    c = tl.arange(0, COLUMNS)
+    within = c // CHANNELS
+    y = (place // out_width * FOLD - padding)[:, None] + (within // FOLD)[None, :]
+    x = (place % out_width * FOLD - padding)[:, None] + (within % FOLD)[None, :]
+    inside = (place < out_pixels)[:, None] & (c < PADDED)[None, :]
+    shown = inside & (within < FOLD * FOLD)[None, :] & (y >= 0) & (y < height) & (x >= 0) & (x < width)
+    source = images + run * image_stride + (sample * CHANNELS + (c % CHANNELS)[None, :]) * height * width
+    value = tl.load(source + y * width + x, mask=shown, other=0.0)
+    row = (run * samples + before + sample) * out_pixels + place[:, None]
+    tl.store(out + row * PADDED + c[None, :], value.to(out.dtype.element_ty), mask=inside)

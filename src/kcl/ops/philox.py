@@ -1,0 +1,80 @@
+"""Philox4x32-10 (Salmon et al., SC 2011): random numbers as a pure function of a key and a counter.
+
+A run's noise at a step is a function of the run's key, the step and the place in the tensor alone, so it is the same
+whichever runs are beside it and whether or not the run was interrupted. Each counter gives four 32-bit words.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from kcl.core.shapes import Float, Int, Shaped
+from kcl.ops import triton_available
+
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_MASK = 0xFFFFFFFF
+NORMAL, UNIFORM, KEPT = 0, 1, 2
+
+
+def words(key: Int[Tensor, "s 2"], counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """Four words per counter. All values are 32-bit numbers held in int64."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key[:, :1], key[:, 1:]
+    for _ in range(10):
+        a, b = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]  # wraps modulo 2⁶⁴, as unsigned arithmetic would
+        c0, c1, c2, c3 = (
+            ((b >> 32) & _MASK) ^ c1 ^ k0,
+            b & _MASK,
+            ((a >> 32) & _MASK) ^ c3 ^ k1,
+            a & _MASK,
+        )
+        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
+    return c0, c1, c2, c3
+
+
+def draw(
+    out: Shaped[Tensor, "s n"],
+    key: Int[Tensor, "s 2"],
+    step: Int[Tensor, ""],
+    kind: int,
+    rates: Float[Tensor, " s"] | None = None,
+    first: int = 0,
+) -> None:
+    """Fill `out`, row r from key r, at a step: with standard normals, with uniforms on [0, 1), or (KEPT) with
+    booleans that are false at the run's rate. `first`: the counter to begin with, four draws to a counter.
+    """
+    blocks = -(-out.shape[1] // 4)
+    if out.is_cuda and triton_available():
+        from kcl.ops import philox_kernel
+
+        place = out.view(torch.int32) if kind == KEPT else out
+        # Blocks first: a grid's other sides end at 65,535, fewer blocks than the masks of a large step have.
+        philox_kernel.draw[(-(-blocks // 1024), len(out))](
+            place, key, step, rates, first, out.shape[1], place.stride(0), kind, 1024
+        )
+        return
+    index = torch.arange(first, first + blocks, device=out.device).expand(len(out), blocks)
+    fixed = torch.full_like(index, kind)
+    four = words(key, (index, step.expand_as(index), fixed, torch.zeros_like(index)))
+    values = torch.stack(_normals(four) if kind == NORMAL else [_unit(word) for word in four], dim=-1)
+    values = values.flatten(1)[:, : out.shape[1]]
+    out.copy_(values if rates is None else values >= rates[:, None])
+
+
+def _unit(word: Tensor) -> Tensor:
+    """The top 24 bits as a number in [0, 1): exact in float32."""
+    return (word >> 8).float() * 2.0**-24
+
+
+def _normals(four: tuple[Tensor, ...]) -> list[Tensor]:
+    """Box–Muller on two pairs; 1 − u keeps the logarithm's argument in (0, 1]."""
+    values = []
+    for first, second in (four[:2], four[2:]):
+        radius = torch.sqrt(-2.0 * torch.log(1.0 - _unit(first)))
+        angle = 2.0 * math.pi * _unit(second)
+        values += [radius * torch.cos(angle), radius * torch.sin(angle)]
+    return values

@@ -1,0 +1,237 @@
+"""Randomness that belongs to a run: the same draws whether the run is alone, beside others, or begun again.
+
+A method asks for draws through a `Noise`. One run on its own is handed `RunNoise`. Stacked runs cannot draw inside a
+vmapped step, so a `Recorder` first learns what a step asks for, a `Source` then draws all of it for all runs, and a
+`Replay` hands it out in the same order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kcl.core.randomness import derive, torch_generator
+from kcl.core.shapes import Float
+from kcl.errors import KclError
+from kcl.ops import philox, philox_cpu
+from kcl.training.checkpoint import fit, fit_all
+
+
+class RunNoise:
+    """Draws for one purpose of one run, in the order they are asked for."""
+
+    def __init__(self, device: torch.device, seed: int, purpose: str, *indices: int) -> None:
+        self.generator = torch_generator(device, seed, purpose, *indices)
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.generator, device=self.generator.device)
+
+    def uniform(self, *shape: int) -> Tensor:
+        return torch.rand(shape, generator=self.generator, device=self.generator.device)
+
+    def kept(self, rate: Tensor, *shape: int) -> Tensor:
+        return self.uniform(*shape) >= rate
+
+    def restore(self, state: Any) -> None:
+        """Go on from where another was whose generator had this state."""
+        try:
+            self.generator.set_state(fit(state, self.generator.get_state(), "noise"))
+        except RuntimeError as error:
+            raise KclError(f"the checkpoint does not fit the run: {str(error).splitlines()[0][:100]}") from None
+
+
+class Request(NamedTuple):
+    kind: int
+    shape: tuple[int, ...]
+    rates: tuple[float, ...] = ()
+    """Of dropped entries, where that is what is asked for: one for each run."""
+
+    def harmless(self, *runs: int, device: torch.device) -> Tensor:
+        """What such a draw could look like."""
+        if self.kind == philox.KEPT:
+            return torch.ones(*runs, *self.shape, dtype=torch.bool, device=device)
+        return torch.full((*runs, *self.shape), 0.5 if self.kind == philox.UNIFORM else 0.0, device=device)
+
+
+class Recorder:
+    """Hands out harmless numbers and remembers what was asked for."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.requests: list[Request] = []
+
+    def normal(self, *shape: int) -> Tensor:
+        return self._ask(Request(philox.NORMAL, shape))
+
+    def uniform(self, *shape: int) -> Tensor:
+        return self._ask(Request(philox.UNIFORM, shape))
+
+    def kept(self, rate: Tensor, *shape: int) -> Tensor:
+        return self._ask(Request(philox.KEPT, shape, (float(rate),)))
+
+    def _ask(self, request: Request) -> Tensor:
+        self.requests.append(request)
+        return request.harmless(device=self.device)
+
+
+def merge(requests: Sequence[Sequence[Request]]) -> list[Request]:
+    """What all runs ask for together: each asks for the same, at rates of its own."""
+    return [
+        Request(same[0].kind, same[0].shape, tuple(rate for request in same for rate in request.rates))
+        for same in zip(*requests, strict=True)
+    ]
+
+
+class Replay:
+    """Hands out draws made beforehand, in the order of the requests; `ready` is called before any that is no uniform
+    (see `Source.draw_uniforms`).
+    """
+
+    def __init__(self, drawn: Sequence[Tensor], ready: Callable[[], None] = lambda: None) -> None:
+        self._left, self._ready = iter(drawn), ready
+
+    def normal(self, *shape: int) -> Tensor:  # noqa: ARG002
+        self._ready()
+        return next(self._left)
+
+    def uniform(self, *shape: int) -> Tensor:  # noqa: ARG002
+        return next(self._left)
+
+    def kept(self, rate: Tensor, *shape: int) -> Tensor:  # noqa: ARG002
+        self._ready()
+        return next(self._left)
+
+
+class Source(ABC):
+    """Draws for one purpose of s runs, step after step."""
+
+    drawn: list[Float[Tensor, "s ..."]]
+    changes: Sequence[Tensor] = ()
+    """Tensors of its own that a draw changes, apart from `drawn`."""
+
+    def draw(self) -> None:
+        """Fill `drawn` for the next step."""
+        self.draw_uniforms()
+        self.draw_others()
+
+    @abstractmethod
+    def draw_uniforms(self) -> None:
+        """The little that a step asks for at its beginning, where that can be had alone; `draw_others` must follow."""
+
+    @abstractmethod
+    def draw_others(self) -> None:
+        """The rest."""
+
+    @abstractmethod
+    def share(self, other: Any) -> None:
+        """Take part in another source's sequence of steps."""
+
+    @abstractmethod
+    def renew(self, other: Any) -> None:
+        """Go on as `other`, a new source with the same requests, in the tensors that are here already."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Tensor]:
+        """Where in its sequence of draws it is."""
+
+    @abstractmethod
+    def restore(self, state: Any) -> None:
+        """Go on from there."""
+
+
+class SeparateSource(Source):
+    """The draws each run would get from its own `RunNoise`: for the CPU."""
+
+    def __init__(self, requests: Sequence[Request], noises: Sequence[RunNoise]) -> None:
+        self.requests, self.noises = requests, noises
+
+    def draw_uniforms(self) -> None:
+        """A run's generator gives its draws in the order of the requests: all of them together."""
+
+    def draw_others(self) -> None:
+        runs = [[self._one(noise, request, run) for request in self.requests] for run, noise in enumerate(self.noises)]
+        alone = len(runs) == 1  # there is nothing to copy together
+        self.drawn = [same[0][None] if alone else torch.stack(same) for same in zip(*runs, strict=True)]
+
+    def _one(self, noise: RunNoise, request: Request, run: int) -> Tensor:
+        if request.kind == philox.KEPT:
+            return noise.kept(torch.tensor(request.rates[run]), *request.shape)
+        return (noise.normal if request.kind == philox.NORMAL else noise.uniform)(*request.shape)
+
+    def share(self, other: SeparateSource) -> None:
+        self.noises = other.noises
+
+    def renew(self, other: SeparateSource) -> None:
+        self.noises = other.noises
+
+    def state(self) -> dict[str, Tensor]:
+        return {str(run): noise.generator.get_state() for run, noise in enumerate(self.noises)}
+
+    def restore(self, state: Any) -> None:
+        given = fit_all(state, self.state(), "noise")
+        for run, noise in enumerate(self.noises):
+            noise.restore(given[str(run)])
+
+
+class PhiloxSource(Source):
+    """One kernel per kind of draw for all runs, into tensors that stay where they are: for CUDA graphs, and for steps
+    that are compiled.
+    """
+
+    def __init__(
+        self, requests: Sequence[Request], device: torch.device, seeds: Sequence[int], purpose: str, *indices: int
+    ) -> None:
+        derived = [derive(seed, purpose, *indices) for seed in seeds]
+        self.key = torch.tensor([[seed & 0xFFFFFFFF, seed >> 32] for seed in derived], device=device)
+        self.step = torch.zeros(1, dtype=torch.int64, device=device)
+        self.changes = [self.step]
+        self.drawn = [torch.empty(0)] * len(requests)
+        self._philox = philox_cpu.draw if device.type == "cpu" else philox.draw
+        self._fill: list[tuple[Tensor, int, Tensor | None, int]] = []
+        for kind in (philox.NORMAL, philox.UNIFORM, philox.KEPT):
+            own = [number for number, request in enumerate(requests) if request.kind == kind]
+            sizes = [math.prod(requests[number].shape) for number in own]
+            ends = [0, *itertools.accumulate(-(-size // 128) * 128 for size in sizes)]  # aligned for the quick loads
+            flat = torch.empty(len(seeds), ends[-1], device=device, dtype=torch.bool if kind == philox.KEPT else None)
+            for number, size, start in zip(own, sizes, ends, strict=False):
+                self.drawn[number] = flat[:, start : start + size].view(len(seeds), *requests[number].shape)
+            # One kernel for each stretch of equal rates; where it begins does not matter to what is drawn.
+            asked = [requests[number].rates for number in own]
+            for rates, stretch in itertools.groupby(range(len(own)), asked.__getitem__):
+                places = list(stretch)
+                start, end = ends[places[0]], ends[places[-1] + 1]
+                if end > start:
+                    given = torch.tensor(rates, device=device) if rates else None
+                    self._fill.append((flat[:, start:end], kind, given, start // 4))
+
+    def draw_uniforms(self) -> None:
+        self._draw(philox.UNIFORM)
+
+    def draw_others(self) -> None:
+        self._draw(philox.NORMAL, philox.KEPT)
+        self.step += 1
+
+    def _draw(self, *kinds: int) -> None:
+        for out, kind, rates, first in self._fill:
+            if kind in kinds:
+                self._philox(out, self.key, self.step, kind, rates, first)
+
+    def share(self, other: PhiloxSource) -> None:
+        self.step = other.step
+        self.changes = [self.step]
+
+    def renew(self, other: PhiloxSource) -> None:
+        self.key.copy_(other.key)
+        self.step.zero_()
+
+    def state(self) -> dict[str, Tensor]:
+        return {"step": self.step}
+
+    def restore(self, state: Any) -> None:
+        self.step.copy_(fit_all(state, self.state(), "noise")["step"])

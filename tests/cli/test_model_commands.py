@@ -1,0 +1,258 @@
+"""`kcl update`, `predict`, `inspect` and `export`: a model taught from files, version by version."""
+
+from __future__ import annotations
+
+import csv
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kcl.cli.commands import main
+from kcl.core.locking import locked
+
+CENTRES = np.random.default_rng(0).normal(size=(5, 4)) * 3
+
+
+def _rows(labels: dict[str, int], samples: int = 60) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(1)
+    names = np.repeat(list(labels), samples)
+    inputs = CENTRES[[labels[name] for name in names]] + 0.3 * random.normal(size=(len(names), 4))
+    return inputs, names
+
+
+def _write_csv(path: Path, labels: dict[str, int], columns: str = "abcd", label: str = "label") -> Path:
+    inputs, names = _rows(labels)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([*columns, label])
+        order = ["abcd".index(column) for column in columns]
+        writer.writerows([*row[order].tolist(), name] for row, name in zip(inputs, names, strict=True))
+    return path
+
+
+def _write_npz(path: Path, labels: dict[str, int]) -> Path:
+    inputs, names = _rows(labels)
+    np.savez(path, inputs=inputs, labels=names)
+    return path
+
+
+def _write_parquet(path: Path, labels: dict[str, int]) -> Path:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    inputs, names = _rows(labels)
+    columns = {name: inputs[:, place] for place, name in enumerate("abcd")}
+    parquet.write_table(pyarrow.table(columns | {"label": names.tolist()}), path)
+    return path
+
+
+@pytest.fixture
+def answers(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[dict[str, str]]]:
+    def ask(*arguments: Any) -> list[dict[str, str]]:
+        capsys.readouterr()
+        assert main(["predict", *map(str, arguments)]) == 0
+        return list(csv.DictReader(capsys.readouterr().out.splitlines()))
+
+    return ask
+
+
+WRITERS = {"csv": _write_csv, "npz": _write_npz, "parquet": _write_parquet}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_the_loop(tmp_path: Path, answers: Any, capsys: Any, kind: str) -> None:
+    write, model = WRITERS[kind], tmp_path / "model"
+    one = write(tmp_path / f"one.{kind}", {"low": 0, "high": 1})
+    two = write(tmp_path / f"two.{kind}", {"wet": 2, "dry": 3})
+    more = write(tmp_path / f"more.{kind}", {"middle": 4})
+    for data, task in ((one, "pump"), (two, "valve"), (more, "pump")):
+        assert main(["update", "--model", str(model), "--data", str(data), "--task", task]) == 0
+    assert sorted(path.name for path in model.iterdir()) == ["0001", "0002", "0003"]
+    wanted = _rows({"low": 0, "high": 1})[1]
+    named = answers("--model", model, "--input", one, "--task", "pump")
+    assert np.mean([row["label"] == name for row, name in zip(named, wanted, strict=True)]) > 0.95
+    inferred = answers("--model", model, "--input", two)
+    assert np.mean([row["task"] == "valve" for row in inferred]) > 0.9
+    assert all(row["task_margin"] for row in inferred)
+    assert not any(row["task_margin"] for row in named)
+    old = answers("--model", model / "0001", "--input", one)
+    assert {row["task"] for row in old} == {"pump"}
+    capsys.readouterr()
+    assert main(["inspect", str(model)]) == 0
+    told = capsys.readouterr().out
+    assert "pump: 3 classes" in told
+    assert "lesson 3" in told
+    assert "held-out samples right" in told
+    assert "bases=512" in told
+    assert main(["inspect", str(model), "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert about["coreset_samples"] == 20 * 5
+    assert about["coreset_bytes"] == 60 * (4 * 4 + 3) + 40 * (4 * 4 + 2)
+
+
+def test_images(tmp_path: Path, answers: Any, capsys: Any) -> None:
+    image = pytest.importorskip("PIL.Image")
+    random = np.random.default_rng(0)
+    for name, colour in (("red", (220, 30, 30)), ("blue", (30, 30, 220))):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for number in range(12):
+            pixels = np.clip(random.normal(colour, 20, size=(10, 10, 3)), 0, 255).astype(np.uint8)
+            image.fromarray(pixels).save(tmp_path / "data" / name / f"{number}.png")
+    arguments = ["--image-size", "8", "--set", "coreset_size_per_class=4", "bases=64", "epochs=4", "--held-out", "0"]
+    data = ["--data", str(tmp_path / "data"), "--task", "colours"]
+    assert main(["update", "--model", str(tmp_path / "m"), *data, *arguments]) == 0
+    found = answers("--model", tmp_path / "m", "--input", tmp_path / "data")
+    assert np.mean([row["sample"].startswith(row["label"]) for row in found]) > 0.8
+    assert len(answers("--model", tmp_path / "m", "--input", tmp_path / "data" / "red" / "0.png")) == 1
+    (tmp_path / "data" / "blue").rename(tmp_path / "blue")
+    (tmp_path / "data" / "red").rename(tmp_path / "data" / "scarlet")
+    (tmp_path / "data" / "scarlet" / "notes.txt").write_text("no image")
+    assert main(["update", "--model", str(tmp_path / "m"), *data]) == 0  # one new class of an old task
+    assert "left out" in capsys.readouterr().err
+    (tmp_path / "data" / "empty").mkdir()
+    assert main(["update", "--model", str(tmp_path / "m"), *data]) == 2
+    assert "class 'empty'" in capsys.readouterr().err
+    assert main(["update", "--model", str(tmp_path / "new"), *data, "--image-size", "0"]) == 2
+    assert "image size must lie in" in capsys.readouterr().err
+
+
+def test_columns_are_found_by_name(tmp_path: Path, answers: Any) -> None:
+    labels = {"low": 0, "high": 1}
+    one = _write_csv(tmp_path / "one.csv", labels, label="state")
+    assert main(["update", "--model", str(tmp_path / "m"), "--data", str(one), "--task", "t", "--label", "state"]) == 0
+    other = _write_csv(tmp_path / "other.csv", labels, "dbca", label="unused")
+    ours, others = (answers("--model", tmp_path / "m", "--input", path) for path in (one, other))
+    assert [row["label"] for row in ours] == [row["label"] for row in others]
+
+
+def test_json_withheld_answers_and_a_file(tmp_path: Path) -> None:
+    one = _write_csv(tmp_path / "one.csv", {"low": 0, "high": 1})
+    model, out = tmp_path / "m", tmp_path / "answers.json"
+    assert main(["update", "--model", str(model), "--data", str(one), "--task", "t"]) == 0
+    asked = ["predict", "--model", str(model), "--input", str(one), "--format", "json", "--out", str(out)]
+    assert main([*asked, "--abstain-below", "1.5"]) == 0
+    rows = json.loads(out.read_text(encoding="utf-8"))
+    assert {row["label"] for row in rows} == {None}
+    assert set(rows[0]) == {"sample", "task", "label", "confidence", "variance", "task_margin"}
+
+
+def test_export(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    one = _write_csv(tmp_path / "one.csv", {"low": 0, "high": 1})
+    assert main(["update", "--model", str(tmp_path / "m"), "--data", str(one), "--task", "t"]) == 0
+    assert main(["export", str(tmp_path / "m"), "--out", str(tmp_path / "m.onnx")]) == 0
+    assert (tmp_path / "m.onnx").stat().st_size > 1000
+
+
+class TestMistakes:
+    """One line on standard error, exit code 2, and no new version."""
+
+    @pytest.fixture
+    def model(self, tmp_path: Path) -> Path:
+        one = _write_csv(tmp_path / "one.csv", {"low": 0, "high": 1})
+        assert main(["update", "--model", str(tmp_path / "m"), "--data", str(one), "--task", "t"]) == 0
+        return tmp_path / "m"
+
+    @pytest.mark.parametrize(
+        ("name", "content", "words"),
+        [
+            ("x.csv", "a,b,c,d,label\n1,2,3,?,low\n", "'d', sample 1: '?' is not a finite number"),
+            ("x.csv", "a,b,c,d,label\n1,2,3\n", "line 2: 3 values for 5 columns"),
+            ("x.csv", "a,b,c,label\n1,2,3,low\n", "lacks the columns d"),
+            ("x.csv", "a,b,c,d\n1,2,3,4\n", "no column 'label'"),
+            ("x.csv", "a,a,label\n", "each once"),
+            ("x.csv", "", "name of every column"),
+            ("x.csv", "a,b,c,d,label\n", "holds no samples"),
+            ("x.csv", "a,b,c,d,label\n1,2,3,4,low\n1,2,3,inf,high\n", "'d', sample 2: 'inf' is not a finite number"),
+            ("x.csv", "a,b,c,d,label\n1,2,3,4,low\n1,,3,4,high\n", "'b', sample 2: '' is not a finite number"),
+            ("x.csv", "a,b,c,d,label\n1,2,3,4,low\n1,2,3,4,\n", "sample 2: it has no label"),
+            ("x.csv", "a,b,c,d,label\n1,2,3,4,low\n1,2,3,5,low\n", "'u' has the one class 'low'"),
+            ("x.npz", "nonsense", "no whole .npz"),
+            ("x.parquet", "nonsense", "Parquet"),
+            ("x.txt", "nonsense", "expected a folder of images"),
+        ],
+    )
+    def test_in_the_data(self, model: Path, capsys: Any, name: str, content: str, words: str) -> None:
+        path = model.parent / name
+        path.write_text(content, encoding="utf-8")
+        capsys.readouterr()
+        assert main(["update", "--model", str(model), "--data", str(path), "--task", "u"]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith("kcl: ")
+        assert words in told
+        assert told.count("\n") == 1
+        assert [entry.name for entry in model.iterdir()] == ["0001"]
+
+    def test_pickled_arrays_are_not_opened(self, model: Path, capsys: Any) -> None:
+        path = model.parent / "x.npz"
+        np.savez(path, inputs=np.array([{}], dtype=object), labels=np.array(["a"]))
+        assert main(["update", "--model", str(model), "--data", str(path), "--task", "u"]) == 2
+        assert "plain arrays" in capsys.readouterr().err
+        path.with_suffix(".npz").write_bytes(pickle.dumps([1]))
+        assert main(["predict", "--model", str(model), "--input", str(path)]) == 2
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["update", "--model", "M", "--data", "D", "--task", "u", "--set", "lr=0.2"], "for new ones"),
+            (["update", "--model", "M/0001", "--data", "D", "--task", "u"], "hold its versions"),
+            (["predict", "--model", "nowhere", "--input", "D"], "holds no model"),
+            (["predict", "--model", "M", "--input", "D", "--task", "x"], "was not learned"),
+            (["predict", "--model", "M", "--input", "D", "--abstain-below", "nan"], "must be a probability"),
+            (["update", "--model", "M", "--data", "D", "--task", " "], "needs a name"),
+            (["update", "--model", "D", "--data", "D", "--task", "u"], "cannot write to the output folder"),
+            (["inspect", "nowhere"], "holds no model"),
+            (["update", "--model", "new", "--data", "D", "--task", "u", "--set", "lr"], "NAME=VALUE"),
+            (["update", "--model", "new", "--data", "D", "--task", "u", "--set", "lrr=1"], "unknown setting"),
+            (["update", "--model", "new", "--data", "nowhere.csv", "--task", "u"], "is not there"),
+        ],
+    )
+    def test_in_the_options(self, model: Path, monkeypatch: Any, capsys: Any, arguments: list[str], words: str) -> None:
+        monkeypatch.chdir(model.parent)
+        model.rename("M")
+        Path("one.csv").rename("D.csv")
+        capsys.readouterr()
+        assert main(["D.csv" if argument == "D" else argument for argument in arguments]) == 2
+        assert words in capsys.readouterr().err
+        assert sorted(path.name for path in Path().iterdir()) == ["D.csv", "M"]
+        assert [path.name for path in Path("M").iterdir()] == ["0001"]
+
+    def test_an_index_of_pandas_is_no_feature(self, model: Path, capsys: Any) -> None:
+        path = model.parent / "x.csv"
+        path.write_text(",a,label\n0,1,low\n1,2,high\n", encoding="utf-8")
+        assert main(["update", "--model", str(model.parent / "new"), "--data", str(path), "--task", "u"]) == 2
+        assert "index=False" in capsys.readouterr().err
+
+    def test_in_a_parquet_file(self, model: Path, capsys: Any) -> None:
+        pandas = pytest.importorskip("pandas")
+        pytest.importorskip("pyarrow")
+        path, new = model.parent / "x.parquet", model.parent / "new"
+        table = pandas.DataFrame({"a": [1.0, 2.0, 3.0, 9.0], "b": [True, False, True, False], "label": list("xyxy")})
+        for column, value, words in (
+            ("a", [1.0, None, 3.0, 4.0], "'a', sample 2: 'nan'"),
+            ("b", ["1", "2", "c", "d"], "'b', sample 3: 'c'"),
+            ("b", pandas.Timestamp("2020-01-01"), "'b', sample 1: '2020"),
+            ("label", ["x", None, "y", "x"], "sample 2: it has no label"),
+        ):
+            table.assign(**{column: value}).to_parquet(path)
+            assert main(["update", "--model", str(new), "--data", str(path), "--task", "u"]) == 2
+            assert words in capsys.readouterr().err
+            assert not new.exists()
+        table.iloc[::-1].to_parquet(path)  # its index becomes a column, which is no feature
+        assert main(["update", "--model", str(new), "--data", str(path), "--task", "u"]) == 0
+        assert json.loads((new / "0001" / "model.json").read_text("utf-8"))["columns"] == ["a", "b"]
+
+    def test_one_at_a_time(self, model: Path, capsys: Any) -> None:
+        with locked(model):
+            data = ["--data", str(model.parent / "one.csv"), "--task", "u"]
+            assert main(["update", "--model", str(model), *data]) == 2
+            assert "in use by another kcl" in capsys.readouterr().err
+            assert main(["inspect", str(model)]) == 0
+
+    def test_what_a_killed_process_left_is_removed(self, model: Path) -> None:
+        (model / ".0002.half").mkdir()
+        assert main(["update", "--model", str(model), "--data", str(model.parent / "one.csv"), "--task", "u"]) == 0
+        assert sorted(path.name for path in model.iterdir()) == ["0001", "0002"]

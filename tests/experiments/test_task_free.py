@@ -1,0 +1,135 @@
+"""What is measured where nobody names the task, and for stacked runs as for separate ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import kcl
+from kcl.benchmarks.moved_pixels import PermutedPixels
+from kcl.cli.commands import main
+from kcl.data import digits
+from kcl.experiments import task_free
+from kcl.experiments.run_spec import RunSpec
+from kcl.methods.kcl import KernelContinualLearning
+from kcl.methods.recipes import published_backbone, published_settings
+from kcl.training.run_group import SeparateRuns
+from kcl.training.single_run import Run
+from kcl.training.stack import StackedRuns
+
+pytest.importorskip("sklearn")
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "free.json"
+    asked = ["task-free", "permuted-digits", "--tasks", "3", "--seeds", "0,1", "--device", "cpu", "--held-out", "100"]
+    assert main([*asked, "--json", str(out)]) == 0
+    told = capsys.readouterr().out
+    assert "by variance" in told
+    assert "calibration error" in told
+    rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    assert [row["seed"] for row in rows] == [0, 1]
+    for row in rows:
+        assert row["scores"]["typicality"]["task_accuracy"] > 80.0
+        assert row["scores"]["typicality"]["task_free_accuracy"] > 60.0
+        assert row["known_task_accuracy"] > 65.0
+        assert 0.0 <= row["ece_calibrated"] < 0.3
+        surest = row["accuracy_of_the_surest"]
+        assert surest["0.5"] >= surest["1"] == pytest.approx(row["known_task_accuracy"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["permuted-digits", "--method", "naive-sgd"], "use --method kcl"),
+        (["permuted-digits", "--held-out", "2"], "at least 10"),
+        (["permuted-digits", "--held-out", "1000"], "more than half"),
+    ],
+)
+def test_mistakes(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    assert main(["task-free", *arguments, "--tasks", "2", "--device", "cpu"]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_held_out_samples_are_not_trained_on() -> None:
+    task = kcl.PermutedDigits(tasks=2, train_per_task=300)[1]
+    split = task_free.hold_out(task, 5, 100)
+    assert len(split.examples) == 100
+    assert sorted([*split.task.train.rows.tolist(), *split.examples.rows.tolist()]) == sorted(task.train.rows.tolist())
+
+
+def test_what_is_told_is_what_the_answers_say() -> None:
+    """Counted from `Answerer.answer`, sample by sample, with the task named and without."""
+    stream = PermutedPixels(digits.load(), tasks=3, seed=0, train_per_task=300)
+    settings = published_settings("permuted-digits", "kcl").replace(bases=32, width=16, coreset_size_per_class=3)
+    run = Run(KernelContinualLearning(settings, 10), lambda: published_backbone(stream.input_shape, settings), 0)
+    for task in stream:
+        run.learn(task)
+    learner, temperatures = SeparateRuns([run]), {0: 3.0, 1: 0.4, 2: 1.0}
+    calibrated, plain = (task_free._answerer(learner, 0, own) for own in (temperatures, {}))
+    found = task_free.evaluate(calibrated, stream, "cpu", 60)
+    rows: dict[str, list[Any]] = {"right": [], "sure": [], "raw": [], "task": [], "free": []}
+    for task in stream:
+        inputs, labels = task.view(task.test.inputs[task.test.rows[:60]]), task.test.labels[:60]
+        named, free = calibrated.answer(inputs, task.index), calibrated.answer(inputs, score="entropy")
+        rows["right"] += (named.label == labels).tolist()
+        rows["sure"] += named.confidence.tolist()
+        rows["raw"] += plain.answer(inputs, task.index).confidence.tolist()
+        rows["task"] += (free.task == task.index).tolist()
+        rows["free"] += (free.label == labels).tolist()
+    right, sure, raw = (np.array(rows[name]) for name in ("right", "sure", "raw"))
+    assert found["test_samples"] == 180
+    assert found["known_task_accuracy"] == pytest.approx(100 * right.mean())
+    assert found["scores"]["entropy"]["task_accuracy"] == pytest.approx(100 * np.mean(rows["task"]))
+    assert found["scores"]["entropy"]["task_free_accuracy"] == pytest.approx(100 * np.mean(rows["free"]))
+    assert np.mean(rows["free"]) < right.mean() - 0.02
+    for name, confidence in (("ece_calibrated", sure), ("ece_uncalibrated", raw)):
+        places = np.ceil(15 * confidence)
+        gaps = [abs((right - confidence)[places == place].sum()) for place in range(1, 16)]
+        assert found[name] == pytest.approx(sum(gaps) / 180, abs=1e-4)
+    assert abs(found["ece_calibrated"] - found["ece_uncalibrated"]) > 0.01
+
+
+def test_stacked_runs_are_measured_as_separate_ones_are() -> None:
+    dataset = digits.load()  # stacked runs share their stored array
+    streams = [PermutedPixels(dataset, tasks=2, seed=seed, train_per_task=400) for seed in (0, 1)]
+    # So small a rate that the last digits, in which the two differ, are not amplified.
+    settings = published_settings("permuted-digits", "kcl").replace(bases=64, width=32, lr=1e-5)
+    methods = [KernelContinualLearning(settings, 10) for _ in streams]
+    backbone: Any = lambda: published_backbone(streams[0].input_shape, settings)  # noqa: E731
+    stacked = StackedRuns(methods, [backbone] * 2, (0, 1), "cpu")
+    separate = SeparateRuns([Run(method, backbone, seed) for seed, method in enumerate(methods)])
+    for index in range(2):
+        for learner in (stacked, separate):
+            learner.learn([stream[index] for stream in streams], lambda _: None)
+    for run, stream in enumerate(streams):
+        found = [
+            task_free.evaluate(task_free._answerer(learner, run, {}), stream, "cpu") for learner in (stacked, separate)
+        ]
+        assert found[0]["known_task_accuracy"] == pytest.approx(found[1]["known_task_accuracy"], abs=0.5)
+        named = sum(separate.runs[run].accuracy(task) for task in stream) / 2
+        assert found[1]["known_task_accuracy"] == pytest.approx(named, abs=0.2)
+        for score in ("typicality", "entropy"):
+            one, two = (measured["scores"][score]["task_accuracy"] for measured in found)
+            assert one == pytest.approx(two, abs=1.0)
+    assert torch.isfinite(stacked.state.flat).all()
+
+
+def test_stacked_runs_are_measured_as_on_a_gpu() -> None:
+    """The way of a GPU, one group of stacked runs, where none is."""
+    dataset = digits.load()
+    streams = [PermutedPixels(dataset, tasks=2, seed=seed, train_per_task=400) for seed in (0, 1)]
+    settings = published_settings("permuted-digits", "kcl").replace(bases=64, width=32)
+    specs = [RunSpec("permuted-digits", "kcl", seed, settings, 2, 400) for seed in (0, 1)]
+    engine = task_free.Engine(precision="float32")
+    rows = list(task_free._group(specs, streams, "cpu", 50, 200, lambda _: None, engine))
+    assert [row["seed"] for row in rows] == [0, 1]
+    for row in rows:
+        assert row["test_samples"] == 400
+        assert row["known_task_accuracy"] > 40.0
+        assert 0.0 <= row["scores"]["typicality"]["task_accuracy"] <= 100.0

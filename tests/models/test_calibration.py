@@ -1,0 +1,52 @@
+"""Calibration error against a computation by hand, temperature against a known answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from kcl.models.calibration import expected_calibration_error, fit_temperature
+
+
+def test_the_error_by_hand() -> None:
+    """Bins of width 1/2: (0.2, 0.4; 1 of 2 right) and (0.6, 0.8, 1.0; 2 of 3 right)."""
+    confidence = torch.tensor([0.2, 0.4, 0.6, 0.8, 1.0])
+    correct = torch.tensor([True, False, True, True, False])
+    expected = 2 / 5 * abs(0.5 - 0.3) + 3 / 5 * abs(2 / 3 - 0.8)
+    assert expected_calibration_error(confidence, correct, bins=2) == pytest.approx(expected)
+
+
+def test_a_confidence_on_the_border_belongs_below_it() -> None:
+    """(0, 1/2] holds 0.5, (1/2, 1] holds 0.6."""
+    found = expected_calibration_error(torch.tensor([0.5, 0.6]), torch.tensor([False, True]), bins=2)
+    assert found == pytest.approx((0.5 + 0.4) / 2)
+
+
+def test_the_error_of_what_is_calibrated_is_nothing_and_of_no_samples_unknown() -> None:
+    assert expected_calibration_error(torch.ones(4), torch.ones(4, dtype=torch.bool)) == 0.0
+    assert expected_calibration_error(torch.zeros(4), torch.ones(4, dtype=torch.bool)) == 1.0
+    assert expected_calibration_error(torch.zeros(0), torch.ones(0, dtype=torch.bool)) is None
+
+
+@pytest.mark.parametrize("temperature", [0.25, 1.0, 5.0])
+def test_the_temperature_that_made_the_labels_is_found(draw: Any, temperature: float) -> None:
+    logits = 2.0 * draw.normal(20_000, 4)
+    wheel = (logits / temperature).softmax(-1).cumsum(-1)
+    labels = (draw.uniform(20_000, 1) > wheel).sum(-1).clamp_max(3)
+    assert fit_temperature(logits, labels) == pytest.approx(temperature, rel=0.05)
+
+
+def test_ten_right_answers_are_not_certainty() -> None:
+    """The likelihood alone would send the temperature to zero."""
+    labels = torch.arange(10) % 2
+    logits = torch.nn.functional.one_hot(labels, 2).float()
+    confidence = (logits / fit_temperature(logits, labels)).softmax(-1).amax(-1)
+    assert 0.9 < confidence[0] < 0.99
+
+
+def test_the_likelihood_is_not_made_worse(draw: Any) -> None:
+    logits, labels = 9.0 * draw.normal(400, 3), torch.arange(400) % 3
+    before = torch.nn.functional.cross_entropy(logits, labels)
+    assert torch.nn.functional.cross_entropy(logits / fit_temperature(logits, labels), labels) < before

@@ -1,0 +1,266 @@
+"""One model that keeps learning: named tasks, new classes, a task that nobody names, nothing half learned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import kcl
+from kcl.core.randomness import numpy_generator
+from kcl.core.settings import KERNELS
+from kcl.models.lessons import choose_coreset
+
+SMALL: dict[str, Any] = {"bases": 64, "width": 16, "dropout": 0.1, "coreset_size_per_class": 5}
+
+
+def _clusters(seed: int, labels: list[Any], samples: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    """Samples around a centre of each label's own, the same for the same seed and place."""
+    random = np.random.default_rng(seed)
+    centres = 3.0 * random.normal(size=(len(labels), 6))
+    which = np.arange(samples * len(labels)) % len(labels)
+    inputs = centres[which] + 0.3 * random.normal(size=(len(which), 6))
+    return inputs.astype(np.float32), np.array(labels)[which]
+
+
+ONE, TWO = _clusters(0, ["cat", "dog"]), _clusters(1, ["red", "green", "blue"])
+
+
+@pytest.fixture(params=["identity", "mlp"])
+def model(request: Any) -> kcl.ContinualModel:
+    made = kcl.ContinualModel(backbone=request.param, seed=3, **SMALL)
+    made.learn(*ONE, task="animals")
+    made.learn(*TWO, task="colours")
+    return made
+
+
+class TestAnswers:
+    def test_of_a_named_task(self, model: kcl.ContinualModel) -> None:
+        assert model.accuracy(*ONE, task="animals") > 95.0
+        assert model.accuracy(*TWO, task="colours") > 95.0
+
+    def test_without_a_task_it_is_inferred(self, model: kcl.ContinualModel) -> None:
+        for name, (inputs, labels) in (("animals", ONE), ("colours", TWO)):
+            found = model.predict(inputs)
+            assert (found.task == name).mean() > 0.95
+            assert (found.label == labels).mean() > 0.95
+            assert (found.task_margin > 0).all()
+            assert ((found.confidence > 1 / 3) & (found.confidence <= 1)).all()
+
+    def test_with_another_score(self, model: kcl.ContinualModel) -> None:
+        for score in ("typicality", "variance", "probability", "entropy", "response", "residual"):
+            assert set(model.predict(ONE[0], score=score).task) <= {"animals", "colours"}
+        with pytest.raises(kcl.KclError, match="did you mean variance"):
+            model.predict(ONE[0], score="varience")
+
+    def test_named_and_inferred_are_the_same_answers(self, model: kcl.ContinualModel) -> None:
+        inferred, named = model.predict(ONE[0]), model.predict(ONE[0], "animals")
+        right = inferred.task == "animals"
+        assert (inferred.label[right] == named.label[right]).all()
+        np.testing.assert_array_equal(inferred.confidence[right], named.confidence[right])
+        np.testing.assert_array_equal(inferred.variance[right], named.variance[right])
+        probabilities = model.probabilities(ONE[0], "animals").numpy()
+        np.testing.assert_allclose(probabilities.max(1), named.confidence, rtol=1e-5)
+
+    def test_in_one_batch_or_many(self, model: kcl.ContinualModel) -> None:
+        many = np.concatenate([ONE[0]] * 30)
+        assert len(many) > 2048
+        np.testing.assert_allclose(model.predict(many).confidence[:80], model.predict(ONE[0]).confidence, rtol=1e-4)
+        torch.testing.assert_close(model.logits(many, "animals")[:80], model.logits(ONE[0], "animals"))
+
+    def test_a_withheld_answer_is_none(self, model: kcl.ContinualModel) -> None:
+        found = model.predict(ONE[0], abstain_below=2.0)
+        assert all(label is None for label in found.label)
+        threshold = float(np.median(model.predict(ONE[0]).confidence))
+        some = model.predict(ONE[0], abstain_below=threshold)
+        assert [label is None for label in some.label] == (some.confidence < threshold).tolist()
+
+    def test_no_queries(self, model: kcl.ContinualModel) -> None:
+        assert len(model.predict(np.zeros((0, 6), dtype=np.float32)).label) == 0
+
+    @pytest.mark.parametrize("kernel", KERNELS)
+    def test_of_every_kernel(self, kernel: str) -> None:
+        model = kcl.ContinualModel(backbone="identity", kernel=kernel, **SMALL)
+        model.learn(*ONE, task="animals")
+        model.learn(*TWO, task="colours")
+        assert (model.predict(TWO[0]).task == "colours").mean() > 0.8
+        assert model.accuracy(*TWO, task="colours") > 90.0
+
+
+class TestLearning:
+    def test_new_classes_in_an_old_task(self, model: kcl.ContinualModel) -> None:
+        more = _clusters(2, ["horse"])
+        model.learn(*more, task="animals")
+        assert model.tasks["animals"].labels == ("cat", "dog", "horse")
+        assert model.tasks["animals"].seen == (40, 40, 40)
+        assert model.accuracy(*more, task="animals") > 95.0
+        assert model.accuracy(*ONE, task="animals") > 90.0
+        assert model.labels == ("cat", "dog", "horse", "red", "green", "blue") or len(model.labels) == 6
+        assert len(model.run.kept) == 2
+
+    def test_one_sample_of_each_class(self) -> None:
+        model = kcl.ContinualModel(backbone="identity", **SMALL)
+        model.learn(np.eye(6, dtype=np.float32)[:2], [0, 1])
+        assert model.predict(np.eye(6, dtype=np.float32)[:2], "task 0").label.tolist() == [0, 1]
+
+    def test_labels_keep_their_type(self) -> None:
+        for labels in (["a", "b"], [7, -3], [0.5, 1.5], [True, False]):
+            model = kcl.ContinualModel(backbone="identity", **SMALL)
+            inputs, own = _clusters(0, labels)
+            model.learn(inputs, own)
+            found = model.predict(inputs).label
+            assert found.dtype.kind == own.dtype.kind
+            assert (found == own).mean() > 0.95
+
+    def test_a_backbone_of_ones_own_and_images(self, seeded: Any) -> None:
+        with seeded(0):
+            module = nn.Sequential(nn.Flatten(), nn.Linear(48, 16), nn.BatchNorm1d(16), nn.ReLU())
+        model = kcl.ContinualModel(backbone=module, **SMALL)
+        images = np.random.default_rng(0).integers(0, 120, (60, 3, 4, 4)).astype(np.uint8)
+        labels = np.arange(60) % 2
+        images[labels == 1] += 120
+        model.learn(images, labels)
+        assert model.accuracy(images, labels) > 80.0
+
+    def test_a_lesson_that_fails_leaves_the_model_as_it_was(self, model: kcl.ContinualModel) -> None:
+        before, weights = model.predict(ONE[0]), {k: v.clone() for k, v in model.run.model.state_dict().items()}
+
+        def stop(step: Any) -> None:
+            if step.step == 3:
+                model.predict(ONE[0])  # heads of the weights on the way must not outlive them
+                raise KeyboardInterrupt
+
+        for inputs, labels, name in ((*_clusters(5, ["x", "y"]), "new"), (*ONE, "animals")):
+            with pytest.raises(KeyboardInterrupt):
+                model.learn(inputs, labels, name, stop)
+            assert set(model.tasks) == {"animals", "colours"}
+            assert all(torch.equal(weights[k], v) for k, v in model.run.model.state_dict().items())
+            np.testing.assert_array_equal(model.predict(ONE[0]).confidence, before.confidence)
+
+    def test_a_lesson_that_diverges_is_refused(self, model: kcl.ContinualModel) -> None:
+        before = model.predict(ONE[0])
+        model.settings = model.settings.replace(lr=1e38)
+        model.run.method.settings = model.settings
+        with pytest.raises(kcl.KclError, match="lower lr"):
+            model.learn(*_clusters(5, ["x", "y"]), task="new")
+        np.testing.assert_array_equal(model.predict(ONE[0]).confidence, before.confidence)
+        assert not model.run.diverged
+
+    def test_held_out_samples_calibrate(self) -> None:
+        random = np.random.default_rng(0)
+        inputs = random.normal(size=(600, 6)).astype(np.float32)
+        labels = (inputs[:, 0] + 0.7 * random.normal(size=600) > 0).astype(int)
+        plain, fitted = (kcl.ContinualModel(backbone="identity", held_out_share=share, **SMALL) for share in (0.0, 0.3))
+        plain.learn(inputs, labels)
+        fitted.learn(inputs, labels)
+        assert plain.tasks["task 0"].temperature == 1.0
+        assert fitted.tasks["task 0"].temperature != 1.0
+        told = fitted.history[0]
+        assert told["held_out"] == 180
+        assert 50.0 < told["held_out_accuracy"] <= 100.0
+        assert fitted.tasks["task 0"].seen == plain.tasks["task 0"].seen
+        before = fitted.tasks["task 0"].temperature
+        fitted.learn(inputs[:20], labels[:20], "task 0")  # six samples held out would calibrate nothing
+        assert "held_out" not in fitted.history[1]
+        assert fitted.tasks["task 0"].temperature == before
+        fitted.learn(inputs, labels, "task 0")
+        assert fitted.tasks["task 0"].temperature != before
+        assert fitted.tasks["task 0"].temperature == pytest.approx(before, abs=0.15)  # fitted to the scores as they are
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "words"),
+    [
+        (np.zeros((4, 5)), [0, 1, 0, 1], r"expected \(6,\)"),
+        (np.zeros((4, 6)), [0, 1, 0], "give one for each"),
+        (np.zeros((4, 6)), [0, 0, 0, 0], "at least two"),
+        (np.full((4, 6), np.nan), [0, 1, 0, 1], "not finite"),
+        (np.zeros((0, 6)), [], "no samples"),
+        (np.zeros((4, 6), dtype=np.uint8), [0, 1, 0, 1], "learned from numbers"),
+        ([["a"]], [0], "no array of numbers"),
+        (np.zeros((2, 6)), np.array([None, 1]), "all text or all numbers"),
+        (np.zeros((2, 6)), [np.nan, 1.0], "finite"),
+        (np.zeros((2, 6)), [0, 0], "'other' has the one class 0"),
+    ],
+)
+def test_mistakes_are_told_in_words(inputs: Any, labels: Any, words: str) -> None:
+    model = kcl.ContinualModel(backbone="identity", **SMALL)
+    model.learn(*ONE, task="animals")
+    with pytest.raises(kcl.KclError, match=words):
+        model.learn(inputs, labels, "other")
+    assert list(model.tasks) == ["animals"]
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e-13, 1.0, 1e30])
+def test_features_are_standardised_in_any_unit_and_constants_are_only_centred(unit: float) -> None:
+    inputs = np.concatenate([unit * ONE[0], np.full((len(ONE[0]), 1), 1e6 / 3)], axis=1).astype(np.float32)
+    model = kcl.ContinualModel(standardise=True, feature_norm="none", backbone="identity", **SMALL)
+    model.learn(inputs, ONE[1], task="animals")
+    assert model.accuracy(inputs, ONE[1], "animals") > 95.0
+    assert model.view.std is not None
+    assert model.view.std[-1] == pytest.approx(7**0.5)
+    np.testing.assert_allclose(model.view.std[:6], 7**0.5 * (unit * ONE[0].astype(float)).std(0), rtol=1e-5)
+
+
+def test_text_and_numbers_are_not_mixed_in_a_task() -> None:
+    model = kcl.ContinualModel(backbone="identity", **SMALL)
+    model.learn(*ONE, task="animals")
+    with pytest.raises(kcl.KclError, match="use one or the other"):
+        model.learn(*_clusters(2, [0, 1]), task="animals")
+    with pytest.raises(kcl.KclError, match="needs a name"):
+        model.learn(*TWO, task="")
+    with pytest.raises(kcl.KclError, match="must be a probability"):
+        model.predict(ONE[0], abstain_below=-1.0)
+
+
+def test_inputs_in_whatever_holds_them() -> None:
+    pandas = pytest.importorskip("pandas")
+    model, made = kcl.ContinualModel(backbone="identity", **SMALL), kcl.ContinualModel(backbone="identity", **SMALL)
+    model.learn(*ONE, task="animals")
+    made.learn(pandas.DataFrame(ONE[0]), pandas.Series(ONE[1]), task="animals")
+    expected = model.predict(ONE[0]).confidence
+    fixed, backwards = ONE[0].copy(), ONE[0][::-1].copy()[::-1]
+    fixed.flags.writeable = False
+    for held in (ONE[0].tolist(), torch.tensor(ONE[0]), fixed, backwards, pandas.DataFrame(ONE[0])):
+        np.testing.assert_array_equal(made.predict(held).confidence, expected)
+    with pytest.raises(kcl.KclError, match="no array of numbers"):
+        made.predict(pandas.DataFrame({"a": ["x"], "b": [1]}))
+
+
+def test_nothing_learned_nothing_answered() -> None:
+    with pytest.raises(kcl.KclError, match="learn a task first"):
+        kcl.ContinualModel().predict(np.zeros((1, 6)))
+    model = kcl.ContinualModel(backbone="identity", **SMALL)
+    model.learn(*ONE, task="animals")
+    with pytest.raises(kcl.KclError, match="did you mean animals"):
+        model.predict(ONE[0], "animal")
+
+
+def test_a_coreset_is_a_fair_draw_from_all_that_was_shown() -> None:
+    """A class shown 30 samples (5 kept), then 10 more: a quarter of the new coreset is new, on average."""
+    labels, counts = np.zeros(15, dtype=int), Counter[bool]()
+    for seed in range(400):
+        coreset, learned = choose_coreset(labels, 5, [30], 5, numpy_generator(seed, "test"))
+        assert len(coreset) == 5
+        assert sorted((*learned, *(place for place in coreset if place >= 5))) == list(range(5, 15))
+        counts.update(place >= 5 for place in coreset)
+    assert counts[True] / 2000 == pytest.approx(0.25, abs=0.03)
+
+
+def test_a_benchmarks_learner_answers_without_a_task() -> None:
+    pytest.importorskip("sklearn")
+    stream = kcl.PermutedDigits(tasks=3)
+    learner = kcl.KernelContinualLearner(stream)
+    for task in stream:
+        learner.learn(task)
+    for task in stream:
+        moved = task.view.move(task.test.inputs[task.test.rows])
+        found = learner.predict(moved)
+        assert (found.task == str(task.index)).mean() > 0.8
+        named = learner.as_model().predict(moved, str(task.index))
+        own = learner.predict(task.test.inputs[task.test.rows], task).numpy()
+        assert (named.label == own).mean() > 0.99
