@@ -27,9 +27,9 @@ from kcl.benchmarks.task import View
 from kcl.errors import KclError
 from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.methods.method import Memory
-from kcl.models.inference import Answerer, Known
+from kcl.models.inference import Answerer, KnownTask
 from kcl.training.draws import RunNoise
-from kcl.training.single_run import build_model, seen
+from kcl.training.stack import build_model
 
 CORESETS, BASES, TASKS = (5, 10, 20, 40), (256, 512, 1024, 2048), (20, 100, 1000)
 QUERIES = {"mnist": (1, 10_000), "cifar100": (1, 500)}
@@ -76,14 +76,15 @@ class _Model:
             "scale": torch.tensor(1.0, device=self.device),
             "shift": torch.tensor(0.0, device=self.device),
         }
-        known = {index: Known(self.memory, View()) for index in range(tasks)}
-        self.answerer = Answerer(self.method, self.model, 0, lambda: known, lambda: 0)
+        self.answerer = Answerer(self.method, self.model, 0)
+        self.answerer.tasks = {index: KnownTask(self.memory, View()) for index in range(tasks)}
         self.queries = torch.rand(queries, *work.input_shape, generator=random).to(self.device)
 
     @torch.inference_mode()
     def uncollapsed(self, x: torch.Tensor) -> torch.Tensor:
         noise = RunNoise(self.device, 0, "test noise", 0)
-        classifier = self.method.classifier(self.model, seen(self.memory, View()), noise)
+        memory = self.memory | {"inputs": View().scale(self.memory["inputs"])}
+        classifier = self.method.classifier(self.model, self.method.show(memory), noise)
         return self.method.logits(self.model, classifier, x)
 
     @torch.inference_mode()

@@ -27,9 +27,7 @@ from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import cifar_resnet, miniimagenet_resnet
 from kcl.training.compiler import need_compiler
-from kcl.training.run_group import Learner, SeparateRuns
-from kcl.training.single_run import Run
-from kcl.training.stack import StackedRuns
+from kcl.training.stack import RunStack
 
 TURNS, TOGETHER = 7, 4000
 """How often kcl and the plain loop are measured in turn on a CPU, and how many steps of kcl that may take."""
@@ -162,17 +160,14 @@ def _engine(
     settings = work.settings_of(method)
     methods = [METHODS[method](settings, work.ways) for _ in range(runs)]
     cuda = device == "cuda"
-    learner: Learner
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     elif fused:
         need_compiler()
     make = work.backbone if work.strong is None else partial(published_backbone, work.input_shape, settings)
-    if cuda or fused:
-        learner = StackedRuns(methods, [make] * runs, range(runs), device, fused, precision)
-    else:
-        learner = SeparateRuns([Run(methods[0], make, 0)])
+    plain_stack = not cuda and not fused
+    learner = RunStack(methods, [make] * runs, range(runs), device, fused, precision, plain=plain_stack)
     first = _seconds(lambda: learner.learn([task] * runs, lambda _: None))
     coreset = settings.coreset_size_per_class * work.ways if method == "kcl" else 0
     steps = (len(task.train) - coreset) // settings.batch_size * settings.updates_per_batch
@@ -191,7 +186,7 @@ def _engine(
 
 
 def _in_turns(
-    learner: Learner, task: Task, plain: Callable[[], float | None], turns: int
+    learner: RunStack, task: Task, plain: Callable[[], float | None], turns: int
 ) -> tuple[float, float | None]:
     """Milliseconds a step on a CPU, and how many times the plain loop's speed that is: medians over several turns of
     both, because a CPU that others use too is slow for minutes, then fast again.

@@ -32,7 +32,7 @@ from kcl.models.continual_model import LEAST_HELD_OUT, ContinualModel, Predictio
 from kcl.models.inference import DEFAULT_SCORE, TASK_SCORES
 from kcl.models.onnx_export import export_onnx
 from kcl.ops.precision import PRECISIONS, used
-from kcl.training.single_run import OnStep, Step
+from kcl.training.cuda_graph import OnStep, Step
 
 LARGEST_SMALL_IMAGE = 48
 # For rows of numbers, as KernelContinualClassifier: our own choice, nothing is published.

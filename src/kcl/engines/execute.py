@@ -23,8 +23,8 @@ from kcl.experiments.progress import duration
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.report.engine_status import STANDING
+from kcl.training.cuda_graph import Step
 from kcl.training.run_progress import Standing
-from kcl.training.single_run import Step
 from kcl.training.stream_run import OnProgress, Progress
 
 EVERY = 1.0

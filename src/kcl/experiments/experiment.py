@@ -32,12 +32,10 @@ from kcl.experiments.run_spec import CHOICES, RunSpec, by_training, given
 from kcl.methods.method import Method
 from kcl.methods.recipes import check_backbone, find_method, published_backbone
 from kcl.ops.precision import used
+from kcl.training.batches import CannotStack
 from kcl.training.checkpointer import Keeper
 from kcl.training.compiler import need_compiler
-from kcl.training.run_group import Learner, SeparateRuns
-from kcl.training.single_run import Run
-from kcl.training.stack import LONG, StackedRuns, stacks
-from kcl.training.state import CannotStack
+from kcl.training.stack import LONG, RunStack, stacks
 from kcl.training.stream_run import OnProgress, Outcome, run_streams
 
 _ANY = Settings()
@@ -289,7 +287,7 @@ class Experiment:
             say(f"{self.label(spec)}: diverged in task {task}, its loss is no longer finite; a lower lr may help")
 
     def _keep_samples(
-        self, folder: Keeping, group: Sequence[RunSpec], learner: Learner, streams: Sequence[Stream]
+        self, folder: Keeping, group: Sequence[RunSpec], learner: RunStack, streams: Sequence[Stream]
     ) -> None:
         if not self.save_samples:
             return
@@ -303,9 +301,7 @@ class Experiment:
 
         Runs that share a training are always together, and count as one.
         """
-        at_once = at_once or self.runs_at_once or (1 if self.device.type == "cpu" else None)
-        if self.device.type == "cpu" and self._stacks:
-            at_once = 1  # no digit of a run is to depend on those beside it
+        at_once = 1 if self.device.type == "cpu" else at_once or self.runs_at_once
         groups: dict[Any, list[list[RunSpec]]] = {}
         for training in by_training(specs):
             spec = training[0]
@@ -330,36 +326,35 @@ class Experiment:
         learner = self._stacked(specs, [stream] * len(specs), compiled=False)
         try:
             largest = max(stream, key=lambda task: task.ways)
-            learner.rehearse([join(list(stream), len(stream.class_labels)) if learner.joint else largest])
+            lesson = join(list(stream), len(stream.class_labels)) if learner.joint else largest
+            learner.rehearse([lesson], [largest] if learner.method.keeps_coresets else None)
         except CannotStack:
             return len(group)
         each = torch.cuda.max_memory_allocated(self.device)
-        if learner.method.keeps_coresets:
-            torch.cuda.reset_peak_memory_stats(self.device)
-            before = torch.cuda.memory_allocated(self.device)
-            learner.rehearse_classifier([largest])
-            each += torch.cuda.max_memory_allocated(self.device) - before
         return max(1, min(len(group), int(0.7 * torch.cuda.mem_get_info(self.device)[0] / each)))
 
-    def _learner(self, group: Sequence[RunSpec], streams: Sequence[Stream], separate: bool = False) -> Learner:
+    def _learner(self, group: Sequence[RunSpec], streams: Sequence[Stream], separate: bool = False) -> RunStack:
         if self._stacks and not separate:
             return self._stacked(group, streams)
-        return SeparateRuns([self._run(own, stream) for own, stream in _trainings(group, streams)])
+        [(own, stream)] = _trainings(group, streams)
+        methods = [self._method(spec, stream) for spec in own]
+        backbone = partial(published_backbone, stream.input_shape, own[0].settings)
+        return RunStack(
+            [methods[0]], [backbone], [own[0].seed], self.device, False, self.precision, [methods], plain=True
+        )
 
     @property
     def _stacks(self) -> bool:
         return stacks(self.device, self.compiled)
 
-    def _stacked(
-        self, group: Sequence[RunSpec], streams: Sequence[Stream], compiled: bool | None = None
-    ) -> StackedRuns:
+    def _stacked(self, group: Sequence[RunSpec], streams: Sequence[Stream], compiled: bool | None = None) -> RunStack:
         pairs = _trainings(group, streams)
         variants = [[self._method(spec, stream) for spec in own] for own, stream in pairs]
         backbones = [partial(published_backbone, stream.input_shape, own[0].settings) for own, stream in pairs]
         if compiled is None:
             compiled = self.steps(group[0], streams[0]) >= LONG if self.compiled is None else self.compiled
         methods, seeds = [own[0] for own in variants], [own[0].seed for own, _ in pairs]
-        return StackedRuns(methods, backbones, seeds, self.device, compiled, self.precision, variants)
+        return RunStack(methods, backbones, seeds, self.device, compiled, self.precision, variants)
 
     def steps(self, spec: RunSpec, stream: Stream) -> int:
         """About how many steps a run takes."""
@@ -368,12 +363,6 @@ class Experiment:
     def planned_steps(self, spec: RunSpec) -> int:
         """The same, for one of the runs asked for, without a look at its stream."""
         return _steps(spec.settings, sum(train for train, _, _ in self._shapes[spec.key]))
-
-    def _run(self, specs: Sequence[RunSpec], stream: Stream) -> Run:
-        """A training, tested as each of the runs that share it."""
-        first, methods = specs[0], [self._method(spec, stream) for spec in specs]
-        make_backbone = partial(published_backbone, stream.input_shape, first.settings)
-        return Run(methods[0], make_backbone, first.seed, self.device, methods)
 
     def _record(self, spec: RunSpec, outcome: Outcome, at_once: int, shared: int) -> dict[str, Any]:
         """`at_once`: trainings done together. `shared`: runs that this training gave, each tested in its own way."""

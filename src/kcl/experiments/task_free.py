@@ -24,12 +24,10 @@ from kcl.experiments.run_spec import RunSpec
 from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.methods.recipes import published_backbone
 from kcl.models.calibration import expected_calibration_error, fit_temperature
-from kcl.models.inference import TASK_SCORES, Answerer, Known
+from kcl.models.inference import TASK_SCORES, Answerer, KnownTask
+from kcl.training.batches import CannotStack
 from kcl.training.compiler import need_compiler
-from kcl.training.run_group import Learner, SeparateRuns
-from kcl.training.single_run import Run
-from kcl.training.stack import LONG, StackedRuns, stacks
-from kcl.training.state import CannotStack
+from kcl.training.stack import LONG, RunStack, stacks
 
 COVERAGES = (0.5, 0.8, 0.9, 1.0)
 
@@ -111,7 +109,7 @@ def _group(
         yield about | sizes | {"settings": spec.settings.to_dict()} | found
 
 
-def _learner(group: Sequence[RunSpec], streams: Sequence[Stream], device: str, stacked: Engine | None) -> Learner:
+def _learner(group: Sequence[RunSpec], streams: Sequence[Stream], device: str, stacked: Engine | None) -> RunStack:
     methods = [
         KernelContinualLearning(spec.settings, len(stream.class_labels))
         for spec, stream in zip(group, streams, strict=True)
@@ -122,8 +120,8 @@ def _learner(group: Sequence[RunSpec], streams: Sequence[Stream], device: str, s
         settings = group[0].settings
         steps = settings.epochs * sum(len(task.train) for task in streams[0]) // settings.batch_size
         compiled = steps >= LONG if stacked.compiled is None else stacked.compiled
-        return StackedRuns(methods, backbones, seeds, device, compiled, stacked.precision)
-    return SeparateRuns([Run(*own, device) for own in zip(methods, backbones, seeds, strict=True)])
+        return RunStack(methods, backbones, seeds, device, compiled, stacked.precision)
+    return RunStack(methods, backbones, seeds, device, plain=True)
 
 
 def hold_out(task: Task, seed: int, count: int) -> HeldOut:
@@ -138,23 +136,17 @@ def hold_out(task: Task, seed: int, count: int) -> HeldOut:
     )
 
 
-def _answerer(learner: Learner, run: int, temperatures: dict[int, float]) -> Answerer:
+def _answerer(learner: RunStack, run: int, temperatures: dict[int, float]) -> Answerer:
     """Answers from one of the runs, as its weights are now."""
-    if isinstance(learner, StackedRuns):
-        method, model, seed = learner.methods[run], learner.answering(run), learner.seeds[run]
-        kept = {
-            index: ({name: tensor[run] for name, tensor in memory.items()}, view)
-            for index, (memory, view) in learner.kept.items()
-        }
-    else:
-        assert isinstance(learner, SeparateRuns)  # noqa: S101 - the two kinds `_learner` makes
-        own = learner.runs[run]
-        method, model, seed = own.method, own.answering, own.seed
-        kept = {index: (entry.memory, entry.view) for index, entry in own.kept.items()}
+    method, model = learner.methods[run], learner.model_at_test(run)
     assert isinstance(method, KernelContinualLearning)  # noqa: S101 - checked in `measure`
     assert isinstance(model, KernelModel)  # noqa: S101 - what that method builds
-    known = {index: Known(memory, view, temperatures.get(index, 1.0)) for index, (memory, view) in kept.items()}
-    return Answerer(method, model, seed, lambda: known, lambda: 0)
+    answerer = Answerer(method, model, learner.seeds[run])
+    answerer.tasks = {
+        index: KnownTask(learner.memory_kept(run, index), view, temperatures.get(index, 1.0))
+        for index, (_, view) in learner.kept.items()
+    }
+    return answerer
 
 
 def _inputs(task: Task, examples: Examples, device: str) -> Tensor:
@@ -182,7 +174,7 @@ def evaluate(answerer: Answerer, stream: Stream, device: str, test_per_task: int
             chosen = torch.stack([judge(own) for own in evidence]).argmax(0)
             counts[score][0] += int((chosen == task.index).sum())
             counts[score][1] += int((predicted.gather(0, chosen[None])[0] == truth).sum())
-        logits, temperature = evidence[task.index].logits, answerer.tasks()[task.index].temperature
+        logits, temperature = evidence[task.index].logits, answerer.tasks[task.index].temperature
         known.append(predicted[task.index] == truth)
         confidences.append(logits.softmax(-1).amax(-1))
         raw.append((logits * temperature).softmax(-1).amax(-1))

@@ -19,7 +19,7 @@ from kcl.benchmarks.task import Stream, Task
 from kcl.core.shapes import Float, Shaped
 from kcl.errors import KclError
 from kcl.report.page_samples import SAMPLES
-from kcl.training.run_group import Learner
+from kcl.training.stack import RunStack
 
 FORMAT = 1
 OF_EACH = 5
@@ -37,7 +37,7 @@ def need_pillow() -> None:
 
 
 def collect(
-    learner: Learner, streams: Sequence[Stream], names: Sequence[Sequence[str]]
+    learner: RunStack, streams: Sequence[Stream], names: Sequence[Sequence[str]]
 ) -> list[list[dict[str, Any]] | None]:
     """For every run the tasks as `samples.jsonl` has them; None for one that diverged. `names`: of its classes."""
     runs: list[list[dict[str, Any]] | None] = [None if diverged else [] for diverged in learner.diverged]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,14 +13,15 @@ from torch import Tensor, nn
 from kcl.benchmarks.task import Task
 from kcl.core.settings import Settings
 from kcl.core.shapes import Float, Int
-from kcl.functional import kernels, ridge
+from kcl.functional import ridge
 from kcl.functional.gaussian import DiagonalGaussian, bounded, kl_divergence, standard_normal_like
-from kcl.functional.kernels import Kernel
 from kcl.functional.metric import metric_of, scatter_within
 from kcl.functional.noise import Noise
-from kcl.methods import ridge_head, views
+from kcl.methods import ridge_head
 from kcl.methods.coreset import check_coreset, split_coreset
+from kcl.methods.kernels import KERNELS, Kernel
 from kcl.methods.method import Learnable, Memory, Method
+from kcl.methods.ridge_head import Head
 from kcl.nets.amortized import AmortizedGaussians
 from kcl.nets.backbone import Backbone
 from kcl.nets.head import HeadState, KernelRidgeHead
@@ -38,38 +38,18 @@ class KernelModel(nn.Module):
     tau: Tensor
     soft_targets: Tensor
 
-    def __init__(self, backbone: Backbone, settings: Settings) -> None:
+    def __init__(self, backbone: Backbone, kernel: Kernel, settings: Settings) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = KernelRidgeHead(settings.ridge_strength)
-        variational = settings.kernel in ("vrf", "vrf-uninformative")
-        self.conditional_prior = settings.kernel == "vrf"
-        self.gaussians = AmortizedGaussians(backbone.features, 1 + self.conditional_prior) if variational else None
-        if variational or settings.kernel == "rff":
-            self.register_buffer("phases", 2.0 * math.pi * torch.rand(settings.bases))
-        if settings.kernel == "rff":  # the spectral measure of exp(−γ‖x − y‖²) is N(0, 2γI)
-            scale = math.sqrt(2.0 * settings.rbf_gamma)
-            self.register_buffer("frequencies", scale * torch.randn(settings.bases, backbone.features))
-        gamma = settings.laplacian_gamma if settings.kernel == "laplacian" else settings.rbf_gamma
-        self.register_buffer("gamma", torch.tensor(gamma), persistent=False)
-        self.register_buffer("tau", torch.tensor(settings.tau), persistent=False)
+        self.gaussians = AmortizedGaussians(backbone.features, kernel.inferred) if kernel.inferred else None
+        for name, tensor in kernel.buffers(backbone.features).items():
+            self.register_buffer(name, tensor)
+        numbers = kernel.numbers() | {"tau": settings.tau}
         if settings.soft_targets:
-            self.register_buffer("soft_targets", torch.tensor(settings.soft_targets), persistent=False)
-
-
-class Fitted(NamedTuple):
-    """A task's classifier at the model's present weights, ready for queries."""
-
-    kernel: Kernel
-    head: HeadState
-    anchors: Float[Tensor, "m d"] | None
-    """The coreset's representations; None where the kernel is explicit and the coreset is no longer needed."""
-    weights: Tensor
-    """Dual weights α (m × c), or primal weights W (D × c) where the kernel is explicit."""
-    moments: Float[Tensor, " k"] | None = None
-    """The coreset's statistics that BatchNorm uses for queries; None for the running ones."""
-    metric: Float[Tensor, "d d"] | None = None
-    """What features are multiplied with before the kernel sees them; None where all directions count alike."""
+            numbers["soft_targets"] = settings.soft_targets
+        for name, number in numbers.items():
+            self.register_buffer(name, torch.tensor(number), persistent=False)
 
 
 class KernelContinualLearning(Method):
@@ -80,8 +60,13 @@ class KernelContinualLearning(Method):
     keeps_coresets = True
     answers_unseen = False  # without its coreset a task has no classifier
 
+    def __init__(self, settings: Settings, class_count: int, places: int | None = None) -> None:
+        super().__init__(settings, class_count, places)
+        self.kernel = KERNELS[settings.kernel](settings)
+        self.head_width = settings.bases
+
     def build(self, backbone: Backbone) -> KernelModel:
-        return KernelModel(backbone, self.settings)
+        return KernelModel(backbone, self.kernel, self.settings)
 
     def check(self, task: Task) -> None:
         super().check(task)
@@ -125,17 +110,16 @@ class KernelContinualLearning(Method):
         draws = self.settings.monte_carlo_samples if posterior else 1
         loss = inputs.new_zeros(())
         for _ in range(draws):
-            kernel = self._kernel(model, posterior, noise)
-            represented = kernel.represent(features)
+            represented = self.kernel.represent(model, features, posterior, noise)
             anchors, queries = represented.split(sizes)
-            if kernel.explicit and compiled_on_cpu(represented):
+            if self.kernel.explicit and compiled_on_cpu(represented):
                 scores = ridge.primal_scores(represented, targets, head.strength)
             else:
-                scores = self._scores(kernel, queries, anchors, self._weights(kernel, anchors, targets, head))
+                scores = self._scores(model, queries, anchors, self._weights(model, anchors, targets, head))
             loss = loss + F.cross_entropy(head.scale * scores + head.shift, labels) / draws
             if self.settings.soft_targets:
                 correction = model.soft_targets * memory["correction"]
-                loss = loss + self._target_loss(kernel, queries, anchors, scores, correction, head, labels) / draws
+                loss = loss + self._target_loss(model, queries, anchors, scores, correction, head, labels) / draws
         if posterior is not None and prior is not None:
             loss = loss + model.tau * kl_divergence(posterior, prior)
         return loss
@@ -146,31 +130,28 @@ class KernelContinualLearning(Method):
 
     # Answering
 
-    def classifier(self, model: KernelModel, memory: Memory, noise: Noise) -> list[Fitted]:
-        """Solve the ridge regression of a task at the model's present weights, once for each draw of ω."""
+    def classifier(self, model: KernelModel, memory: Memory, noise: Noise) -> Memory:
+        """The task's head, without its predictive variance."""
+        return self.head(model, memory, noise, variance=False).tensors()
+
+    def logits(self, model: KernelModel, classifier: Memory, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
+        head = Head(**classifier)
+        return ridge_head.scores(head, self.kernel, model, self.features(model, inputs, head.moments))
+
+    def head(self, model: KernelModel, memory: Memory, noise: Noise, variance: bool = True) -> Head:
+        """Solve the ridge regression of a task at the model's present weights, once for each draw of ω. `memory`: with
+        its samples shown as the settings say (`show`).
+        """
         features, moments = self._coreset(model, memory["inputs"])
         posterior, _ = self._gaussians(model, features)
-        head, targets, metric = self._learned(memory), self._targets(model, memory, features), memory.get("metric")
-        features, fitted = ridge_head.measured(features, metric), []
+        learned, targets = self._learned(memory), self._targets(model, memory, features)
+        metric, kernel = memory.get("metric"), self.kernel
+        features = ridge_head.in_metric(features, metric)
+        heads = []
         for _ in range(self.settings.test_draws if posterior else 1):
-            kernel = self._kernel(model, posterior, noise)
-            anchors = kernel.represent(features)
-            weights = self._weights(kernel, anchors, targets, head)
-            fitted.append(Fitted(kernel, head, None if kernel.explicit else anchors, weights, moments, metric))
-        return fitted
-
-    def logits(
-        self, model: KernelModel, classifier: list[Fitted], inputs: Float[Tensor, "n ..."]
-    ) -> Float[Tensor, "n c"]:
-        """Eq. 5 for each draw of ω; several draws are averaged as probabilities, in the log domain."""
-        features = ridge_head.measured(self.features(model, inputs, classifier[0].moments), classifier[0].metric)
-        scores = [
-            head.scale * self._scores(kernel, kernel.represent(features), anchors, weights) + head.shift
-            for kernel, head, anchors, weights, *_ in classifier
-        ]
-        if len(scores) == 1:
-            return scores[0]
-        return torch.logsumexp(torch.stack(scores).log_softmax(-1), dim=0) - math.log(len(scores))
+            frequencies = kernel.frequencies(model, posterior, noise) if kernel.fourier else None
+            heads.append(ridge_head.fold(kernel, model, features, targets, learned, frequencies, variance))
+        return ridge_head.join(heads)._replace(moments=moments, metric=metric)
 
     def features(
         self, model: KernelModel, inputs: Float[Tensor, "n ..."], moments: Float[Tensor, " k"] | None = None
@@ -188,41 +169,18 @@ class KernelContinualLearning(Method):
         features, moments = model.backbone.gather(inputs)
         return self._normalise(features, model.backbone.parts), moments
 
-    def head(self, model: KernelModel, memory: Memory, noise: Noise) -> ridge_head.Head:
-        """What `prepare` gives, with the same draws of ω, folded for fast answers and with their variance."""
-        memory = views.shown_memory(memory, views.rotations(self.settings), views.mirrors(self.settings))
-        features, moments = self._coreset(model, memory["inputs"])
-        posterior, _ = self._gaussians(model, features)
-        learned, targets = self._learned(memory), self._targets(model, memory, features)
-        frequencies, phases = getattr(model, "frequencies", None), None
-        metric, heads = memory.get("metric"), []
-        features = ridge_head.measured(features, metric)
-        for _ in range(self.settings.test_draws if posterior else 1):
-            if posterior is not None:
-                draws = noise.normal(self.settings.bases, model.backbone.features)
-                frequencies = kernels.reparameterised(posterior, draws)
-            phases = None if frequencies is None else model.phases
-            heads.append(ridge_head.fold(self.kernel(model), features, targets, learned, frequencies, phases))
-        return ridge_head.join(heads)._replace(moments=moments, metric=metric)
-
     @property
     def shares(self) -> bool:
         return self.settings.shared_metric > 0.0
 
     def contribution(self, model: KernelModel, memory: Memory) -> Float[Tensor, "d d"]:
         """How the coreset's features vary within classes, as it is shown at test."""
-        memory = views.shown_memory(memory, views.rotations(self.settings), views.mirrors(self.settings))
         features, _ = self._coreset(model, memory["inputs"])
         return scatter_within(features, memory["targets"].to(features.dtype))
 
     def common(self, total: Float[Tensor, "*s d d"]) -> Memory:
         """The metric in which features are compared."""
         return {"metric": metric_of(total, self.settings.shared_metric)}
-
-    def kernel(self, model: KernelModel) -> Kernel:
-        """The kernel of what `head` represents queries by: random Fourier features, or the features themselves."""
-        fourier = model.gaussians is not None or self.settings.kernel == "rff"
-        return kernels.linear_kernel() if fourier else self._fixed_kernel(model)
 
     # Parts
 
@@ -233,7 +191,7 @@ class KernelContinualLearning(Method):
 
     def _target_loss(
         self,
-        kernel: Kernel,
+        model: KernelModel,
         queries: Tensor,
         anchors: Tensor,
         scores: Float[Tensor, "n c"],
@@ -246,7 +204,7 @@ class KernelContinualLearning(Method):
         """
         queries, anchors, scores = queries.detach(), anchors.detach(), scores.detach()
         head = HeadState(*(value.detach() for value in head))
-        scores = scores + self._scores(kernel, queries, anchors, self._weights(kernel, anchors, correction, head))
+        scores = scores + self._scores(model, queries, anchors, self._weights(model, anchors, correction, head))
         loss = F.cross_entropy(head.scale * scores + head.shift, labels)
         return loss - loss.detach()
 
@@ -254,15 +212,15 @@ class KernelContinualLearning(Method):
         """λ, scale and shift that a task's training ended with, as they are used at test."""
         return HeadState(memory["strength"] * self.settings.test_strength, memory["scale"], memory["shift"])
 
-    def _weights(self, kernel: Kernel, anchors: Tensor, targets: Float[Tensor, "m c"], head: HeadState) -> Tensor:
+    def _weights(self, model: KernelModel, anchors: Tensor, targets: Float[Tensor, "m c"], head: HeadState) -> Tensor:
         """The ridge solution on the coreset: primal where the kernel is explicit, dual otherwise."""
-        if kernel.explicit:
+        if self.kernel.explicit:
             return ridge.primal_weights(anchors, targets, head.strength)
-        return ridge.dual_weights(kernel.compare(anchors, anchors), targets, head.strength)
+        return ridge.dual_weights(self.kernel.compare(model, anchors, anchors), targets, head.strength)
 
-    def _scores(self, kernel: Kernel, queries: Tensor, anchors: Tensor | None, weights: Tensor) -> Tensor:
+    def _scores(self, model: KernelModel, queries: Tensor, anchors: Tensor, weights: Tensor) -> Tensor:
         """ψ(x) W, or K̃ᵀα where the kernel has no explicit features."""
-        return (queries if kernel.explicit or anchors is None else kernel.compare(queries, anchors)) @ weights
+        return (queries if self.kernel.explicit else self.kernel.compare(model, queries, anchors)) @ weights
 
     def _normalise(self, features: Float[Tensor, "n d"], parts: Sequence[int]) -> Float[Tensor, "n d"]:
         if self.settings.feature_norm == "l2":
@@ -278,7 +236,7 @@ class KernelContinualLearning(Method):
         """q(ω | C_t) amortised from the coreset's mean feature, and the prior from the batch's, or N(0, I)."""
         if model.gaussians is None:
             return None, None
-        if batch is not None and model.conditional_prior:
+        if batch is not None and self.kernel.inferred == 2:
             posterior, prior = map(self._bounded, model.gaussians(torch.stack([coreset.mean(0), batch.mean(0)])))
             return posterior, prior
         posterior = self._bounded(model.gaussians(coreset.mean(0, keepdim=True))[0])
@@ -287,25 +245,6 @@ class KernelContinualLearning(Method):
     def _bounded(self, gaussian: DiagonalGaussian) -> DiagonalGaussian:
         bound = self.settings.log_variance_bound
         return bounded(gaussian, bound) if bound else gaussian
-
-    def _kernel(self, model: KernelModel, posterior: DiagonalGaussian | None, noise: Noise) -> Kernel:
-        settings = self.settings
-        if posterior is not None:
-            draws = noise.normal(settings.bases, model.backbone.features)
-            return kernels.variational_kernel(posterior, draws, model.phases)
-        return self._fixed_kernel(model)
-
-    def _fixed_kernel(self, model: KernelModel) -> Kernel:
-        settings = self.settings
-        if settings.kernel == "rff":
-            return kernels.fourier_kernel(model.frequencies, model.phases)
-        if settings.kernel == "rbf":
-            return kernels.rbf_kernel(model.gamma)
-        if settings.kernel == "laplacian":
-            return kernels.laplacian_kernel(model.gamma)
-        if settings.kernel == "polynomial":
-            return kernels.polynomial_kernel(settings.polynomial_degree)
-        return kernels.linear_kernel()
 
 
 def weighed(features: Float[Tensor, "n d"], parts: Sequence[int]) -> Float[Tensor, "n d"]:

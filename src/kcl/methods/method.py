@@ -79,6 +79,9 @@ class Method(ABC):
     joint: ClassVar[bool] = False
     """Whether all tasks are learned at once, as one."""
 
+    head_width: int = 0
+    """Numbers that a query is represented by in a task's head, beside the backbone's features."""
+
     def __init__(self, settings: Settings, class_count: int, places: int | None = None) -> None:
         """`class_count`: classes of the stream, each once; `places`: each as often as a task has it, for methods that
         share a memory of fixed size out between all tasks.
@@ -239,25 +242,26 @@ class Method(ABC):
 
     def in_common(self, model: Any, memories: Iterable[Memory]) -> Memory:
         """The same from what is kept of all tasks."""
-        parts = [self.contribution(model, memory) for memory in memories] if self.shares else []
+        parts = [self.contribution(model, self.show(memory)) for memory in memories] if self.shares else []
         return self.common(torch.stack(parts).sum(0)) if parts else {}
 
-    def prepare(self, model: Any, memory: Memory, noise: Noise) -> Any:
-        """`classifier` of a task whose samples are shown as the settings say."""
-        shown = views.shown_memory(memory, views.rotations(self.settings), views.mirrors(self.settings))
-        return self.classifier(model, shown, noise)
+    def show(self, memory: Memory) -> Memory:
+        """What is kept of a task, its samples as the settings show them at test (`methods.views`)."""
+        return views.shown_memory(memory, views.rotations(self.settings), views.mirrors(self.settings))
 
-    def answer(self, model: Any, classifier: Any, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
+    def answer(self, model: Any, classifier: Memory, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
         """Scores of a task's classes, from `logits` of the copies in which the settings show a query."""
         turns, mirrored = views.rotations(self.settings), views.mirrors(self.settings)
         return views.vote(self.logits(model, classifier, views.copies(inputs, turns, mirrored)), turns, mirrored)
 
     @abstractmethod
-    def classifier(self, model: Any, memory: Memory, noise: Noise) -> Any:
-        """Everything about a task's answers that does not depend on the query; valid until the model changes."""
+    def classifier(self, model: Any, memory: Memory, noise: Noise) -> Memory:
+        """Everything about a task's answers that does not depend on the query, valid until the model changes. `memory`:
+        as `show` gives it.
+        """
 
     @abstractmethod
-    def logits(self, model: Any, classifier: Any, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
+    def logits(self, model: Any, classifier: Memory, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
         """Scores of a task's labels: its classes, or (class, rotation) pairs."""
 
     def memory_use(self, memories: Sequence[Memory], carried: Memory) -> dict[str, int]:

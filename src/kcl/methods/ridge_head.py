@@ -1,110 +1,128 @@
-"""A task's classifier ready to answer: all that does not depend on the query, folded into as few products as can be.
+"""A task's head: its kernel ridge classifier with everything that does not depend on the query folded in.
 
-With an explicit kernel ψ the head is logits(x) = scale · ψ(x) W + shift, W = ψ(C)ᵀα (D × c). For random Fourier
-features ψ(x) = √(2/D) cos(ωx + b) with ω = μ + σε formed once, so that a query costs the backbone, one D × d product
-and one D × c product, whatever the coreset's size and however many tasks there are. Scale and √(2/D) are put into W.
+With an explicit kernel ψ, logits(x) = scale · ψ(x) W + shift with W = ψ(C)ᵀα (D × c). For random Fourier features
+ψ(x) = √(2/D) cos(ωx + b), the frequencies ω are formed once, so that a query costs the backbone, one D × d product and
+one D × c product, whatever the size of the coreset and however many tasks there are. Scale and √(2/D) are part of W.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from kcl.core.shapes import Float
 from kcl.functional import ridge
-from kcl.functional.kernels import Kernel
+from kcl.methods.kernels import Kernel
 from kcl.nets.head import HeadState
+from kcl.ops.precision import gram as float32_gram
 
 
 class Head(NamedTuple):
-    """The classifier of one task at the weights the model had, for r draws of ω (one where the kernel has none).
+    """The classifier of one task at the model's present weights, for r draws of ω (one if the kernel draws nothing).
 
-    D stands for what a query is represented by: random features, or the d features themselves.
+    k is the size of what a query is multiplied by: D random features, d features, or m kernel values.
     """
 
     weights: Float[Tensor, "r k c"]
-    """scale · √(2/D) · W (k = D) where the kernel is explicit, else scale · α (k = m)."""
+    """scale · √(2/D) · W where the kernel is explicit, otherwise scale · α (k = m)."""
     scale: Float[Tensor, ""]
     shift: Float[Tensor, ""]
-    halves: Float[Tensor, "r m k"]
-    """√(2/D) · L⁻¹ψ(C) (k = D) where the kernel is explicit, else L⁻¹ (k = m): for the predictive variance."""
-    usual: Float[Tensor, "r 2"]
-    """Mean and standard deviation of the coreset's own variances, each sample left out in turn."""
+    halves: Float[Tensor, "r m k"] | None = None
+    """√(2/D) · L⁻¹ψ(C) where the kernel is explicit, otherwise L⁻¹ (k = m): for the predictive variance, if wanted."""
+    usual: Float[Tensor, "r 2"] | None = None
+    """Mean and standard deviation of the leave-one-out variances of the coreset's samples, if wanted."""
     frequencies: Float[Tensor, "r D d"] | None = None
     phases: Float[Tensor, " D"] | None = None
     anchors: Float[Tensor, "m d"] | None = None
     """The coreset's features; None where the kernel is explicit and they are no longer needed."""
     moments: Float[Tensor, " k"] | None = None
-    """The coreset's statistics that BatchNorm uses for queries; None for the running ones."""
+    """The coreset's statistics, where BatchNorm uses them for queries in place of its running averages."""
     metric: Float[Tensor, "d d"] | None = None
-    """What a query's features are multiplied with first; None where all directions count alike."""
+    """A matrix that features are multiplied by before the kernel sees them."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """All there is, by name, to be kept."""
+        """The tensors that are there, by name."""
         return {name: tensor for name, tensor in self._asdict().items() if tensor is not None}
 
 
 def fold(
     kernel: Kernel,
+    model: Any,
     features: Float[Tensor, "m d"],
     targets: Float[Tensor, "m c"],
     learned: HeadState,
     frequencies: Float[Tensor, "D d"] | None = None,
-    phases: Float[Tensor, " D"] | None = None,
+    variance: bool = True,
 ) -> Head:
-    """One draw's head from the coreset. `kernel` compares random features where there are `frequencies`."""
+    """The head of one draw, from the coreset. `frequencies`: where the kernel is one of Fourier features."""
     strength, scale, shift = learned
-    factor, own, anchors = 1.0, None, features
-    if frequencies is not None and phases is not None:
-        factor, own, anchors = math.sqrt(2.0 / len(phases)), frequencies[None], _waves(features, frequencies, phases)
-    gram = factor**2 * kernel.compare(anchors, anchors)
+    factor, phases, anchors = 1.0, None, features
+    if frequencies is not None:
+        phases = model.phases
+        factor, anchors = math.sqrt(2.0 / len(phases)), _waves(features, frequencies, phases)
+    if kernel.explicit:
+        primal = ridge.primal_weights(factor * anchors, targets, strength)
+        head = Head((factor * scale * primal)[None], scale, shift)
+    else:
+        dual = ridge.dual_weights(kernel.compare(model, anchors, anchors), targets, strength)
+        head = Head((scale * dual)[None], scale, shift, anchors=anchors)
+    if frequencies is not None:
+        head = head._replace(frequencies=frequencies[None], phases=phases)
+    return _with_variance(head, kernel, model, anchors, factor, strength) if variance else head
+
+
+def _with_variance(
+    head: Head, kernel: Kernel, model: Any, anchors: Tensor, factor: float, strength: Float[Tensor, ""]
+) -> Head:
+    gram = factor**2 * float32_gram(anchors) if kernel.explicit else kernel.compare(model, anchors, anchors)
     left_out = ridge.left_out_variance(gram, strength)
-    usual = torch.stack([left_out.mean(), left_out.std(correction=0)])[None]
-    if not kernel.explicit:
-        identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-        dual, halves = ridge.dual_weights(gram, targets, strength), ridge.half_solve(gram, identity, strength)
-        return Head((scale * dual)[None], scale, shift, halves[None], usual, anchors=anchors)
-    primal = ridge.primal_weights(factor * anchors, targets, strength)
-    halves = ridge.half_solve(gram, factor**2 * anchors, strength)
-    return Head((factor * scale * primal)[None], scale, shift, halves[None], usual, own, phases)
+    right = factor**2 * anchors if kernel.explicit else torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    usual = torch.stack([left_out.mean(), left_out.std(correction=0)])
+    return head._replace(halves=ridge.half_solve(gram, right, strength)[None], usual=usual[None])
 
 
 def join(heads: Sequence[Head]) -> Head:
-    """The heads of several draws of ω as one, every matrix row by row: a saved head answers the same, to the bit."""
-    first = heads[0]
+    """The heads of several draws of ω as one. Tensors are made contiguous, so that a saved head answers the same."""
+    joined = heads[0]
     if len(heads) > 1:
-        parts = zip(*((head.weights, head.halves, head.usual, head.frequencies) for head in heads), strict=True)
-        weights, halves, usual, frequencies = (torch.cat(part) for part in parts)
-        first = first._replace(weights=weights, halves=halves, usual=usual, frequencies=frequencies)
-    return Head(**{name: tensor.contiguous() for name, tensor in first.tensors().items()})
+        by_draw = ("weights", "halves", "usual", "frequencies")
+        parts = {name: [tensors[name] for head in heads if name in (tensors := head.tensors())] for name in by_draw}
+        joined = joined._replace(**{name: torch.cat(part) for name, part in parts.items() if part})
+    return Head(**{name: tensor.contiguous() for name, tensor in joined.tensors().items()})
 
 
-def scores(head: Head, kernel: Kernel, features: Float[Tensor, "n d"]) -> Float[Tensor, "n c"]:
-    """Eq. 5. Several draws are averaged as probabilities, in the log domain."""
-    features = measured(features, head.metric)
-    return mix([_scores(head, _compare(head, kernel, features, draw), draw) for draw in range(len(head.weights))])
+def scores(
+    head: Head, kernel: Kernel, model: Any, features: Float[Tensor, "n d"], onnx: bool = False
+) -> Float[Tensor, "n c"]:
+    """Eq. 5. Several draws are averaged as probabilities, in the log domain. `onnx`: by operations that ONNX has."""
+    features = in_metric(features, head.metric)
+    draws = range(len(head.weights))
+    return mix([_scores(head, _compare(head, kernel, model, features, draw, onnx), draw) for draw in draws])
 
 
 def scores_and_variance(
-    head: Head, kernel: Kernel, features: Float[Tensor, "n d"]
+    head: Head, kernel: Kernel, model: Any, features: Float[Tensor, "n d"]
 ) -> tuple[Float[Tensor, "n c"], Float[Tensor, " n"]]:
-    """The same, and the predictive variance averaged over the draws."""
-    features, logits, variances, fourier = measured(features, head.metric), [], [], head.phases is not None
+    """The scores, and the predictive variance averaged over the draws."""
+    assert head.halves is not None  # noqa: S101 - asked of heads that were folded with their variance
+    features, logits, variances = in_metric(features, head.metric), [], []
     for draw in range(len(head.weights)):
-        compared = _compare(head, kernel, features, draw)
-        factor = 2.0 / compared.shape[-1] if fourier else 1.0
-        prior = factor * compared.square().sum(-1) if fourier else kernel.diagonal(features)
+        compared = _compare(head, kernel, model, features, draw)
+        if kernel.fourier:
+            prior = 2.0 / compared.shape[-1] * compared.square().sum(-1)
+        else:
+            prior = kernel.diagonal(model, features)
         logits.append(_scores(head, compared, draw))
         variances.append(ridge.predictive_variance(prior, head.halves[draw] @ compared.mT))
     return mix(logits), torch.stack(variances).mean(0)
 
 
-def measured(features: Float[Tensor, "n d"], metric: Float[Tensor, "d d"] | None) -> Float[Tensor, "n d"]:
-    """Features in a metric, where there is one."""
+def in_metric(features: Float[Tensor, "n d"], metric: Float[Tensor, "d d"] | None) -> Float[Tensor, "n d"]:
+    """Features in a metric, if there is one."""
     return features if metric is None else features @ metric
 
 
@@ -119,13 +137,17 @@ def _scores(head: Head, compared: Float[Tensor, "n k"], draw: int) -> Float[Tens
     return torch.addmm(head.shift, compared, head.weights[draw])
 
 
-def _compare(head: Head, kernel: Kernel, features: Float[Tensor, "n d"], draw: int) -> Float[Tensor, "n k"]:
-    """What the head's matrices are multiplied with."""
+def _compare(
+    head: Head, kernel: Kernel, model: Any, features: Float[Tensor, "n d"], draw: int, onnx: bool = False
+) -> Float[Tensor, "n k"]:
+    """What the head's matrices are multiplied by."""
     if head.frequencies is not None and head.phases is not None:
         return _waves(features, head.frequencies[draw], head.phases)
-    return features if head.anchors is None else kernel.compare(features, head.anchors)
+    if head.anchors is None:
+        return features
+    return (kernel.compare_in_onnx if onnx else kernel.compare)(model, features, head.anchors)
 
 
 def _waves(features: Tensor, frequencies: Tensor, phases: Tensor) -> Float[Tensor, "n D"]:
-    """cos(ωx + b); the factor √(2/D) of Eq. 7 is in the head's matrices."""
+    """cos(ωx + b); the factor √(2/D) of Eq. 7 is part of the head's matrices."""
     return torch.addmm(phases, features, frequencies.mT).cos_()

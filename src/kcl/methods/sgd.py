@@ -46,11 +46,11 @@ class LinearMethod(Method):
     ) -> Float[Tensor, ""]:
         return F.cross_entropy(model(inputs, memory["classes"], noise), labels)
 
-    def classifier(self, model: LinearModel, memory: Memory, noise: Noise) -> Tensor:  # noqa: ARG002
-        return memory["classes"]
+    def classifier(self, model: LinearModel, memory: Memory, noise: Noise) -> Memory:  # noqa: ARG002
+        return {"classes": memory["classes"]}
 
-    def logits(self, model: LinearModel, classifier: Tensor, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
-        return model(inputs, classifier)
+    def logits(self, model: LinearModel, classifier: Memory, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
+        return model(inputs, classifier["classes"])
 
 
 class NaiveSGD(LinearMethod):

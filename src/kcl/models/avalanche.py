@@ -6,8 +6,8 @@
         strategy.train(experience)
         strategy.eval(benchmark.test_stream)
 
-A task is learned by the library's own `Run`: coreset, order of batches, noise and learning rates are fixed by the seed,
-as everywhere else, and a run through Avalanche is the run without it. Avalanche drives everything around that:
+A task is learned by the library's own engine: coreset, batches, noise and learning rates are fixed by the seed, as
+everywhere else, and a run through Avalanche is the run without it. Avalanche drives everything around that:
 experiences, evaluation, metrics, loggers. What it offers to look into a step of its own training loop does not exist
 here; a plugin that needs such a look is refused rather than left without effect.
 """
@@ -37,10 +37,12 @@ except ImportError as error:
 from kcl.benchmarks.task import Examples, Stream, Task, View
 from kcl.core.settings import Settings
 from kcl.errors import KclError
-from kcl.methods.kcl import KernelContinualLearning
+from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.methods.recipes import published_backbone
+from kcl.models.inference import Answerer, KnownTask
 from kcl.nets.backbone import Backbone, ModuleBackbone
-from kcl.training.single_run import Run, Step
+from kcl.training.cuda_graph import Step
+from kcl.training.stack import RunStack
 
 BATCH = 1024
 NEVER_CALLED = (
@@ -79,19 +81,24 @@ class KernelContinualStrategy(SupervisedTemplate):  # type: ignore[misc]
         for plugin in plugins or ():
             _check_plugin(plugin)
         self.input_shape, self.class_count = tuple(input_shape), class_count
-        self.run = Run(
-            KernelContinualLearning(chosen, class_count), partial(self._backbone, backbone, chosen), seed, device
-        )
+        method = KernelContinualLearning(chosen, class_count)
+        make = partial(self._backbone, backbone, chosen)
+        self.stack = RunStack([method], [make], [seed], device, precision="float32", plain=True)
+        network = self.stack.model_at_test(0)
+        assert isinstance(network, KernelModel)  # noqa: S101 - what the method builds
+        self.answerer = Answerer(method, network, seed)
+        self.classes: dict[int, tuple[int, ...]] = {}
+        """The classes of every learned task, by its place."""
         self.places: dict[int, int] = {}
         """The place of every learned task, in the order of learning, by its task label."""
         super().__init__(
-            model=self.run.model,
+            model=self.stack.models[0],
             optimizer=None,  # every task begins with one of its own
             criterion=nn.CrossEntropyLoss(),
             train_mb_size=chosen.batch_size,
             train_epochs=chosen.epochs,
             eval_mb_size=eval_mb_size,
-            device=self.run.device,
+            device=self.stack.device,
             plugins=plugins,
             evaluator=evaluator,
             eval_every=eval_every,
@@ -120,10 +127,13 @@ class KernelContinualStrategy(SupervisedTemplate):  # type: ignore[misc]
                 "every experience must be a task of its own: make the benchmark with return_task_id=True or "
                 "task_incremental_benchmark"
             )
-        self.run.learn(self._task(experience, place), self._count)
-        if self.run.diverged:
+        task = self._task(experience, place)
+        self.stack.learn([task], self._count)
+        if self.stack.diverged[0]:
             raise KclError(f"the loss of task {label} stopped being finite; a lower lr may help")
-        self.places[label] = place
+        self.places[label], self.classes[place] = place, task.classes
+        self.answerer.tasks[place] = KnownTask(self.stack.memory_kept(0, place), task.view)
+        self.answerer.weights_changed()
 
     def _count(self, step: Step) -> None:
         """Metrics are placed by the steps that were taken."""
@@ -147,7 +157,7 @@ class KernelContinualStrategy(SupervisedTemplate):  # type: ignore[misc]
 
     def model_adaptation(self, model: nn.Module | None = None) -> nn.Module:
         """The model stays as it is: what a task adds is in its coreset."""
-        return self.run.model if model is None else model
+        return self.stack.models[0] if model is None else model
 
     def forward(self) -> Tensor:
         """Scores of all classes, −∞ for those that are not of the sample's task; equal where the task is not known."""
@@ -159,7 +169,7 @@ class KernelContinualStrategy(SupervisedTemplate):  # type: ignore[misc]
                 continue
             rows = torch.nonzero(labels == label).flatten()
             own = torch.full((len(rows), self.class_count), -torch.inf, device=self.device)
-            own[:, list(self.run.classes(place))] = self.run.logits(inputs[rows], place)
+            own[:, list(self.classes[place])] = self.answerer.logits(View().scale(inputs[rows]), place)
             scores[rows] = own
         return scores
 

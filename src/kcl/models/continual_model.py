@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,13 +15,14 @@ from kcl.benchmarks.task import Examples, View
 from kcl.core.randomness import numpy_generator
 from kcl.core.settings import Settings, nearest
 from kcl.errors import KclError
-from kcl.methods.kcl import KernelContinualLearning, KernelModel
+from kcl.methods.kcl import KernelModel
 from kcl.methods.recipes import published_backbone
 from kcl.models.calibration import expected_calibration_error, fit_temperature
-from kcl.models.inference import DEFAULT_SCORE, Answerer, Answers, Known, as_tensor, checked
+from kcl.models.inference import DEFAULT_SCORE, Answerer, Answers, KnownTask, as_tensor, checked
 from kcl.models.lessons import Lesson, LessonLearning, choose_coreset
 from kcl.nets.backbone import Backbone, ModuleBackbone
-from kcl.training.single_run import OnStep, Run
+from kcl.training.cuda_graph import OnStep
+from kcl.training.stack import RunStack
 
 Label = str | int | float | bool
 LEAST_HELD_OUT = 10
@@ -80,15 +80,15 @@ class ContinualModel:
         self.view, self.dtype = View(), torch.float32
         self.columns: tuple[str, ...] = ()  # the names of the input features, for who reads tables
         self.input_shape: tuple[int, ...] | None = None
-        self._begun: Run | None = None
+        self._stack: RunStack | None = None
 
     # What is there
 
     @property
-    def run(self) -> Run:
-        if self._begun is None:
+    def stack(self) -> RunStack:
+        if self._stack is None:
             raise KclError("no task was learned yet, so there is nothing to answer from: learn a task first")
-        return self._begun
+        return self._stack
 
     @property
     def labels(self) -> tuple[Label, ...]:
@@ -99,28 +99,33 @@ class ContinualModel:
         """Make the untrained model, once it is known what inputs look like."""
         self.input_shape = tuple(input_shape)
         method = LessonLearning(self.settings, 0)
-        run = Run(method, partial(self._make_backbone, self.module), self.seed, self.device)
-        self.adopt(run, input_shape, dtype, view)
+        stack = RunStack([method], [self._make_backbone], [self.seed], self.device, precision="float32", plain=True)
+        model = stack.model_at_test(0)
+        assert isinstance(model, KernelModel)  # noqa: S101 - what the method builds
+        self.adopt(stack, input_shape, dtype, view, Answerer(method, model, self.seed))
 
-    def adopt(self, run: Run, input_shape: Sequence[int], dtype: torch.dtype, view: View) -> None:
+    def adopt(
+        self, stack: RunStack, input_shape: Sequence[int], dtype: torch.dtype, view: View, answerer: Answerer
+    ) -> None:
         """Take a run of kernel continual learning as this model's own."""
-        method, model = run.method, run.answering
-        if not isinstance(method, KernelContinualLearning) or not isinstance(model, KernelModel):
-            raise KclError(f"a model answers with kernel continual learning, not with {method.name}")
-        self.input_shape, self.dtype, self.view, self._begun = tuple(input_shape), dtype, view, run
-        self.answerer = Answerer(method, model, self.seed, self._known, partial(getattr, run, "version"))
+        self.input_shape, self.dtype, self.view = tuple(input_shape), dtype, view
+        self._stack, self.answerer = stack, answerer
 
-    def _make_backbone(self, given: nn.Module | None) -> Backbone:
+    def _make_backbone(self) -> Backbone:
         assert self.input_shape is not None  # noqa: S101 - set before the backbone is made
-        if given is None:
+        if self.module is None:
             return published_backbone(self.input_shape, self.settings)
-        return copy.deepcopy(given) if isinstance(given, Backbone) else ModuleBackbone(given, self.input_shape)
+        if isinstance(self.module, Backbone):
+            return copy.deepcopy(self.module)
+        return ModuleBackbone(self.module, self.input_shape)
 
-    def _known(self) -> dict[int, Known]:
-        kept = self.run.kept
-        return {
-            task.lesson: Known(kept[task.lesson].memory, self.view, task.temperature) for task in self.tasks.values()
+    def refresh(self) -> None:
+        """Let the answerer know what was learned; heads are solved again when they are next needed."""
+        self.answerer.tasks = {
+            task.lesson: KnownTask(self.stack.memory_kept(0, task.lesson), self.view, task.temperature)
+            for task in self.tasks.values()
         }
+        self.answerer.weights_changed()
 
     # Learning
 
@@ -140,56 +145,56 @@ class ContinualModel:
         name = f"task {len(self.tasks)}" if task is None else str(task)
         if not name.strip():
             raise KclError("a task needs a name that can be seen")
-        x, own_labels = _samples(inputs, labels)
+        x, sample_labels = _samples(inputs, labels)
         undo = self._snapshot()
         try:
-            if self._begun is None:
+            if self._stack is None:
                 view = _standardising(x, self.settings) if self.standardise else View()
                 self.begin(x.shape[1:], x.dtype, view)
-            self._learn(checked(self._as_stored(x), self.input_shape or ()), own_labels, name, on_step, classes)
+            self._learn(checked(self._as_stored(x), self.input_shape or ()), sample_labels, name, on_step, classes)
         except BaseException:
             undo()
             raise
 
     def _learn(
-        self, x: Tensor, own_labels: list[Label], name: str, on_step: OnStep, announced: Sequence[Label]
+        self, x: Tensor, sample_labels: list[Label], name: str, on_step: OnStep, announced: Sequence[Label]
     ) -> None:
-        run, number = self.run, 1 + max((task.lesson for task in self.tasks.values()), default=-1)
-        if not isinstance(run.method, LessonLearning):
+        stack, number = self.stack, 1 + max((task.lesson for task in self.tasks.values()), default=-1)
+        if not isinstance(stack.method, LessonLearning):
             raise KclError("this model shares its weights with a learner; to teach it more, save it and load it again")
         rng = numpy_generator(self.seed, "lesson", number)
         old = self.tasks.get(name)
         known = old.labels if old else ()
-        if len({isinstance(label, str) for label in (*known, *own_labels, *announced)}) > 1:
+        if len({isinstance(label, str) for label in (*known, *sample_labels, *announced)}) > 1:
             raise KclError(f"the labels of task {name!r} are text here and numbers there: use one or the other")
-        classes = known + tuple(sorted({*own_labels, *announced} - set(known)))
+        classes = known + tuple(sorted({*sample_labels, *announced} - set(known)))
         if len(classes) < 2:
             raise KclError(f"task {name!r} has the one class {classes[0]!r}; it needs at least two to tell apart")
         places = {label: place for place, label in enumerate(classes)}
-        y = torch.tensor([places[label] for label in own_labels])
+        y = torch.tensor([places[label] for label in sample_labels])
         shown = torch.bincount(y, minlength=len(classes)).tolist()
         x, y, held_x, held_y = self._hold_out(x, y, rng)
         kept = 0
         if old is not None:
-            memory = run.kept[old.lesson].memory
+            memory = stack.memory_kept(0, old.lesson)
             kept = len(memory["inputs"])
             x = torch.cat([memory["inputs"].cpu(), x])
             y = torch.cat([memory["targets"].argmax(-1).cpu(), y])
         seen = (*(old.seen if old else ()), *[0] * (len(classes) - len(known)))
         coreset, learned = choose_coreset(y.numpy(), kept, seen, self.settings.coreset_size_per_class, rng)
-        nothing = Examples(x[:0], torch.arange(0), y[:0])
-        lesson = Lesson(number, Examples(x, torch.arange(len(y)), y), nothing, tuple(range(len(classes))), self.view,
-                        coreset, learned)  # fmt: skip
-        run.learn(lesson, on_step)
-        if run.diverged:
+        no_test = Examples(x[:0], torch.arange(0), y[:0])
+        train = Examples(x, torch.arange(len(y)), y)
+        stack.learn([Lesson(number, train, no_test, tuple(range(len(classes))), self.view, coreset, learned)], on_step)
+        if stack.diverged[0]:
             raise KclError(f"the loss of task {name!r} stopped being finite, so it was not learned; try a lower lr")
         if old is not None:
-            del run.kept[old.lesson]
+            del stack.kept[old.lesson]
         total = tuple(before + new for before, new in zip(seen, shown, strict=True))
-        # Too few samples to fit a temperature leave the one there was: it is nearer than none.
+        # With too few samples to fit a temperature the one from before stays: it is nearer than none.
         self.tasks[name] = LearnedTask(number, classes, total, old.temperature if old else 1.0)
-        told = {"task": name, "samples": len(own_labels), "classes": len(classes)}
-        self.history.append(told | (self._calibrate(name, held_x, held_y) if len(held_y) else {}))
+        self.refresh()
+        entry = {"task": name, "samples": len(sample_labels), "classes": len(classes)}
+        self.history.append(entry | (self._calibrate(name, held_x, held_y) if len(held_y) else {}))
 
     def _hold_out(self, x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Samples to learn from, and those that only calibrate; too few of them would calibrate nothing."""
@@ -211,11 +216,12 @@ class ContinualModel:
         logits = self.answerer.logits(self._shown(x), task.lesson).cpu() * task.temperature
         temperature = fit_temperature(logits, y)
         self.tasks[name] = LearnedTask(task.lesson, task.labels, task.seen, temperature)
-        found = logits.softmax(-1).max(-1)
+        self.answerer.tasks[task.lesson] = self.answerer.tasks[task.lesson]._replace(temperature=temperature)
+        confidence, answers = logits.softmax(-1).max(-1)
         return {
             "held_out": len(y),
-            "held_out_accuracy": 100.0 * float((found.indices == y).double().mean()),
-            "held_out_ece": expected_calibration_error(found.values, found.indices == y),
+            "held_out_accuracy": 100.0 * float((answers == y).double().mean()),
+            "held_out_ece": expected_calibration_error(confidence, answers == y),
             "temperature": temperature,
         }
 
@@ -246,10 +252,8 @@ class ContinualModel:
         """The same as tensors: tasks and classes by their places."""
         order = {known.lesson: place for place, known in enumerate(self.tasks.values())}
         index = None if task is None else self._task(task).lesson
-        run = self.run  # refuses, where nothing was learned
         answers = self.answerer.answer(self._shown(inputs), index, score, abstain_below)
-        lessons = sorted(run.kept)
-        places = torch.tensor([order[lesson] for lesson in lessons], device=answers.task.device)
+        places = torch.tensor([order[lesson] for lesson in sorted(self.answerer.tasks)], device=answers.task.device)
         return answers._replace(task=places[answers.task])
 
     def logits(self, inputs: Any, task: str) -> Tensor:
@@ -273,11 +277,10 @@ class ContinualModel:
     def _shown(self, inputs: Any) -> Tensor:
         """Inputs as the network sees them, on its device."""
         queries = checked(self._as_stored(inputs), self.input_shape or ())
-        return self.view.scale(queries.to(self.run.device))
+        return self.view.scale(queries.to(self.stack.device))
 
     def _as_stored(self, inputs: Any) -> Tensor:
-        if self._begun is None:
-            raise KclError("no task was learned yet, so there is nothing to answer from: learn a task first")
+        _ = self.stack  # refuses, where nothing was learned
         x = as_tensor(inputs)
         if (x.dtype == torch.uint8) != (self.dtype == torch.uint8):
             kinds = {True: "bytes (uint8), which are divided by 255", False: "numbers, which are used as they are"}
@@ -287,23 +290,19 @@ class ContinualModel:
     # All of a lesson or nothing
 
     def _snapshot(self) -> Callable[[], None]:
-        tasks, history, begun = dict(self.tasks), list(self.history), self._begun
-        about = self.input_shape, self.dtype, self.view
-        state = None if begun is None else {k: v.clone() for k, v in begun.model.state_dict().items()}
-        average = None if begun is None or begun.average is None else copy.deepcopy(begun.average.state_dict())
-        kept, carried = (None, None) if begun is None else (dict(begun.kept), begun.carried)
+        """A function that brings the model back to its present state."""
+        tasks, history, stack = dict(self.tasks), list(self.history), self._stack
+        inputs = self.input_shape, self.dtype, self.view
+        restore = None if stack is None else stack.snapshot()
 
-        def back() -> None:
-            self.tasks, self.history, self._begun = tasks, history, begun
-            self.input_shape, self.dtype, self.view = about
-            if begun is not None and state is not None and kept is not None:
-                begun.model.load_state_dict(state)
-                begun.kept, begun.carried, begun.diverged = kept, carried, False
-                if begun.average is not None and average is not None:
-                    begun.average.restore(average)
-                begun.renew()
+        def undo() -> None:
+            self.tasks, self.history, self._stack = tasks, history, stack
+            self.input_shape, self.dtype, self.view = inputs
+            if restore is not None:
+                restore()
+                self.refresh()
 
-        return back
+        return undo
 
 
 def label_array(values: Sequence[Any]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Answers: for a named task, or for the task that the kernels themselves find; with probabilities and uncertainty."""
+"""Answers for a named task, or for the task that the kernels themselves infer; with probabilities and uncertainty."""
 
 from __future__ import annotations
 
@@ -13,34 +13,32 @@ from kcl.benchmarks.task import View
 from kcl.core.settings import nearest
 from kcl.core.shapes import Bool, Float, Int
 from kcl.errors import KclError
-from kcl.functional.kernels import Kernel
 from kcl.methods import ridge_head, views
 from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.methods.method import Memory
 from kcl.methods.ridge_head import Head
 from kcl.training.draws import RunNoise
-from kcl.training.single_run import seen
 
 BATCH = 2048
 NUMBERS = 2**22
-"""Numbers of the inputs whose features are found at once, at most."""
+"""Input values whose features are computed at once, at most."""
 
 
 class Evidence(NamedTuple):
     """What one task's head says about n queries."""
 
     logits: Float[Tensor, "n c"]
-    """With several draws of ω: of their averaged probabilities. Divided by the task's temperature."""
+    """Divided by the task's temperature. With several draws of ω: of their averaged probabilities."""
     responses: Float[Tensor, "n c"]
     """The same before temperature, scale and shift: the ridge regression's guess at the one-hot target."""
     variance: Float[Tensor, " n"]
     surprise: Float[Tensor, " n"]
-    """By how many standard deviations the variance exceeds what is usual among the coreset's own samples, each left out
-    in turn. Tasks differ in λ and in the width of their kernels; this can be compared between them."""
+    """By how many standard deviations the variance exceeds the leave-one-out variances of the coreset. Tasks differ in
+    λ and in the width of their kernels; this can be compared between them."""
 
 
 def _residual(evidence: Evidence) -> Float[Tensor, " n"]:
-    """How far the ridge responses lie from the one-hot target they come nearest to, ‖r − e_best‖², negated."""
+    """How far the ridge responses lie from the nearest one-hot target, ‖r − e_best‖², negated."""
     best = torch.nn.functional.one_hot(evidence.responses.argmax(-1), evidence.responses.shape[-1])
     return -(evidence.responses - best).square().sum(-1)
 
@@ -53,15 +51,15 @@ TASK_SCORES: dict[str, Callable[[Evidence], Float[Tensor, " n"]]] = {
     "response": lambda evidence: evidence.responses.amax(-1),
     "residual": _residual,
 }
-"""How well a task fits a query, the higher the better."""
+"""How well a task fits a query; the higher the better."""
 DEFAULT_SCORE = "typicality"
 
 
 class Answers(NamedTuple):
-    """What is answered to n queries."""
+    """The answers to n queries."""
 
     task: Int[Tensor, " n"]
-    """The place, in the order the tasks were learned in, of the task answered for."""
+    """The place of the task answered for, in the order the tasks were learned."""
     label: Int[Tensor, " n"]
     """The place of the class among that task's classes; −1 where the answer is withheld."""
     confidence: Float[Tensor, " n"]
@@ -69,74 +67,66 @@ class Answers(NamedTuple):
     variance: Float[Tensor, " n"]
     """The task's predictive variance: near zero close to its coreset, near k(x, x) far from it."""
     task_margin: Float[Tensor, " n"]
-    """By how much the task's score beats the second best one's; infinite where the task was named or there is one."""
+    """By how much the task's score exceeds the second best; infinite where the task was named or there is only one."""
 
     @property
     def withheld(self) -> Bool[Tensor, " n"]:
         return self.label < 0
 
 
-class Known(NamedTuple):
+class KnownTask(NamedTuple):
     """A learned task as inference needs it."""
 
     memory: Memory
     view: View
     temperature: float = 1.0
 
+    def as_seen(self) -> Memory:
+        """What is kept of the task, with its samples as the network sees them."""
+        return self.memory | {"inputs": self.view.scale(self.memory["inputs"])}
+
 
 class Answerer:
-    """Answers from a model and the tasks it has learned.
+    """Answers from a model and the tasks it has learned, which whoever owns the model keeps in `tasks`.
 
-    A head is solved when it is first needed, and again only after the weights have changed (`version`); a prediction
-    for a named task then costs the same however many tasks there are.
+    A head is solved when it is first needed, and again only after `weights_changed`: a prediction for a named task
+    costs the same however many tasks there are.
     """
 
-    def __init__(
-        self,
-        method: KernelContinualLearning,
-        model: KernelModel,
-        seed: int,
-        tasks: Callable[[], dict[int, Known]],
-        version: Callable[[], int],
-    ) -> None:
-        self.method, self.model, self.seed, self.tasks, self.version = method, model, seed, tasks, version
+    def __init__(self, method: KernelContinualLearning, model: KernelModel, seed: int) -> None:
+        self.method, self.model, self.seed = method, model, seed
+        self.tasks: dict[int, KnownTask] = {}
         self._turns, self._mirrors = views.rotations(method.settings), views.mirrors(method.settings)
         self._copies = self._turns * self._mirrors
-        self._batch = BATCH // self._copies
+        self._batch = max(1, BATCH // self._copies)
         self.by_task = method.settings.batch_norm == "coreset"
-        """Whether a query has other features for every task."""
-        self._heads: dict[int, tuple[int, Head]] = {}
-        self._shared: tuple[int, Memory] | None = None
-        self._kernel: Kernel | None = None
+        """Whether a query has different features for every task."""
+        self._heads: dict[int, Head] = {}
+        self._shared: Memory | None = None
 
-    def _compare(self) -> Kernel:
-        if self._kernel is None:
-            self._kernel = self.method.kernel(self.model)
-        return self._kernel
+    def weights_changed(self) -> None:
+        """No head solved before holds any longer."""
+        self._heads, self._shared = {}, None
 
     @torch.no_grad()
     def head(self, index: int) -> Head:
         """The task's head at the model's present weights, with the draws of ω that are used everywhere else."""
-        found = self._heads.get(index)
-        if found is None or found[0] != self.version():
-            known = self.tasks()[index]
-            device = next(iter(known.memory.values())).device
-            noise = RunNoise(device, self.seed, "test noise", index)
-            memory = seen(known.memory, known.view) | self._common()
-            found = self.version(), self.method.head(self.model, memory, noise)
-            self._heads[index] = found
-        return found[1]
+        if index not in self._heads:
+            task = self.tasks[index]
+            noise = RunNoise(task.memory["inputs"].device, self.seed, "test noise", index)
+            memory = self.method.show(task.as_seen() | self._common())
+            self._heads[index] = self.method.head(self.model, memory, noise)
+        return self._heads[index]
 
     def _common(self) -> Memory:
         """What the heads of all tasks have in common."""
-        if self._shared is None or self._shared[0] != self.version():
-            memories = (seen(known.memory, known.view) for known in self.tasks().values())
-            self._shared = self.version(), self.method.in_common(self.model, memories)
-        return self._shared[1]
+        if self._shared is None:
+            self._shared = self.method.in_common(self.model, (task.as_seen() for task in self.tasks.values()))
+        return self._shared
 
     def install(self, heads: dict[int, Head]) -> None:
         """Take heads solved before at these very weights, such as those of a saved model."""
-        self._heads = {index: (self.version(), head) for index, head in heads.items()}
+        self._heads = dict(heads)
 
     @torch.inference_mode()
     def features(self, inputs: Float[Tensor, "n ..."], index: int) -> Float[Tensor, "v d"]:
@@ -152,11 +142,13 @@ class Answerer:
     @torch.inference_mode()
     def logits(self, inputs: Float[Tensor, "n ..."], index: int) -> Float[Tensor, "n c"]:
         """Scores of a task's classes for inputs as the network sees them: the fast way."""
-        head, temperature = self.head(index), self.tasks()[index].temperature
-        parts = [inputs] if len(inputs) <= self._batch else inputs.split(self._batch)
-        found = [self._vote(ridge_head.scores(head, self._compare(), self._features(part, index))) for part in parts]
-        scores = found[0] if len(found) == 1 else torch.cat(found)
-        return scores if temperature == 1.0 else scores / temperature
+        head, temperature = self.head(index), self.tasks[index].temperature
+        scores = [
+            self._vote(ridge_head.scores(head, self.method.kernel, self.model, self._features(part, index)))
+            for part in ([inputs] if len(inputs) <= self._batch else inputs.split(self._batch))
+        ]
+        joined = scores[0] if len(scores) == 1 else torch.cat(scores)
+        return joined if temperature == 1.0 else joined / temperature
 
     def _vote(self, scores: Tensor) -> Tensor:
         return views.vote(scores, self._turns, self._mirrors)
@@ -165,10 +157,11 @@ class Answerer:
     def evidence(self, features: Float[Tensor, "v d"], index: int) -> Evidence:
         """From `features` of queries for that task; copies vote, and their variances are averaged."""
         head = self.head(index)
-        scores, variance = ridge_head.scores_and_variance(head, self._compare(), features)
+        assert head.usual is not None  # noqa: S101 - `head` folds the variance in
+        scores, variance = ridge_head.scores_and_variance(head, self.method.kernel, self.model, features)
         scores, variance = self._vote(scores), views.mean_over_copies(variance, self._copies)
         mean, deviation = head.usual.mean(0)
-        logits, responses = scores / self.tasks()[index].temperature, (scores - head.shift) / head.scale
+        logits, responses = scores / self.tasks[index].temperature, (scores - head.shift) / head.scale
         return Evidence(logits, responses, variance, (variance - mean) / deviation.clamp_min(1e-6))
 
     @torch.inference_mode()
@@ -179,17 +172,17 @@ class Answerer:
         score: str = DEFAULT_SCORE,
         abstain_below: float = 0.0,
     ) -> Answers:
-        """Task, class and how sure that is, for inputs as the network sees them.
+        """Task, class and confidence, for inputs as the network sees them.
 
         Without a task every task's head is asked and the one with the best `score` answers: for "variance" the one with
-        the least k(x, x) − k_xᵀ(K + λI)⁻¹k_x, for "typicality" the same with the variance usual for the task taken out.
+        the least k(x, x) − k_xᵀ(K + λI)⁻¹k_x, for "typicality" the same relative to the variance usual for the task.
         An answer whose confidence is below `abstain_below` is withheld.
         """
         if not abstain_below >= 0.0:
             raise KclError(f"abstain_below must be a probability, not {abstain_below}")
         if score not in TASK_SCORES:
             raise KclError(f"unknown score {score!r}; {nearest(score, list(TASK_SCORES))}")
-        candidates = sorted(self.tasks()) if index is None else [index]
+        candidates = sorted(self.tasks) if index is None else [index]
         if not candidates:
             raise KclError("no task was learned yet, so there is nothing to answer from: learn a task first")
         parts = [self._answer(part, candidates, score, index is None) for part in inputs.split(self._batch)]
@@ -205,20 +198,21 @@ class Answerer:
             evidence = self.evidence(features, index)
             confidence, label = evidence.logits.softmax(-1).max(-1)
             fit = TASK_SCORES[score](evidence)
-            here = Answers(torch.full_like(label, place), label, confidence, evidence.variance, fit)
+            answers = Answers(torch.full_like(label, place), label, confidence, evidence.variance, fit)
             better = fit > first
-            best = (
-                here if place == 0 else Answers(*(torch.where(better, a, b) for a, b in zip(here, best, strict=True)))
-            )
+            best = answers if place == 0 else Answers(
+                *(torch.where(better, new, old) for new, old in zip(answers, best, strict=True))
+            )  # fmt: skip
             second = torch.where(better, first, torch.maximum(second, fit))
             first = torch.where(better, fit, first)
-        margin = first - second if inferred else torch.full_like(first, torch.inf)
-        task = best.task if inferred else torch.full_like(best.label, sorted(self.tasks()).index(candidates[0]))
-        return best._replace(task=task, task_margin=margin)
+        if inferred:
+            return best._replace(task_margin=first - second)
+        task = torch.full_like(best.label, sorted(self.tasks).index(candidates[0]))
+        return best._replace(task=task, task_margin=torch.full_like(first, torch.inf))
 
 
 def as_tensor(inputs: Any) -> Tensor:
-    """Numbers in whatever holds them: a tensor, an array, lists, a table of pandas'."""
+    """Numbers in whatever holds them: a tensor, an array, lists, a pandas table."""
     try:
         if isinstance(inputs, Tensor):
             return inputs
@@ -226,7 +220,7 @@ def as_tensor(inputs: Any) -> Tensor:
         plain = array.flags.writeable and all(stride >= 0 for stride in array.strides)
         return torch.from_numpy(array if plain else array.copy())
     except (TypeError, ValueError, RuntimeError) as error:
-        raise KclError(f"the inputs are no array of numbers: {error}") from None
+        raise KclError(f"the inputs are not an array of numbers: {error}") from None
 
 
 def checked(inputs: Any, shape: Sequence[int]) -> Tensor:
@@ -237,6 +231,6 @@ def checked(inputs: Any, shape: Sequence[int]) -> Tensor:
             f"inputs have shape {tuple(queries.shape)}; expected {tuple(shape)} for each query, "
             "one after another along the first dimension"
         )
-    if queries.is_floating_point() and not bool(torch.isfinite(queries).all()):
-        raise KclError("the inputs contain values that are not finite")
+    if queries.dtype != torch.uint8 and not bool(torch.isfinite(queries.float()).all()):
+        raise KclError("the inputs contain values that are not finite in single precision")
     return queries

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
 from typing import Any, overload
 
 import torch
@@ -12,21 +11,24 @@ from torch import Tensor, nn
 from kcl.benchmarks.task import Stream, Task, View
 from kcl.core.settings import Settings
 from kcl.errors import KclError
-from kcl.methods.kcl import KernelContinualLearning
+from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.methods.recipes import published_backbone
 from kcl.methods.strong_recipe import recipe_settings
 from kcl.models.continual_model import ContinualModel, LearnedTask, Prediction
+from kcl.models.inference import Answerer, KnownTask, checked
 from kcl.nets.backbone import Backbone, ModuleBackbone
-from kcl.training.single_run import OnStep, Run, answers
+from kcl.training.cuda_graph import OnStep
+from kcl.training.evaluation import predicted
+from kcl.training.stack import RunStack
 
 
 class KernelContinualLearner:
     """Learns the tasks of a stream in turn; answers for every task learned so far.
 
-    `stream` is a benchmark or an `ArrayStream` of your own arrays. `backbone` may be any module that gives one row
-    of features per input, which is copied, or the name of one (`kcl list backbones`). Every further keyword is a
-    setting (`kcl list settings`); the defaults, of `kernel` too, are the ones published for the stream, or those of
-    another `recipe`; of a module of your own it asks neither features of several stages nor statistics of BatchNorm.
+    `stream` is a benchmark or an `ArrayStream` of your own arrays. `backbone` is the name of one (`kcl list backbones`)
+    or any module that gives one row of features per input; the module is copied. Every further keyword is a setting
+    (`kcl list settings`). The defaults, `kernel` included, are those published for the stream, or those of another
+    `recipe`; a module of your own is not asked for features of several stages or for BatchNorm statistics.
     """
 
     def __init__(
@@ -46,51 +48,69 @@ class KernelContinualLearner:
             published, backbone = published.replace(backbone=backbone), None
         elif backbone is not None:
             published = _possible(published, backbone)
-        self.stream, self._given = stream, backbone
+        self.stream, self._module = stream, backbone
         self.settings = published.replace(kernel=published.kernel if kernel is None else kernel, **settings)
-        self._asked: tuple[tuple[int, int], ContinualModel] | None = None
         method = KernelContinualLearning(self.settings, len(stream.class_labels))
-        self._run = Run(method, partial(self._make_backbone, backbone), seed, device)
+        self._stack = RunStack([method], [self._make_backbone], [seed], device, precision="float32", plain=True)
+        model = self._stack.model_at_test(0)
+        assert isinstance(model, KernelModel)  # noqa: S101 - what the method builds
+        self._answerer, self._answers_version = Answerer(method, model, seed), -1
 
-    def _make_backbone(self, given: nn.Module | None) -> Backbone:
-        if given is None:
+    def _make_backbone(self) -> Backbone:
+        module = self._module
+        if module is None:
             return published_backbone(self.stream.input_shape, self.settings)
-        return copy.deepcopy(given) if isinstance(given, Backbone) else ModuleBackbone(given, self.stream.input_shape)
+        return (
+            copy.deepcopy(module) if isinstance(module, Backbone) else ModuleBackbone(module, self.stream.input_shape)
+        )
 
     @property
     def model(self) -> nn.Module:
         """The network itself."""
-        return self._run.model
+        return self._stack.models[0]
 
     @property
     def memory_use(self) -> dict[str, int]:
         """Samples kept so far and the bytes they take."""
-        return self._run.memory_use()
+        return self._stack.memory_use()[0]
 
     def learn(self, task: Task, on_step: OnStep = lambda _: None) -> None:
         """Learn one task. Earlier tasks are not looked at again."""
-        self._run.learn(task, on_step)
-        if self._run.diverged:
+        self._stack.learn([task], on_step)
+        if self._stack.diverged[0]:
             raise KclError(
                 f"the loss of task {task.index} stopped being finite; the weights are those before that step; "
                 "a lower lr may help"
             )
 
     def accuracy(self, task: Task) -> float:
-        """Percent of a learned task's test samples answered correctly, with the weights as they are now."""
-        return self._run.accuracy(task)
+        """Percent of a learned task's test samples answered correctly, with the present weights."""
+        self._index(task)
+        return self._stack.accuracy([task])[0]
 
     def logits(self, inputs: Any, task: Task | int) -> Tensor:
         """Scores of the task's classes, in the order of `task.classes`, for inputs as the stream stores them."""
-        queries = torch.as_tensor(inputs)
-        if tuple(queries.shape[1:]) != tuple(self.stream.input_shape) or queries.ndim < 2:
+        index = self._index(task)
+        queries = checked(inputs, self.stream.input_shape).to(self._stack.device)
+        self._refresh()
+        return self._answerer.logits(self._stack.kept[index][1](queries), index)
+
+    def _index(self, task: Task | int) -> int:
+        index = task if isinstance(task, int) else task.index
+        if index not in self._stack.kept:
             raise KclError(
-                f"inputs have shape {tuple(queries.shape)}; expected {tuple(self.stream.input_shape)} for each query, "
-                "one after another along the first dimension"
+                f"task {index} was not learned yet, so it has no classifier; learned: {sorted(self._stack.kept)}"
             )
-        if queries.dtype != torch.uint8 and not bool(torch.isfinite(queries.float()).all()):
-            raise KclError("inputs contain values that are not finite in single precision")
-        return self._run.logits(queries, task)
+        return index
+
+    def _refresh(self) -> None:
+        """Let the answerer know what was learned since it was last asked."""
+        if self._answers_version != self._stack.version:
+            kept = {index: (self._stack.memory_kept(0, index), view) for index, (_, view) in self._stack.kept.items()}
+            self._answerer.tasks = {index: KnownTask(memory, View(None, view.mean, view.std))
+                                    for index, (memory, view) in kept.items()}  # fmt: skip
+            self._answerer.weights_changed()
+            self._answers_version = self._stack.version
 
     @overload
     def predict(self, inputs: Any, task: Task | int) -> Tensor: ...
@@ -101,41 +121,42 @@ class KernelContinualLearner:
     def predict(self, inputs: Any, task: Task | int | None = None) -> Tensor | Prediction:
         """The label of each input, among the classes of a learned task.
 
-        Without a task: task, label and how sure that is, for inputs whose pixels are moved already where the stream's
-        tasks move them (`task.view.move`); see `inference.Answerer.answer`.
+        Without a task: task, label and confidence, for inputs whose pixels are moved already where the stream's tasks
+        move them (`task.view.move`); see `inference.Answerer.answer`.
         """
         if task is None:
-            state = self._run.version, len(self._run.kept)
-            if self._asked is None or self._asked[0] != state:
-                self._asked = state, self.as_model()
-            return self._asked[1].predict(inputs)
-        best = answers(self.logits(inputs, task)).cpu()
+            return self.as_model().predict(inputs)
+        best = predicted(self.logits(inputs, task)).cpu()
         if bool((best < 0).any()):
             raise KclError("the scores of some inputs are not finite: the kernel is beyond single precision here")
-        return torch.tensor([self.stream.class_labels[place] for place in self._run.classes(task)])[best]
+        return torch.tensor(self._labels(self._index(task)))[best]
+
+    def _labels(self, index: int) -> tuple[int, ...]:
+        return tuple(self.stream.class_labels[place] for place in self.stream[index].classes)
 
     def as_model(self) -> ContinualModel:
         """What was learned as a model that can be saved, exported and asked without naming a task; tasks are named by
         their numbers. It shares its weights with this learner; once saved and loaded it can be taught more.
         """
-        kept = self._run.kept
-        views = {(own.view.mean, own.view.std) for own in kept.values()}
-        if len(views) != 1:
-            raise KclError("one model needs tasks learned already, all scaled in the same way")
-        dtype = next(iter(kept.values())).memory["inputs"].dtype
-        model = ContinualModel(self._run.seed, self._given, self._run.device)
+        kept = self._stack.kept
+        scalings = {(view.mean, view.std) for _, view in kept.values()}
+        if len(scalings) != 1:
+            raise KclError("one model needs tasks that were learned already and are all scaled in the same way")
+        dtype = next(iter(kept.values()))[0]["inputs"].dtype
+        model = ContinualModel(self._stack.seeds[0], self._module, self._stack.device)
         model.settings = self.settings
-        model.adopt(self._run, self.stream.input_shape, dtype, View(None, *views.pop()))
-        for index, own in sorted(kept.items()):
-            labels = tuple(self.stream.class_labels[place] for place in own.classes)
-            shown = own.memory["targets"].long().sum(0).tolist()
+        for index in sorted(kept):
+            labels = self._labels(index)
+            shown = self._stack.memory_kept(0, index)["targets"].long().sum(0).tolist()
             model.tasks[str(index)] = LearnedTask(index, labels, tuple(shown))
             model.history.append({"task": str(index), "classes": len(labels)})
+        self._refresh()
+        model.adopt(self._stack, self.stream.input_shape, dtype, View(None, *scalings.pop()), self._answerer)
         return model
 
 
 def _possible(recipe: Settings, module: nn.Module) -> Settings:
-    """A recipe with as many stages as a module gives features of, and without its statistics where it gathers none."""
-    own = module if isinstance(module, Backbone) else None
-    recipe = recipe.replace(feature_stages=max(1, len(own.parts) if own else 1))
-    return recipe if own and own.gathers else recipe.replace(batch_norm="running")
+    """A recipe with as many feature stages as a module has, and without BatchNorm statistics if it gathers none."""
+    backbone = module if isinstance(module, Backbone) else None
+    recipe = recipe.replace(feature_stages=max(1, len(backbone.parts) if backbone else 1))
+    return recipe if backbone and backbone.gathers else recipe.replace(batch_norm="running")

@@ -35,7 +35,7 @@ from kcl.methods.ridge_head import Head
 from kcl.methods.views import copies_at_test, rotations
 from kcl.models.continual_model import ContinualModel, LearnedTask
 from kcl.models.lessons import LessonLearning
-from kcl.training.single_run import Kept, build_model
+from kcl.training.stack import build_model
 
 FORMAT = 1
 ABOUT, TENSORS = "model.json", "tensors.safetensors"
@@ -109,23 +109,21 @@ def load_model(
         expected = _expected(model, shape, about["backbone"] == "own")
         tensors = _read(folder / TENSORS, about["sha256"], expected)
         model.begin(shape, _TYPES[about["dtype"]], view)
-        model.run.model.load_state_dict(_part(tensors, "model."))
-        if model.run.average is not None:
-            model.run.average.restore(_part(tensors, "average."))
+        model.stack.load_run(_part(tensors, "model."), _part(tensors, "average."))
         for task in tasks.values():
             kept = {name: tensor.to(device) for name, tensor in _part(tensors, f"task.{task.lesson}.kept.").items()}
             classes = tuple(range(len(task.labels)))
             if kept["targets"].shape != (len(kept["inputs"]), len(classes)) or kept["inputs"].shape[1:] != shape:
                 raise ValueError("a coreset has not the shape of its task")
-            if any(kept[name].shape != kept["targets"].shape for name in model.run.method.trained):
+            if any(kept[name].shape != kept["targets"].shape for name in model.stack.method.trained):
                 raise ValueError("learned targets have not the shape of their coreset")
-            model.run.kept[task.lesson] = Kept(kept, classes, view)
-        model.run.carried = {}
-        model.run.renew()
+            model.stack.kept[task.lesson] = ({name: tensor[None] for name, tensor in kept.items()}, view)
+        model.stack.method_state = {}
         model.tasks, model.history, model.columns = tasks, list(about["history"]), tuple(about["columns"])
         heads = {
             task.lesson: _head(_part(tensors, f"task.{task.lesson}.head."), model, task) for task in tasks.values()
         }
+        model.refresh()
         model.answerer.install({lesson: Head(*map(_on(device), head)) for lesson, head in heads.items()})
     return model
 
@@ -252,11 +250,12 @@ def _check(about: dict[str, Any]) -> None:
 
 
 def _tensors(model: ContinualModel) -> dict[str, Tensor]:
-    found = {f"model.{name}": tensor for name, tensor in model.run.model.state_dict().items()}
-    if model.run.average is not None:
-        found |= {f"average.{name}": tensor for name, tensor in model.run.average.state_dict().items()}
+    stack = model.stack
+    found = {f"model.{name}": tensor for name, tensor in stack.models[0].state_dict().items()}
+    if stack.runs[0].average is not None:
+        found |= {f"average.{name}": tensor for name, tensor in stack.average_state(0).items()}
     for task in model.tasks.values():
-        kept = model.run.kept[task.lesson].memory
+        kept = stack.memory_kept(0, task.lesson)
         found |= {f"task.{task.lesson}.kept.{name}": tensor for name, tensor in kept.items()}
         head = model.answerer.head(task.lesson).tensors()
         found |= {f"task.{task.lesson}.head.{name}": tensor for name, tensor in head.items()}
@@ -314,16 +313,16 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def _head(tensors: dict[str, Tensor], model: ContinualModel, task: LearnedTask) -> Head:
     """A task's head, held against the coreset and the weights it belongs to (shapes: `methods.ridge_head.Head`)."""
-    network = model.run.model
+    network = model.stack.models[0]
     assert isinstance(network, KernelModel)  # noqa: S101 - what the method builds
-    shown = copies_at_test(model.settings) * len(model.run.kept[task.lesson].memory["inputs"])
+    shown = copies_at_test(model.settings) * len(model.stack.memory_kept(0, task.lesson)["inputs"])
     width, labels = network.backbone.features, rotations(model.settings) * len(task.labels)
-    fourier, draws = hasattr(network, "phases"), model.settings.test_draws if network.gaussians is not None else 1
-    explicit = LessonLearning(model.settings, 0).kernel(network).explicit
-    size = (model.settings.bases if fourier else width) if explicit else shown
+    kernel = model.answerer.method.kernel
+    draws, explicit = model.settings.test_draws if kernel.inferred else 1, kernel.explicit
+    size = (model.settings.bases if kernel.fourier else width) if explicit else shown
     expected = {"scale": (), "shift": (), "usual": (draws, 2)}
     expected |= {"weights": (draws, size, labels), "halves": (draws, shown, size)}
-    expected |= {"frequencies": (draws, size, width), "phases": (size,)} if fourier else {}
+    expected |= {"frequencies": (draws, size, width), "phases": (size,)} if kernel.fourier else {}
     expected |= {} if explicit else {"anchors": (shown, width)}
     if model.settings.batch_norm == "coreset":
         norms = [module for module in network.backbone.modules() if isinstance(module, nn.BatchNorm2d)]

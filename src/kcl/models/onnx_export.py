@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import json
 import logging
-import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,8 +24,8 @@ from torch import Tensor, nn
 from kcl.core.files import write_whole
 from kcl.core.shapes import Float, Int, Shaped
 from kcl.errors import KclError
-from kcl.methods import views
-from kcl.methods.ridge_head import measured
+from kcl.methods import ridge_head, views
+from kcl.methods.ridge_head import Head
 from kcl.models.continual_model import ContinualModel
 
 INSTALL = 'pip install "kernel-continual-learning[onnx]"'
@@ -42,11 +41,7 @@ class AllHeads(nn.Module):
     shift: Tensor
     temperature: Tensor
     present: Tensor
-    frequencies: Tensor
-    phases: Tensor
-    anchors: Tensor
-    moments: Tensor
-    metric: Tensor
+    scale: Tensor
 
     def __init__(self, model: ContinualModel) -> None:
         super().__init__()
@@ -69,47 +64,31 @@ class AllHeads(nn.Module):
         self.register_buffer("shift", torch.where(has.repeat_interleave(self.turns, dim=1), shift, _ABSENT))
         self.register_buffer("temperature", temperatures)
         self.register_buffer("present", has)
-        self.fourier, self.explicit = heads[0].frequencies is not None, heads[0].anchors is None
-        if self.fourier:
-            self.register_buffer("frequencies", torch.stack([_there(head.frequencies) for head in heads]))
-            self.register_buffer("phases", _there(heads[0].phases))
-        elif not self.explicit:
-            padded = [
-                nn.functional.pad(anchors := _there(head.anchors), (0, 0, 0, rows - len(anchors))) for head in heads
-            ]
-            self.register_buffer("anchors", torch.stack(padded))
-        self.by_task = heads[0].moments is not None
-        if self.by_task:
-            self.register_buffer("moments", torch.stack([_there(head.moments) for head in heads]))
-        self.measures = heads[0].metric is not None
-        if self.measures:  # all heads have the same one
-            self.register_buffer("metric", _there(heads[0].metric))
+        self.register_buffer("scale", torch.ones(()))  # it is part of the weights
+        parts = [head.tensors() for head in heads]
+        self.by_task: list[str] = [name for name in ("frequencies", "anchors", "moments") if name in parts[0]]
+        for name in self.by_task:
+            tensors = [part[name].cpu() for part in parts]
+            if name == "anchors":  # rows of weights that are zero go with what is added here
+                tensors = [nn.functional.pad(each, (0, 0, 0, rows - len(each))) for each in tensors]
+            self.register_buffer(name, torch.stack(tensors))
+        self.shared: list[str] = [name for name in ("phases", "metric") if name in parts[0]]  # the same for all tasks
+        for name in self.shared:
+            self.register_buffer(name, parts[0][name].cpu())
 
     def forward(self, x: Shaped[Tensor, "n ..."], task: Int[Tensor, " 1"]) -> Float[Tensor, "n c"]:
+        head = Head(
+            self.weights.index_select(0, task)[0],
+            self.scale,
+            self.shift.index_select(0, task),
+            **{name: getattr(self, name).index_select(0, task)[0] for name in self.by_task},
+            **{name: getattr(self, name) for name in self.shared},
+        )
         shown = views.copies(self.view.scale(x), self.turns, self.mirrors)
-        moments = self.moments.index_select(0, task)[0] if self.by_task else None
-        features = measured(self.method.features(self.network, shown, moments), self.metric if self.measures else None)
-        weights, shift = self.weights.index_select(0, task)[0], self.shift.index_select(0, task)
-        logits = []
-        for draw in range(len(weights)):
-            if self.fourier:
-                frequencies = self.frequencies.index_select(0, task)[0, draw]
-                compared = torch.cos(features @ frequencies.mT + self.phases)
-            else:
-                compared = features if self.explicit else self._compare(features, self.anchors.index_select(0, task)[0])
-            logits.append(compared @ weights[draw] + shift)
-        mixed = logits[0]
-        if len(logits) > 1:
-            mixed = torch.logsumexp(torch.stack(logits).log_softmax(-1), dim=0) - math.log(len(logits))
-        mixed = views.vote(mixed, self.turns, self.mirrors)
-        calibrated = mixed / self.temperature.index_select(0, task)
+        features = self.method.features(self.network, shown, head.moments)
+        scores = ridge_head.scores(head, self.method.kernel, self.network, features, onnx=True)
+        calibrated = views.vote(scores, self.turns, self.mirrors) / self.temperature.index_select(0, task)
         return torch.where(self.present.index_select(0, task), calibrated, -torch.inf)
-
-    def _compare(self, features: Float[Tensor, "n d"], anchors: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
-        """k(x, anchors). The Laplacian's distance is written out, as ONNX has none."""
-        if self.method.settings.kernel == "laplacian":
-            return torch.exp(-self.network.gamma * (features[:, None] - anchors[None]).abs().sum(-1))
-        return self.method.kernel(self.network).compare(features, anchors)
 
 
 def export_onnx(model: ContinualModel, path: str | Path) -> Path:
@@ -161,8 +140,3 @@ def _quiet_exporter() -> Iterator[None]:
             yield
     finally:
         voice.setLevel(level)
-
-
-def _there(tensor: Tensor | None) -> Tensor:
-    assert tensor is not None  # noqa: S101 - all heads of a model have the same parts
-    return tensor.cpu()

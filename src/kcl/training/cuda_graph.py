@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,9 +16,21 @@ from torch import Tensor
 from kcl.core.shapes import Float
 from kcl.ops.streams import passing
 from kcl.training.draws import Source
-from kcl.training.single_run import OnStep, Step
 
 CHUNK = 250
+
+
+class Step(NamedTuple):
+    """Progress within a task: `step` of `steps` done, with the loss of that step, averaged over the runs."""
+
+    step: int
+    steps: int
+    loss: float
+
+
+OnStep = Callable[[Step], None]
+BetweenSteps = Callable[[], None]
+"""Called after every step, when the state of the runs is whole: it may be saved, and the training may be ended."""
 
 
 class GraphedStep:

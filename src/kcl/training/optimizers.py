@@ -1,13 +1,14 @@
-"""Muon for the backbone's matrices and SGD for all other parameters, of one run and of many.
+"""Update rules for the weights of s runs, which lie in one flat tensor (s × p).
 
-With the velocity v ← μv + g, SGD moves a parameter by −η·v; a matrix follows instead −η_M times what
-`functional.orthogonal` makes of g + μv (Nesterov's momentum, as in PyTorch's own Muon, which averages where this sums:
-the length of a momentum does not matter to its direction). A convolution is the matrix (out, in · k · k).
+To add an optimiser, write a subclass of `Optimizer`, give it a line in `OPTIMIZERS`, and name it among the choices of
+the setting `optimizer`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,107 +17,173 @@ from kcl.core.settings import Settings
 from kcl.core.shapes import Float
 from kcl.functional import orthogonal
 from kcl.nets.flat import Layout, matrix_names
+from kcl.ops import descent, triton_available
 from kcl.ops.streams import side_by_side
 
 
-def rate(settings: Settings, task_index: int) -> float:
-    """η_M · decay^t, t from 0."""
-    return settings.muon_lr * settings.muon_lr_decay**task_index
+class OptimizerState(NamedTuple):
+    """What an optimiser reads and changes. All tensors have the runs in their first dimension."""
+
+    weights: Any
+    """The weights of all runs in one tensor, or in parts, parameter by parameter."""
+    moments: list[Any]
+    """Tensors like the weights that the optimiser carries from step to step; zero when a task begins."""
+    alive: Float[Tensor, "s 1"]
+    """Runs whose losses were finite so far. The others stay as they are."""
+    numbers: dict[str, Float[Tensor, "s 1"]]
+    """What `Optimizer.numbers` gives for the task."""
 
 
-def moved_by_muon(model: nn.Module) -> set[str]:
-    """The names of the parameters that Muon moves: the backbone's matrices."""
-    return {f"backbone.{name}" for name in matrix_names(model.get_submodule("backbone"))}
+class Optimizer(ABC):
+    """An update rule. It holds no state of its own, so that a step can be traced, captured and resumed."""
+
+    moments: ClassVar[int] = 1
+    """How many tensors like the weights it carries from step to step."""
+
+    def __init__(self, model: nn.Module, layout: Layout) -> None:
+        """`model`: one of the runs' models, all alike; `layout`: where its parameters lie in the flat tensor."""
+        del model, layout  # for rules that treat some parameters differently
+
+    @staticmethod
+    @abstractmethod
+    def numbers(settings: Settings, task_index: int) -> dict[str, float]:
+        """Learning rates and the like for a task; they may differ between stacked runs."""
+
+    @abstractmethod
+    def displacement(
+        self, state: OptimizerState, gradient: Float[Tensor, "s p"], traced: bool = False
+    ) -> Float[Tensor, "s p"]:
+        """What is subtracted from the weights. Moves the moments in place. `traced`: a compiler will fuse it."""
+
+    def step(self, state: OptimizerState, gradient: Float[Tensor, "s p"], traced: bool = False) -> None:
+        """One update in place of the runs that are alive."""
+        state.weights.sub_(torch.where(state.alive, self.displacement(state, gradient, traced), 0.0))
 
 
-class Muon(torch.optim.Optimizer):
-    """For one run."""
+class SGD(Optimizer):
+    """v ← μv + g, x ← x − ηv."""
 
-    def __init__(
-        self, model: nn.Module, lr: float, muon_lr: float, momentum: float, others: Iterable[nn.Parameter] = ()
-    ) -> None:
-        """`others`: what is trained and no parameter of the model."""
-        names, parts = moved_by_muon(model), dict[bool, list[nn.Parameter]]({True: [], False: []})
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad:
-                parts[name in names].append(parameter)
-        parts[False] += others
-        groups = [
-            {"params": parts[True], "matrices": True, "lr": muon_lr},
-            {"params": parts[False], "matrices": False, "lr": lr},
-        ]
-        super().__init__([group for group in groups if group["params"]], {"momentum": momentum})
+    @staticmethod
+    def numbers(settings: Settings, task_index: int) -> dict[str, float]:
+        return {"rate": learning_rate(settings, task_index), "momentum": settings.momentum}
 
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
-        for group in self.param_groups:
-            momentum = group["momentum"]
-            for parameter in group["params"]:
-                gradient = parameter.grad
-                if gradient is None:
-                    continue
-                velocity = gradient
-                if momentum:
-                    state = self.state[parameter]
-                    if "momentum_buffer" not in state:
-                        state["momentum_buffer"] = torch.zeros_like(parameter)
-                    velocity = state["momentum_buffer"].mul_(momentum).add_(gradient)
-                if group["matrices"]:
-                    velocity = orthogonal.update((gradient + momentum * velocity).flatten(1)[None]).view_as(parameter)
-                parameter.sub_(group["lr"] * velocity)
+    def displacement(
+        self,
+        state: OptimizerState,
+        gradient: Float[Tensor, "s p"],
+        traced: bool = False,  # noqa: ARG002
+    ) -> Float[Tensor, "s p"]:
+        return state.numbers["rate"] * state.moments[0].mul_(state.numbers["momentum"]).add_(gradient)
+
+    def step(self, state: OptimizerState, gradient: Float[Tensor, "s p"], traced: bool = False) -> None:
+        if state.weights.is_cuda and triton_available() and not traced:
+            numbers = state.numbers["rate"], state.numbers["momentum"]
+            descent.descend(state.weights, state.moments[0], gradient, state.alive, *numbers)
+            return
+        super().step(state, gradient, traced)
 
 
-class StackedMuon:
-    """For many runs, whose parameters are one flat tensor. Matrices of one shape, of all runs, are updated together; on
-    a GPU, which a few small matrices leave idle, several shapes at a time.
+class Muon(SGD):
+    """Muon for the backbone's matrices, SGD for all other parameters.
+
+    With the velocity v ← μv + g, a matrix moves by −η_M times what `functional.orthogonal` makes of g + μv (Nesterov's
+    momentum, as in PyTorch's own Muon, which averages where this sums: the length of a momentum does not matter to its
+    direction). A convolution is the matrix (out, in · k · k). On a GPU, matrices of one shape, of all runs, are updated
+    together, and several shapes at a time; on a CPU one matrix after another.
     """
 
     def __init__(self, model: nn.Module, layout: Layout) -> None:
-        names = moved_by_muon(model)
-        begins: dict[tuple[int, int], list[int]] = {}
-        begin = 0
+        super().__init__(model, layout)
+        matrices = {f"backbone.{name}" for name in matrix_names(model.get_submodule("backbone"))}
+        starts: dict[tuple[int, int], list[int]] = {}
+        start = 0
         for (name, shape), size in zip(layout.shapes.items(), layout.sizes, strict=True):
-            if name in names:
-                begins.setdefault((shape[0], size // shape[0]), []).append(begin)
-            begin += size
-        self.groups = list(begins.items())
+            if name in matrices:
+                starts.setdefault((shape[0], size // shape[0]), []).append(start)
+            start += size
+        self.groups = list(starts.items())
         """Shapes of matrices, large ones first, and where those of each shape begin."""
 
-    def descend(
-        self,
-        optimiser: Sequence[Tensor],
-        losses: Float[Tensor, " s"],
-        gradient: Float[Tensor, "s p"],
-        compiled: bool = False,
-    ) -> None:
-        """As `state.descend`: one step in place; a run whose loss is not finite stops for good, as it was before."""
-        flat, velocity, alive, rate, momentum, muon_rate = optimiser
-        alive.logical_and_(torch.isfinite(losses)[:, None])
-        velocity.mul_(momentum).add_(gradient)
-        step, ahead = rate * velocity, torch.addcmul(gradient, momentum, velocity)
+    @staticmethod
+    def numbers(settings: Settings, task_index: int) -> dict[str, float]:
+        rate = settings.muon_lr * settings.muon_lr_decay**task_index
+        return SGD.numbers(settings, task_index) | {"muon_rate": rate}
 
-        def one(number: int) -> None:
-            (out, into), begins = self.groups[number]
-            size = out * into
-            stacked = torch.stack([ahead[:, begin : begin + size] for begin in begins], dim=1)
-            found = orthogonal.update(stacked.view(-1, out, into)).reshape(len(flat), len(begins), size)
-            for begin, own in zip(begins, (muon_rate[:, None] * found).unbind(1), strict=True):
-                step[:, begin : begin + size] = own
+    def displacement(
+        self, state: OptimizerState, gradient: Float[Tensor, "s p"], traced: bool = False
+    ) -> Float[Tensor, "s p"]:
+        step = super().displacement(state, gradient)
+        ahead = gradient + state.numbers["momentum"] * state.moments[0]
 
-        if flat.is_cuda and not compiled:
-            side_by_side(flat.device, "matrices", len(self.groups), one)
+        def move(shape: tuple[int, int], starts: Sequence[int]) -> None:
+            size = shape[0] * shape[1]
+            matrices = torch.stack([ahead[:, start : start + size] for start in starts], dim=1)
+            updates = orthogonal.update(matrices.view(-1, *shape)).reshape(len(ahead), len(starts), size)
+            for start, update in zip(starts, (state.numbers["muon_rate"][:, None] * updates).unbind(1), strict=True):
+                step[:, start : start + size] = update
+
+        if ahead.is_cuda and not traced:  # a few small matrices leave a GPU idle
+            side_by_side(ahead.device, "matrices", len(self.groups), lambda number: move(*self.groups[number]))
         else:
-            for number in range(len(self.groups)):
-                one(number)
-        flat.sub_(torch.where(alive, step, 0.0))
+            for shape, starts in self.groups:
+                for together in [starts] if ahead.is_cuda else [[start] for start in starts]:
+                    move(shape, together)
+        return step
+
+    def step(self, state: OptimizerState, gradient: Float[Tensor, "s p"], traced: bool = False) -> None:
+        Optimizer.step(self, state, gradient, traced)
 
 
-def optimizer_of(
-    model: nn.Module, parameters: Iterable[nn.Parameter], settings: Settings, lr: float, task_index: int
-) -> torch.optim.Optimizer:
-    """A run's optimiser for a task."""
-    if settings.optimizer == "muon":
-        own = {id(parameter) for parameter in model.parameters()}
-        others = [parameter for parameter in parameters if id(parameter) not in own]
-        return Muon(model, lr, rate(settings, task_index), settings.momentum, others)
-    return torch.optim.SGD(parameters, lr=lr, momentum=settings.momentum, fused=True)
+OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "muon": Muon}
+
+
+def learning_rate(settings: Settings, task_index: int) -> float:
+    """η · decay^(t + 1), t from 0, but never below the floor: the first task is decayed already, as published."""
+    return max(settings.lr * settings.lr_decay ** (task_index + 1), settings.lr_floor)
+
+
+def descend_in_parts(state: OptimizerState, gradients: Sequence[Float[Tensor, "s ..."] | None]) -> None:
+    """SGD parameter by parameter: a compiler makes each gradient in the pass that uses it, and stores none.
+
+    The parts are flat (s × n): PyTorch 2.13's compiler can fail where a matrix is read and moved by the same loops.
+    """
+    for weights, velocity, gradient in zip(state.weights, state.moments[0], gradients, strict=True):
+        if gradient is not None:
+            move(weights, velocity, gradient.reshape(weights.shape), state)
+
+
+def move(
+    weights: Float[Tensor, "s ..."],
+    velocity: Float[Tensor, "s ..."],
+    gradient: Float[Tensor, "s ..."],
+    state: OptimizerState,
+) -> None:
+    """v ← momentum · v + g, and x ← x − rate · v for the runs that are alive."""
+    rate, momentum = (per_run(state.numbers[name], velocity) for name in ("rate", "momentum"))
+    velocity.mul_(momentum).add_(gradient)
+    weights.sub_(torch.where(per_run(state.alive, velocity), rate * velocity, 0.0))
+
+
+def per_run(numbers: Float[Tensor, "s 1"], like: Float[Tensor, "s ..."]) -> Float[Tensor, "s ..."]:
+    """A number of every run, shaped to be used with tensors like `like`."""
+    return numbers.view(-1, *[1] * (like.ndim - 1))
+
+
+class FusedSGD:
+    """SGD of one run by PyTorch's fused kernel, which reads every tensor once: for a run that is trained alone."""
+
+    def __init__(self, parameters: Sequence[Tensor], velocities: Sequence[Tensor], numbers: dict[str, float]) -> None:
+        """`velocities`: where the momentum of each parameter lies."""
+        self.parameters, momentum = parameters, numbers["momentum"]
+        if not parameters:
+            return
+        self._optimizer = torch.optim.SGD(parameters, lr=numbers["rate"], momentum=momentum, fused=True)
+        if momentum:
+            for parameter, velocity in zip(parameters, velocities, strict=True):
+                self._optimizer.state[parameter]["momentum_buffer"] = velocity
+
+    def step(self, gradients: Sequence[Tensor]) -> None:
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)

@@ -1,7 +1,8 @@
-"""The parameters and the optimiser of many runs, as one tensor each."""
+"""The parameters, statistics and averages of s runs, as one tensor of each kind."""
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,54 +10,55 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from kcl.core.shapes import Float
 from kcl.methods.method import Memory
 from kcl.nets.flat import Layout
-from kcl.ops import descent, triton_available
+from kcl.training.batches import CannotStack
 from kcl.training.checkpoint import Tree, branch, fit, fit_all
-from kcl.training.single_run import running_statistics
-from kcl.training.weight_average import Reach, StackedAverage, named
+from kcl.training.optimizers import OptimizerState
+from kcl.training.weight_average import AverageHorizon, WeightAverage, average_name
 
 
-class CannotStack(Exception):
-    """These runs cannot be trained together; they can be trained one after another."""
-
-
-class StackedState:
+class StackState:
     """All parameters of all runs in one tensor, of which the models' own parameters become views.
 
     So whatever a method does to one run's model is done to the stack, and one update moves everything.
     """
 
-    def __init__(self, models: Sequence[nn.Module], averages: Sequence[Sequence[Reach]] = ()) -> None:
-        """`averages`: of each run, how far back every average of its weights reaches, which need not have any.
-        Where one has more than another, the other's are nothing but its present weights.
+    def __init__(
+        self, models: Sequence[nn.Module], horizons: Sequence[Sequence[AverageHorizon]] = (), moments: int = 1
+    ) -> None:
+        """`horizons`: of each run's averages, if it has any. A run with fewer averages than another gets ones that are
+        its present weights. `moments`: tensors like the weights that the optimiser carries.
         """
         template, runs = models[0], len(models)
+        self.models = models
         self.layout = Layout(template)
         device = next(template.parameters()).device
         self.flat = torch.zeros(runs, self.layout.size, device=device)
-        self.velocity = torch.zeros_like(self.flat)
+        self.moments = [torch.zeros_like(self.flat) for _ in range(moments)]
         self.alive = torch.ones(runs, 1, dtype=torch.bool, device=device)
-        self.momentum, self.rate, self.muon_rate = (torch.zeros(runs, 1, device=device) for _ in range(3))
+        self.numbers: dict[str, Float[Tensor, "s 1"]] = {}
         for name, stacked in self.parameters().items():
             for run, model in enumerate(models):
-                own = model.get_parameter(name)
-                stacked[run].copy_(own.detach())
-                own.data = stacked[run]
-        self._stack_buffers(models)
+                parameter = model.get_parameter(name)
+                stacked[run].copy_(parameter.detach())
+                parameter.data = stacked[run]
+        self._stack_buffers()
         self.averages = [
-            StackedAverage(self.flat, self.running, own)
-            for own in itertools.zip_longest(*averages, fillvalue=Reach(0.0, 1.0))
+            WeightAverage(self.flat, self.running, each)
+            for each in itertools.zip_longest(*horizons, fillvalue=AverageHorizon(0.0, 1.0))
         ]
+        self._average_models: dict[tuple[int, int], nn.Module] = {}
 
-    def _stack_buffers(self, models: Sequence[nn.Module]) -> None:
-        """Buffers of all runs by name. Those a step changes lie in one tensor for each data type, `running`;
-        `owners` says whose an entry of it is.
+    def _stack_buffers(self) -> None:
+        """Buffers of all runs by name. Those that a step changes lie in one tensor for each data type, `running`;
+        `owners` holds the run of each of its entries.
         """
-        template = models[0]
+        template = self.models[0]
         changing = {id(buffer) for buffer in running_statistics(template)}
         self._statistics: dict[torch.dtype, dict[str, torch.Size]] = {}
         self.buffers: dict[str, Tensor] = {}
@@ -64,25 +66,41 @@ class StackedState:
             if id(buffer) in changing:
                 self._statistics.setdefault(buffer.dtype, {})[name] = buffer.shape
             else:
-                self.buffers[name] = torch.stack([model.get_buffer(name) for model in models])
+                self.buffers[name] = torch.stack([model.get_buffer(name) for model in self.models])
         self.running, self.owners = [], []
         for names in self._statistics.values():
-            stacked = [torch.stack([model.get_buffer(name) for model in models]) for name in names]
-            self.running.append(torch.cat([tensor.flatten() for tensor in stacked]))
-            runs = torch.arange(len(models), device=stacked[0].device)
-            self.owners.append(torch.cat([runs.repeat_interleave(tensor[0].numel()) for tensor in stacked]))
-        for name, own in (self.buffers | self.statistics()).items():
-            for run, model in enumerate(models):
-                model.get_buffer(name).data = own[run]
+            tensors = [torch.stack([model.get_buffer(name) for model in self.models]) for name in names]
+            self.running.append(torch.cat([tensor.flatten() for tensor in tensors]))
+            runs = torch.arange(len(self.models), device=tensors[0].device)
+            self.owners.append(torch.cat([runs.repeat_interleave(tensor[0].numel()) for tensor in tensors]))
+        for name, stacked in (self.buffers | self.statistics()).items():
+            for run, model in enumerate(self.models):
+                model.get_buffer(name).data = stacked[run]
+
+    def gather_buffers(self) -> None:
+        """Take in buffers that a module has replaced by others, instead of changing them in place."""
+        for name, stacked in (self.buffers | self.statistics()).items():
+            for run, model in enumerate(self.models):
+                buffer = model.get_buffer(name)
+                if buffer.data_ptr() != stacked[run].data_ptr():
+                    stacked[run].copy_(buffer)
+                    buffer.data = stacked[run]
 
     def statistics(self, running: Sequence[Tensor] | None = None) -> dict[str, Float[Tensor, "s ..."]]:
-        """BatchNorm's running statistics by name, as views; each must be dense to be changed where it is."""
-        found, runs = {}, len(self.flat)
+        """BatchNorm's running statistics by name, as views; each must be dense to be changed in place."""
+        views, runs = {}, len(self.flat)
         for flat, shapes in zip(self.running if running is None else running, self._statistics.values(), strict=True):
             parts = flat.split([runs * shape.numel() for shape in shapes.values()])
             for part, (name, shape) in zip(parts, shapes.items(), strict=True):
-                found[name] = part.view(runs, *shape)
-        return found
+                views[name] = part.view(runs, *shape)
+        return views
+
+    def running_in_order(self, tensors: dict[str, Tensor]) -> list[Tensor]:
+        """The running statistics of a single run, by name, as they lie in `running`."""
+        return [
+            torch.cat([tensors[name].flatten() for name in shapes]).to(dtype)
+            for dtype, shapes in self._statistics.items()
+        ]
 
     def parameters(self, flat: Tensor | Sequence[Tensor] | None = None) -> dict[str, Float[Tensor, "s ..."]]:
         """The parameters by name, as views of the one tensor, or of its parts."""
@@ -90,95 +108,83 @@ class StackedState:
             return self.layout.named([part.detach() for part in flat])
         return self.layout.split((self.flat if flat is None else flat).detach())
 
-    def answering(self, average: int | None) -> dict[str, Float[Tensor, "s ..."]]:
-        """Parameters and buffers by name as the runs answer with them: their last ones, or one of their averages."""
-        own = self if average is None else self.averages[average]
-        return self.parameters(own.flat) | self.buffers | self.statistics(own.running)
+    def used_at_test(self, average: int | None) -> dict[str, Float[Tensor, "s ..."]]:
+        """Parameters and buffers by name as the runs answer with them: the last ones, or one of the averages."""
+        source = self if average is None else self.averages[average]
+        return self.parameters(source.flat) | self.buffers | self.statistics(source.running)
 
-    def restart(self, rates: Sequence[float], momenta: Sequence[float], muon_rates: Sequence[float]) -> None:
-        """Begin the optimiser anew for a task."""
-        self.velocity.zero_()
-        self.rate.copy_(torch.tensor(rates)[:, None])
-        self.momentum.copy_(torch.tensor(momenta)[:, None])
-        self.muon_rate.copy_(torch.tensor(muon_rates)[:, None])
+    def model_at_test(self, run: int, average: int | None) -> nn.Module:
+        """A run's model as it answers. The model of an average shares the average's tensors."""
+        if average is None:
+            return self.models[run]
+        if (run, average) not in self._average_models:
+            model = copy.deepcopy(self.models[run]).requires_grad_(False)
+            tensors = self.used_at_test(average)
+            for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+                tensor.data = tensors[name][run]
+            self._average_models[run, average] = model
+        return self._average_models[run, average]
 
-    def optimiser(self, apart: bool = False) -> list[Any]:
-        """What `descend` works on, and Muon's rate. `apart`: weights and velocities parameter by parameter, for
-        `descend_apart`.
-        """
-        moved: list[Any] = [self.flat, self.velocity]
-        if apart:
-            moved = [self.layout.parts(flat) for flat in moved]
-        return [*moved, self.alive, self.rate, self.momentum, self.muon_rate]
+    def restart(self, numbers: Sequence[dict[str, float]]) -> None:
+        """Begin a task with the optimiser's moments at zero. `numbers`: of every run, as `Optimizer.numbers` gives."""
+        for moment in self.moments:
+            moment.zero_()
+        for name in numbers[0]:
+            column = torch.tensor([each[name] for each in numbers])[:, None]
+            if name in self.numbers:
+                self.numbers[name].copy_(column)  # a captured step reads this tensor
+            else:
+                self.numbers[name] = column.to(self.flat.device)
+
+    def optimizer(self, in_parts: bool = False) -> OptimizerState:
+        """What an optimiser works on. `in_parts`: weights and moments parameter by parameter."""
+        tensors: list[Any] = [self.flat, *self.moments]
+        if in_parts:
+            tensors = [self.layout.parts(flat) for flat in tensors]
+        return OptimizerState(tensors[0], tensors[1:], self.alive, self.numbers)
 
     def saved(self) -> Tree:
-        """What tasks leave behind in the runs."""
+        """What tasks leave behind in the runs. Buffers that settings decide are not saved."""
+        self.gather_buffers()
         running = {str(place): flat for place, flat in enumerate(self.running)}
-        tree: Tree = {"weights": self.flat, "alive": self.alive, "running": running, "buffers": self.buffers}
-        return tree | {named(place): average.saved() for place, average in enumerate(self.averages)}
+        tree: Tree = {"weights": self.flat, "alive": self.alive, "running": running, "buffers": self._kept_buffers()}
+        return tree | {average_name(place): average.saved() for place, average in enumerate(self.averages)}
+
+    def _kept_buffers(self) -> dict[str, Tensor]:
+        kept = self.models[0].state_dict()
+        return {name: tensor for name, tensor in self.buffers.items() if name in kept}
 
     def load(self, tree: Tree) -> None:
-        """The inverse of `saved`, in the tensors that are here already."""
-        given, own = branch(tree, "stack"), self.saved()
+        """The inverse of `saved`, into the existing tensors."""
+        saved, present = branch(tree, "stack"), self.saved()
         for name in ("weights", "alive"):
-            own[name].copy_(fit(given.get(name), own[name], name))
-        for name in ("running", "buffers"):
-            for key, tensor in fit_all(given.get(name), own[name], name).items():
-                own[name][key].copy_(tensor)
+            present[name].copy_(fit(saved.get(name), present[name], name))
+        buffers = {name: value for name, value in branch(saved, "buffers").items() if name not in self._fixed_buffers()}
+        for part, given in (("running", saved.get("running")), ("buffers", buffers)):
+            for name, tensor in fit_all(given, present[part], part).items():
+                present[part][name].copy_(tensor)
         for place, average in enumerate(self.averages):
-            average.load(branch(given, named(place)))
+            average.load(branch(saved, average_name(place)))
+
+    def _fixed_buffers(self) -> set[str]:
+        """Buffers that settings decide; older checkpoints hold them."""
+        return {"gamma", "tau", "soft_targets"} | (self.buffers.keys() - self._kept_buffers().keys())
 
     def changed(self) -> list[Tensor]:
-        """What a step changes."""
+        """The tensors that a step changes."""
         averages = [tensor for average in self.averages for tensor in average.tensors()]
-        return [self.flat, self.velocity, self.alive, *self.running, *self.buffers.values(), *averages]
+        return [self.flat, *self.moments, self.alive, *self.running, *self.buffers.values(), *averages]
 
 
-def descend(
-    optimiser: Sequence[Tensor], losses: Float[Tensor, " s"], gradient: Float[Tensor, "s p"], compiled: bool = False
-) -> None:
-    """One step of SGD with momentum, in place. A run whose loss is not finite stops for good, as it was before.
-
-    `compiled`: a compiler will fuse it.
-    """
-    flat, velocity, alive, rate, momentum, _ = optimiser
-    alive.logical_and_(torch.isfinite(losses)[:, None])
-    if flat.is_cuda and triton_available() and not compiled:
-        descent.descend(flat, velocity, gradient, alive, rate, momentum)
-        return
-    velocity.mul_(momentum).add_(gradient)
-    flat.copy_(torch.where(alive, flat - rate * velocity, flat))
+def running_statistics(model: nn.Module) -> list[Tensor]:
+    """What a forward pass changes: BatchNorm's running averages."""
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    return [buffer for norm in norms for buffer in norm.buffers()]
 
 
-def descend_apart(
-    optimiser: Sequence[Any], losses: Float[Tensor, " s"], gradients: Sequence[Float[Tensor, "s ..."] | None]
-) -> None:
-    """The same, parameter by parameter: a compiler makes each gradient in the pass that uses it, and stores none.
-
-    They are flat (s × n) here: PyTorch 2.13's compiler can fail where a matrix is read and moved by the same loops.
-    """
-    weights, velocities, alive, _, _, _ = optimiser
-    alive.logical_and_(torch.isfinite(losses)[:, None])
-    for own, velocity, gradient in zip(weights, velocities, gradients, strict=True):
-        if gradient is not None:
-            move(own, velocity, gradient.reshape(own.shape), optimiser)
-
-
-def move(
-    weights: Float[Tensor, "s ..."],
-    velocity: Float[Tensor, "s ..."],
-    gradient: Float[Tensor, "s ..."],
-    optimiser: Sequence[Any],
-) -> None:
-    """v ← momentum · v + g, and x ← x − rate · v for the runs that are alive."""
-    alive, rate, momentum = (beside(own, velocity) for own in optimiser[2:5])
-    velocity.mul_(momentum).add_(gradient)
-    weights.sub_(torch.where(alive, rate * velocity, 0.0))
-
-
-def beside(own: Tensor, tensor: Tensor) -> Tensor:
-    """A number or a mark of every run (s × 1), shaped to be used with tensors like `tensor` (s × …)."""
-    return own.view(-1, *[1] * (tensor.ndim - 1))
+def for_one_run(function: Callable[..., Any], model: nn.Module, *arguments: Any) -> Any:
+    """function(model, *arguments) of the only run of a stack; arguments and result have the runs as first dimension."""
+    return tree_map(lambda tensor: tensor[None], function(model, *tree_map(lambda tensor: tensor[0], arguments)))
 
 
 def over_runs(
@@ -190,7 +196,7 @@ def over_runs(
 ) -> Any:
     """function(model, *arguments) for every run at once, a model like `template` lent each run's state in turn.
 
-    State and arguments carry the runs in their first dimension. On a CPU a run alone goes without it unless `vmapped`:
+    State and arguments have the runs as first dimension. A single run on a CPU goes without vmap unless `vmapped`:
     batches of one matrix are slower than matrices.
     """
     call = _Call(template, function)
@@ -221,3 +227,8 @@ def stack_memories(memories: Sequence[Memory], device: torch.device) -> Memory:
     if any(other != shapes[0] for other in shapes):
         raise CannotStack("the runs keep memories of different shapes")
     return {name: torch.stack([memory[name] for memory in memories]).to(device) for name in memories[0]}
+
+
+def memory_of(run: int, stacked: Memory) -> Memory:
+    """One run's part of a stacked memory."""
+    return {name: tensor[run] for name, tensor in stacked.items()}

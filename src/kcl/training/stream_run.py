@@ -13,10 +13,10 @@ from kcl.core.metrics import AccuracyMatrix
 from kcl.errors import KclError
 from kcl.training.checkpoint import Saved
 from kcl.training.checkpointer import Keeper
+from kcl.training.cuda_graph import Step
 from kcl.training.history import Ledger
-from kcl.training.run_group import Learner
 from kcl.training.run_progress import Standing, standings_after
-from kcl.training.single_run import Step
+from kcl.training.stack import RunStack
 from kcl.training.stopping import Interrupted
 
 
@@ -52,7 +52,7 @@ OnProgress = Callable[[Progress], None]
 
 
 def run_streams(
-    learner: Learner,
+    learner: RunStack,
     streams: Sequence[Stream],
     on_progress: OnProgress = lambda _: None,
     keeper: Keeper | None = None,
@@ -91,7 +91,7 @@ class _Journey:
 
     def __init__(
         self,
-        learner: Learner,
+        learner: RunStack,
         streams: Sequence[Stream],
         lessons: Sequence[Stream | list[JointTask]],
         keeper: Keeper,

@@ -1,23 +1,25 @@
-"""Runs that share a training, stacked: which variants of the trainings are tested together."""
+"""Runs that share a training and differ only in how they are tested."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kcl.methods.method import Method
-from kcl.training.single_run import reaches
-from kcl.training.weight_average import reach
+from kcl.training.weight_average import horizon, horizons
+
+PerRun = TypeVar("PerRun")
 
 
-class Member(NamedTuple):
-    """A run among all: which training it shares, and by which of its averages it answers; None: by its weights."""
+class Variant(NamedTuple):
+    """One run: the training it shares, and the average of the weights it answers with; None: the last weights."""
 
     training: int
     average: int | None
 
 
-class Alike(NamedTuple):
+class TestGroup(NamedTuple):
     """Runs of different trainings that are tested in the same way, and so together."""
 
     method: Method
@@ -26,21 +28,29 @@ class Alike(NamedTuple):
     average: int | None
 
 
-def members(variants: Sequence[Sequence[Method]]) -> list[Member]:
-    """Every run, training by training. `variants`: of each training, the methods it is tested by."""
-    found = []
-    for training, own in enumerate(variants):
-        places = {far: place for place, far in enumerate(reaches(own))}
-        found += [Member(training, places.get(reach(method.settings))) for method in own]
-    return found
+def variants_of(methods: Sequence[Sequence[Method]]) -> list[Variant]:
+    """Every run, training by training. `methods`: of each training, the methods it is tested by."""
+    variants = []
+    for training, tested_by in enumerate(methods):
+        places = {each: place for place, each in enumerate(horizons(tested_by))}
+        variants += [Variant(training, places.get(horizon(method.settings))) for method in tested_by]
+    return variants
 
 
-def alike(variants: Sequence[Sequence[Method]]) -> list[Alike]:
-    """All runs, those together that are tested in the same way."""
-    methods = [method for own in variants for method in own]
-    found: dict[Any, Alike] = {}
-    for run, (method, (training, average)) in enumerate(zip(methods, members(variants), strict=True)):
-        own = found.setdefault((method.settings.testing_key(), average), Alike(method, [], [], average))
-        own.runs.append(run)
-        own.trainings.append(training)
-    return list(found.values())
+def test_groups(methods: Sequence[Sequence[Method]]) -> list[TestGroup]:
+    """All runs, those that are tested in the same way together."""
+    groups: dict[Any, TestGroup] = {}
+    runs = zip(itertools.chain(*methods), variants_of(methods), strict=True)
+    for run, (method, (training, average)) in enumerate(runs):
+        group = groups.setdefault((method.settings.testing_key(), average), TestGroup(method, [], [], average))
+        group.runs.append(run)
+        group.trainings.append(training)
+    return list(groups.values())
+
+
+def once_per_training(values: Sequence[PerRun], counts: Sequence[int]) -> list[PerRun]:
+    """What is given for every run, once for every training. `counts`: how many runs share each training."""
+    firsts = [0, *itertools.accumulate(counts)]
+    if len(values) != firsts.pop():
+        raise ValueError(f"{len(values)} values for {sum(counts)} runs")
+    return [values[first] for first in firsts]

@@ -1,0 +1,189 @@
+"""The runs of a stack tested: the head of a task solved at the present weights, and its answers to the test samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kcl.benchmarks.task import Task, View
+from kcl.core.shapes import Float, Int
+from kcl.errors import KclError
+from kcl.methods.method import Memory
+from kcl.methods.views import copies_at_test
+from kcl.ops.precision import answering
+from kcl.training.draws import Recorder, Replay, Request, RunNoise, merge
+from kcl.training.state import for_one_run, over_runs, stack_memories
+from kcl.training.variants import TestGroup
+
+QUERIES_ON_CPU = 2048
+BATCHES = 16
+"""Batches of test samples that are moved to the device together; as stored, they take less than one in the network."""
+
+
+def predicted(scores: Float[Tensor, "*s n c"]) -> Int[Tensor, "*s n"]:
+    """The class with the highest score; −1, which is no class, where scores are not finite: a kernel matrix that is not
+    positive definite in single precision must not pass for an answer.
+    """
+    return torch.where(torch.isfinite(scores).all(-1), scores.argmax(-1), -1)
+
+
+def as_seen(memory: Memory, view: View) -> Memory:
+    """What runs keep of a task, with its samples as the network sees them."""
+    if "inputs" not in memory:
+        return memory
+    inputs = memory["inputs"]
+    return memory | {"inputs": view.scale(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])}
+
+
+class Evaluator:
+    """Tests the runs of a stack (`stack.RunStack`)."""
+
+    def __init__(self, stack: Any) -> None:
+        self.stack = stack
+        self._requests: dict[Any, list[Request]] = {}
+        self._batch_sizes: dict[Any, int] = {}
+        self._shared: dict[int, Memory] = {}
+        """By the first run of a group: what the heads of all tasks have in common, at the present weights."""
+
+    def weights_changed(self) -> None:
+        self._shared.clear()
+
+    @torch.no_grad()
+    def accuracy(self, tasks: Sequence[Task]) -> list[float]:
+        """Percent correct of every run on its own version of a task; of no meaning where a run has diverged."""
+        accuracies = [0.0] * len(self.stack.runs)
+        for group in self.stack.test_groups:
+            correct = torch.zeros(len(group.runs), dtype=torch.int64, device=self.stack.device)
+            for scores, labels in self._answers(tasks, group):
+                correct += (predicted(scores) == labels).sum(1)
+            for run, count in zip(group.runs, correct.tolist(), strict=True):
+                accuracies[run] = 100.0 * count / len(tasks[0].test)
+        return accuracies
+
+    @torch.no_grad()
+    def scores(self, tasks: Sequence[Task]) -> list[Float[Tensor, "n c"]]:
+        """Scores of the classes of every run's own version of a learned task."""
+        by_run: dict[int, Tensor] = {}
+        for group in self.stack.test_groups:
+            scores = torch.cat([scores.cpu() for scores, _ in self._answers(tasks, group)], dim=1)
+            by_run |= dict(zip(group.runs, scores, strict=True))
+        return [by_run[run] for run in range(len(self.stack.runs))]
+
+    @torch.no_grad()
+    def rehearse(self, memory: Memory, view: View, index: int) -> None:
+        """The head of a task in every way it is tested, to see what memory that takes."""
+        for group in self.stack.test_groups:
+            self._heads(group, self._of_group(group, as_seen(memory, view)), index)
+
+    def _answers(self, tasks: Sequence[Task], group: TestGroup) -> Iterator[tuple[Tensor, Tensor]]:
+        """Scores (s, n, c) of the test samples of every run of a group, some at a time, and their labels (s, n)."""
+        stack, index, length = self.stack, tasks[0].index, len(tasks[0].test)
+        if length == 0 or any(len(task.test) != length for task in tasks):
+            raise KclError(f"task {index} must have test samples, the same number in every run")
+        if index in stack.kept:
+            memory, view = stack.kept[index]
+        elif stack.answers_unseen:
+            pairs = zip(stack.methods, stack.once_per_training(tasks), strict=True)
+            memory = stack_memories([method.unseen_memory(task) for method, task in pairs], stack.device)
+            view = tasks[0].view.to(stack.device)
+        else:
+            raise KclError(f"task {index} was not learned yet, so it has no head; learned: {sorted(stack.kept)}")
+        heads = self._heads(group, self._of_group(group, as_seen(memory, view)) | self._common(group), index)
+        tasks = [tasks[run] for run in group.runs]
+        stored, batch = [stack.stored(task.test.inputs) for task in tasks], self._batch_size(tasks[0], group)
+        moves = [task.view.to(stack.device).move for task in tasks]
+        rows = torch.stack([task.test.rows for task in tasks]).to(stack.device)
+        labels = torch.stack([task.test.labels for task in tasks]).to(stack.device)
+
+        def answers(model: nn.Module, head: Memory, inputs: Tensor) -> Tensor:
+            parts = [group.method.answer(model, head, view.scale(part)) for part in inputs.split(batch)]
+            return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+        several = BATCHES * batch
+        for part, wanted in zip(rows.split(several, dim=1), labels.split(several, dim=1), strict=True):
+            inputs = torch.stack([move(array[own]) for move, array, own in zip(moves, stored, part, strict=True)])
+            yield self._call(group, answers, heads, inputs), wanted
+
+    def _heads(self, group: TestGroup, memory: Memory, index: int) -> Memory:
+        """The heads of a task of every run of a group, from what its trainings keep."""
+        stack, method = self.stack, group.method
+        seeds = [stack.training_seeds[training] for training in group.trainings]
+        if stack.plain:
+            noise = RunNoise(stack.device, seeds[0], "test noise", index)
+
+            def solve_one(model: nn.Module, memory: Memory) -> Memory:
+                return method.classifier(model, method.show(memory), noise)
+
+            return self._call(group, solve_one, memory)
+        source = stack.source(self._classifier_requests(group, memory), "test noise", index, seeds)
+        source.draw()
+
+        def solve(model: nn.Module, memory: Memory, drawn: list[Tensor]) -> Memory:
+            return method.classifier(model, method.show(memory), Replay(drawn))
+
+        return self._call(group, solve, memory, source.drawn)
+
+    def _classifier_requests(self, group: TestGroup, memory: Memory) -> list[Request]:
+        """What a head asks of the noise, seen in a dry pass: once for all tasks of the same shapes."""
+        shapes = (*(tensor.shape[1:] for tensor in memory.values()), group.runs[0])
+        if shapes not in self._requests:
+            recorder = Recorder(self.stack.device)
+            shown = group.method.show({name: tensor[0] for name, tensor in memory.items()})
+            group.method.classifier(self.stack.models[0], shown, recorder)
+            self._requests[shapes] = merge([recorder.requests] * len(group.runs))
+        return self._requests[shapes]
+
+    def _common(self, group: TestGroup) -> Memory:
+        """What the heads of all tasks have in common, of every run of a group."""
+        if self.stack.learning:  # the weights change from step to step
+            self._shared.clear()
+        method, first = group.method, group.runs[0]
+        if method.shares and first not in self._shared:
+
+            def contribution(model: nn.Module, memory: Memory) -> Tensor:
+                return method.contribution(model, method.show(memory))
+
+            memories = [self._of_group(group, as_seen(*kept)) for kept in self.stack.kept.values()]
+            parts = [self._call(group, contribution, memory) for memory in memories]
+            self._shared[first] = method.common(torch.stack(parts).sum(0))
+        return self._shared.get(first, {})
+
+    def _call(self, group: TestGroup, function: Callable[..., Any], *arguments: Any) -> Any:
+        """function(model, *arguments) for every run of a group, with the weights it answers with."""
+        stack = self.stack
+        with answering(stack.precision):
+            if stack.plain:
+                return for_one_run(function, stack.state.model_at_test(0, group.average), *arguments)
+            state = self._of_group(group, stack.state.used_at_test(group.average))
+            return over_runs(stack.models[0], function, state, *arguments)
+
+    def _of_group(self, group: TestGroup, stacked: Memory) -> Memory:
+        """The part of a group's trainings."""
+        if group.trainings == list(range(self.stack.count)):
+            return stacked
+        rows = torch.tensor(group.trainings, device=self.stack.device)
+        return {name: tensor.index_select(0, rows) for name, tensor in stacked.items()}
+
+    def _batch_size(self, task: Task, group: TestGroup) -> int:
+        """How many test samples at once. On a GPU those that fit a quarter of the memory that is free when tasks of
+        this size are first tested, at a generous guess of what one takes; it stays so, and is a power of two, because
+        cuDNN looks for the fastest algorithm anew for every size.
+        """
+        copies = copies_at_test(group.method.settings)
+        if self.stack.device.type != "cuda":
+            return min(len(task.test), max(1, QUERIES_ON_CPU // copies))
+        key = (len(task.test), task.test.inputs.shape[1:], group.runs[0])
+        if key not in self._batch_sizes:
+            each = copies * (128 * task.test.inputs[0].numel() + 16 * group.method.head_width)
+            fitting = max(1, _free_memory(self.stack.device) // 4 // (each * len(group.runs)))
+            self._batch_sizes[key] = min(len(task.test), 1 << fitting.bit_length() - 1)
+        return self._batch_sizes[key]
+
+
+def _free_memory(device: torch.device) -> int:
+    """Bytes, including what PyTorch holds without using it."""
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
