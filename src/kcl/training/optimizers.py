@@ -186,4 +186,8 @@ class FusedSGD:
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient
         self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+
+    def release(self) -> None:
+        """Let go of the last gradients. Done just before new ones are computed, so that their memory is used again."""
+        for parameter in self.parameters:
+            parameter.grad = None

@@ -229,9 +229,7 @@ class Trainer(ABC):
         alive = optimizer.alive.logical_and_(torch.isfinite(losses.sum(1))[:, None])
         changed = self._descend(tensors, parameters, [each[: len(leaves)] for each in gradients])
         self._train_task_state(tensors, gradients[0][len(leaves) :])
-        for name, after in changed.items():
-            before = tensors.method_state[name]
-            before.copy_(torch.where(per_run(alive, after), after, before))
+        self._keep_method_state(tensors, changed)
         for flat, before, owner in zip(running, running_before, self.state.owners, strict=True):
             flat.copy_(torch.where(alive[:, 0][owner], flat, before))
         self._update_averages(tensors)
@@ -255,6 +253,12 @@ class Trainer(ABC):
 
     def _follow(self, optimizer: OptimizerState, gradient: Float[Tensor, "s p"]) -> None:
         self.optimizer.step(optimizer, gradient, traced=self.stack.compiled)
+
+    def _keep_method_state(self, tensors: StepTensors, changed: dict[str, Tensor]) -> None:
+        """Of the runs that are alive."""
+        for name, after in changed.items():
+            before = tensors.method_state[name]
+            before.copy_(torch.where(per_run(tensors.optimizer.alive, after), after, before))
 
     def _train_task_state(self, tensors: StepTensors, gradients: Sequence[Tensor]) -> None:
         """Task state follows SGD, whatever the weights follow."""
@@ -365,7 +369,10 @@ class PlainTrainer(Trainer):
             memory, inputs, labels, recalled = batch
             return self._losses(model, memory, inputs, labels, recalled, self.noise)
 
-        return for_one_run(losses, self.model, *batch)
+        values = for_one_run(losses, self.model, *batch)
+        if self._fused:
+            self._sgd.release()
+        return values
 
     def _descend(
         self, tensors: StepTensors, parameters: dict[str, Tensor], gradients: list[Sequence[Tensor]]
@@ -382,6 +389,9 @@ class PlainTrainer(Trainer):
             return super()._follow(optimizer, gradient)
         by_name = self.state.layout.split(gradient[0])
         return self._sgd.step([by_name[name] for name in self._trained])
+
+    def _keep_method_state(self, tensors: StepTensors, changed: dict[str, Tensor]) -> None:
+        tensors.method_state.update(changed)  # without a copy: a run that is not alive changes nothing
 
     def _train_task_state(self, tensors: StepTensors, gradients: Sequence[Tensor]) -> None:
         if not self._fused:
