@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim.sgd import sgd
 
 from kcl.core.settings import Settings
 from kcl.core.shapes import Float
@@ -174,20 +175,18 @@ class FusedSGD:
 
     def __init__(self, parameters: Sequence[Tensor], velocities: Sequence[Tensor], numbers: dict[str, float]) -> None:
         """`velocities`: where the momentum of each parameter lies."""
-        self.parameters, momentum = parameters, numbers["momentum"]
-        if not parameters:
-            return
-        self._optimizer = torch.optim.SGD(parameters, lr=numbers["rate"], momentum=momentum, fused=True)
-        if momentum:
-            for parameter, velocity in zip(parameters, velocities, strict=True):
-                self._optimizer.state[parameter]["momentum_buffer"] = velocity
+        self.parameters, self.rate, self.momentum = list(parameters), numbers["rate"], numbers["momentum"]
+        self.velocities: list[Tensor | None] = list(velocities) if self.momentum else [None] * len(self.parameters)
+        self.gradients: list[Tensor] = []
 
+    @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient
-        self._optimizer.step()
+        self.gradients = list(gradients)
+        sgd(
+            self.parameters, self.gradients, self.velocities, fused=True, lr=self.rate, momentum=self.momentum,
+            weight_decay=0.0, dampening=0.0, nesterov=False, maximize=False,
+        )  # fmt: skip
 
     def release(self) -> None:
         """Let go of the last gradients. Done just before new ones are computed, so that their memory is used again."""
-        for parameter in self.parameters:
-            parameter.grad = None
+        self.gradients = []

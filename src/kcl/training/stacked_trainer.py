@@ -164,11 +164,11 @@ class StackedTrainer(Trainer):
 
     def _losses_of_runs(
         self, parameters: dict[str, Tensor], tensors: StepTensors, *arguments: Any
-    ) -> Float[Tensor, "s l"]:
+    ) -> tuple[Float[Tensor, " s"], ...]:
         state = parameters | tensors.buffers | self.state.statistics(tensors.running)
         return over_runs(self.stack.models[0], self._replayed_losses, state, *arguments)
 
-    def _replayed_losses(self, model: Any, *arguments: Any) -> Float[Tensor, " l"]:
+    def _replayed_losses(self, model: Any, *arguments: Any) -> tuple[Float[Tensor, ""], ...]:
         memory, inputs, labels, recalled, drawn = arguments
         return self._losses(model, memory, inputs, labels, recalled, Replay(drawn, self._await_draws))
 

@@ -6,8 +6,10 @@ run by calling its model directly, which any module can do. `stacked_trainer` do
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -181,7 +183,7 @@ class Trainer(ABC):
     @abstractmethod
     def _losses_of_runs(
         self, parameters: dict[str, Tensor], tensors: StepTensors, *arguments: Any
-    ) -> Float[Tensor, "s l"]:
+    ) -> tuple[Float[Tensor, " s"], ...]:
         """All losses of a step of every run."""
 
     @abstractmethod
@@ -212,28 +214,35 @@ class Trainer(ABC):
         """
         optimizer, running = tensors.optimizer, tensors.running
         running_before = [flat.clone() for flat in running]
-        with torch.enable_grad(), weights_beside(self.stack.device, not self.stack.compiled):
+        with torch.enable_grad(), self._weights_beside():
             parameters = self._leaves(optimizer.weights)
             trained = {name: tensors.memory[name].detach().requires_grad_() for name in tensors.velocities}
             memory = tensors.memory | trained
             losses = self._losses_of_runs(parameters, tensors, memory, inputs, labels, recalled, noise)
-            leaves = [leaf for leaf in parameters.values() if leaf.requires_grad]
+            leaves, several = [leaf for leaf in parameters.values() if leaf.requires_grad], len(losses) > 1
+            by = [*leaves, *trained.values()]
             gradients = [
-                torch.autograd.grad(
-                    loss.sum(), [*leaves, *trained.values()], None, losses.shape[1] > 1,
-                    allow_unused=True, materialize_grads=True,
-                )
-                for loss in losses.unbind(1)
-            ]  # fmt: skip
-        losses = losses.detach()
-        alive = optimizer.alive.logical_and_(torch.isfinite(losses.sum(1))[:, None])
+                torch.autograd.grad(loss, by, torch.ones_like(loss), several, allow_unused=True, materialize_grads=True)
+                for loss in losses
+            ]
+        total = losses[0].detach() if not several else torch.stack([loss.detach() for loss in losses]).sum(0)
+        self._note_diverged(optimizer, total)
         changed = self._descend(tensors, parameters, [each[: len(leaves)] for each in gradients])
         self._train_task_state(tensors, gradients[0][len(leaves) :])
         self._keep_method_state(tensors, changed)
         for flat, before, owner in zip(running, running_before, self.state.owners, strict=True):
-            flat.copy_(torch.where(alive[:, 0][owner], flat, before))
+            flat.copy_(torch.where(optimizer.alive[:, 0][owner], flat, before))
         self._update_averages(tensors)
-        return losses[:, 0]
+        return losses[0].detach()
+
+    def _note_diverged(self, optimizer: OptimizerState, total: Float[Tensor, " s"]) -> None:
+        """A run with a loss that is not finite stops for good, as it was before."""
+        optimizer.alive.logical_and_(torch.isfinite(total)[:, None])
+
+    def _weights_beside(self) -> AbstractContextManager[None]:
+        if self.stack.device.type != "cuda" or self.stack.compiled:
+            return nullcontext()
+        return weights_beside(self.stack.device)
 
     def _descend(
         self, tensors: StepTensors, parameters: dict[str, Tensor], gradients: list[Sequence[Tensor]]
@@ -291,10 +300,10 @@ class Trainer(ABC):
         labels: Tensor,
         recalled: list[Recalled],
         noise: Noise,
-    ) -> Float[Tensor, " l"]:
+    ) -> tuple[Float[Tensor, ""], ...]:
         """All losses of a step of one run, from samples as they are stored."""
         scaled = recalled[0]._replace(inputs=self.view.scale(recalled[0].inputs)) if recalled else None
-        return torch.stack(self.method.observe(model, memory, self.view.scale(inputs), labels, scaled, noise))
+        return self.method.observe(model, memory, self.view.scale(inputs), labels, scaled, noise)
 
 
 def _moment_name(place: int) -> str:
@@ -310,7 +319,8 @@ class PlainTrainer(Trainer):
         named = dict(self.model.named_parameters())
         self._parameters = {name: named[name] for name in stack.state.layout.shapes}
         self._trained = [name for name, leaf in self._parameters.items() if leaf.requires_grad]
-        self._fused = type(self.optimizer) is SGD
+        self._memory = {name: tensor[0] for name, tensor in self.memory.items()}
+        self._fused, self._alive = type(self.optimizer) is SGD, bool(stack.state.alive)
 
     def suits(self, lesson: Lesson) -> bool:  # noqa: ARG002
         return False  # there is nothing worth keeping
@@ -338,7 +348,12 @@ class PlainTrainer(Trainer):
         batch = self.task.moved(self._batch)[None], self.task.train.labels[self._batch][None]
         losses = self._advance(self._tensors(), *batch, self._recall(), None)
         self.losses[self.steps_done] = losses
-        return bool(self.state.alive)
+        return self._alive
+
+    def _note_diverged(self, optimizer: OptimizerState, total: Float[Tensor, " s"]) -> None:
+        self._alive = self._alive and math.isfinite(total.item())
+        if not self._alive:
+            optimizer.alive.fill_(False)
 
     def _recall(self) -> list[Recalled]:
         """What the run recalls beside its batch, the same in all updates on it; not yet scaled."""
@@ -362,14 +377,12 @@ class PlainTrainer(Trainer):
         parameters: dict[str, Tensor],  # noqa: ARG002
         tensors: StepTensors,  # noqa: ARG002
         *arguments: Any,
-    ) -> Float[Tensor, "s l"]:
-        *batch, _ = arguments
-
-        def losses(model: nn.Module, *batch: Any) -> Tensor:
-            memory, inputs, labels, recalled = batch
-            return self._losses(model, memory, inputs, labels, recalled, self.noise)
-
-        values = for_one_run(losses, self.model, *batch)
+    ) -> tuple[Float[Tensor, " s"], ...]:
+        memory, inputs, labels, recalled, _ = arguments
+        own_memory = self._memory | {name: memory[name][0] for name in self.velocities}
+        own_recalled = [Recalled(*(tensor[0] for tensor in each)) for each in recalled]
+        losses = self._losses(self.model, own_memory, inputs[0], labels[0], own_recalled, self.noise)
+        values = tuple(loss[None] for loss in losses)
         if self._fused:
             self._sgd.release()
         return values
@@ -377,7 +390,7 @@ class PlainTrainer(Trainer):
     def _descend(
         self, tensors: StepTensors, parameters: dict[str, Tensor], gradients: list[Sequence[Tensor]]
     ) -> dict[str, Tensor]:
-        if not bool(self.state.alive):
+        if not self._alive:
             return {}
         if self._fused and not self.method.steers:
             self._sgd.step(gradients[0])
@@ -396,7 +409,7 @@ class PlainTrainer(Trainer):
     def _train_task_state(self, tensors: StepTensors, gradients: Sequence[Tensor]) -> None:
         if not self._fused:
             return super()._train_task_state(tensors, gradients)
-        return self._task_state_sgd.step(gradients) if gradients and bool(self.state.alive) else None
+        return self._task_state_sgd.step(gradients) if gradients and self._alive else None
 
     def _direction(
         self, weights: Float[Tensor, "s p"], gradients: Float[Tensor, "s l p"], method_state: Memory
@@ -407,7 +420,7 @@ class PlainTrainer(Trainer):
         return for_one_run(direction, self.model, weights, gradients, method_state)
 
     def _update_averages(self, tensors: StepTensors) -> None:
-        if bool(self.state.alive):
+        if self._alive:
             for average in self.state.averages:
                 average.update_alone(tensors.optimizer.weights, tensors.running)
 
