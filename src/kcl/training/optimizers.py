@@ -135,6 +135,14 @@ class Muon(SGD):
         Optimizer.step(self, state, gradient, traced)
 
 
+def zeros_beside(flat: Float[Tensor, "s p"], place: int) -> Float[Tensor, "s p"]:
+    """Zeros like the weights, shifted by 256 bytes for every `place`. Large tensors begin at the same place of a memory
+    page, and a CPU that reads and writes several of them at equal distances from it is up to three times slower.
+    """
+    shift = 64 * place
+    return torch.zeros(shift + flat.numel(), dtype=flat.dtype, device=flat.device)[shift:].view(flat.shape)
+
+
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "muon": Muon}
 
 

@@ -18,7 +18,7 @@ from kcl.methods.method import Memory
 from kcl.nets.flat import Layout
 from kcl.training.batches import CannotStack
 from kcl.training.checkpoint import Tree, branch, fit, fit_all
-from kcl.training.optimizers import OptimizerState
+from kcl.training.optimizers import OptimizerState, zeros_beside
 from kcl.training.weight_average import AverageHorizon, WeightAverage, average_name
 
 
@@ -39,7 +39,7 @@ class StackState:
         self.layout = Layout(template)
         device = next(template.parameters()).device
         self.flat = torch.zeros(runs, self.layout.size, device=device)
-        self.moments = [torch.zeros_like(self.flat) for _ in range(moments)]
+        self.moments = [zeros_beside(self.flat, place + 1) for place in range(moments)]
         self.alive = torch.ones(runs, 1, dtype=torch.bool, device=device)
         self.numbers: dict[str, Float[Tensor, "s 1"]] = {}
         for name, stacked in self.parameters().items():

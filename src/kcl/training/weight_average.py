@@ -17,6 +17,7 @@ from kcl.core.settings import Settings
 from kcl.core.shapes import Float
 from kcl.methods.method import Method
 from kcl.training.checkpoint import Tree, fit, fit_all
+from kcl.training.optimizers import zeros_beside
 
 
 class AverageHorizon(NamedTuple):
@@ -52,7 +53,7 @@ class WeightAverage:
     def __init__(
         self, flat: Float[Tensor, "s p"], running: Sequence[Tensor], horizons: Sequence[AverageHorizon]
     ) -> None:
-        self.flat, self.running = flat.clone(), [tensor.clone() for tensor in running]
+        self.flat, self.running = zeros_beside(flat, 3).copy_(flat), [tensor.clone() for tensor in running]
         self.horizons = horizons
         self.limits = torch.tensor(horizons, dtype=flat.dtype, device=flat.device)
         self.updates = torch.zeros(1, dtype=torch.int64, device=flat.device)
