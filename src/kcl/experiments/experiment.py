@@ -31,9 +31,9 @@ from kcl.experiments.run_folder import Folder, Keeping
 from kcl.experiments.run_spec import CHOICES, RunSpec, by_training, given
 from kcl.methods.method import Method
 from kcl.methods.recipes import check_backbone, find_method, published_backbone
+from kcl.ops.compiler import need_compiler
 from kcl.ops.precision import used
 from kcl.training.checkpointer import Keeper
-from kcl.training.compiler import need_compiler
 from kcl.training.run_group import Learner, SeparateRuns
 from kcl.training.single_run import Run
 from kcl.training.stack import LONG, StackedRuns, stacks

@@ -25,7 +25,7 @@ from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.methods.recipes import published_backbone
 from kcl.models.calibration import expected_calibration_error, fit_temperature
 from kcl.models.inference import TASK_SCORES, Answerer, Known
-from kcl.training.compiler import need_compiler
+from kcl.ops.compiler import need_compiler
 from kcl.training.run_group import Learner, SeparateRuns
 from kcl.training.single_run import Run
 from kcl.training.stack import LONG, StackedRuns, stacks

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kcl.core.shapes import Float
-from kcl.ops.precision import inner
+from kcl.ops import inner
 
 ROUNDING = 32.0
 """A sample that is as near to the mean of its class, in units of its last place, is taken for equal to it."""

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from kcl import ops
 from kcl.core.shapes import Float
-from kcl.ops import cholesky
-from kcl.ops.precision import gram, rounded
+from kcl.ops.operation import Backend, Operation, traced
 from kcl.ops.stacking import runs_first
 
 
@@ -40,13 +40,13 @@ class _Dual(_Ridge):
 
     @staticmethod
     def forward(kernel: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
-        return cholesky.factorise_and_solve(kernel, targets, strength)
+        return ops.factorise_and_solve(kernel, targets, strength)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         _, dual, factor = ctx.saved_tensors
-        solved = cholesky.solve(factor, grad)
+        solved = ops.solve(factor, grad)
         return -(solved @ dual.mT), solved, -(solved * dual).sum((-2, -1))
 
     @staticmethod
@@ -61,14 +61,14 @@ class _Primal(_Ridge):
 
     @staticmethod
     def forward(features: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        dual, factor = cholesky.factorise_and_solve(gram(features), targets, strength)
+        dual, factor = ops.factorise_and_solve(ops.gram(features), targets, strength)
         return (dual.mT @ features).mT, dual, factor  # the order of the product that BLAS is quick at
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         features, primal, dual, factor = ctx.saved_tensors
-        solved = cholesky.solve(factor, features @ grad)
+        solved = ops.solve(factor, features @ grad)
         left = torch.cat([dual, solved], dim=-1)
         right = torch.cat([grad.mT - solved.mT @ features, -primal.mT], dim=-2)
         return left @ right, solved, -(solved * dual).sum((-2, -1))
@@ -87,17 +87,17 @@ class _Scores(_Ridge):
     def forward(features: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, ...]:
         size = targets.shape[-2]
         kernel, across = (features @ features[..., :size, :].mT).split([size, features.shape[-2] - size], dim=-2)
-        dual, factor = cholesky.factorise_and_solve(kernel, targets, strength)
+        dual, factor = ops.factorise_and_solve(kernel, targets, strength)
         return across @ dual, across.clone(), dual, factor
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         features, _, across, dual, factor = ctx.saved_tensors
-        solved, nothing = cholesky.solve(factor, across.mT @ grad), torch.zeros_like(grad)
+        solved, nothing = ops.solve(factor, across.mT @ grad), torch.zeros_like(grad)
         left = torch.cat([torch.cat([dual, solved], dim=-1), torch.cat([nothing, -grad], dim=-1)], dim=-2)
         right = torch.cat([torch.cat([-solved, grad], dim=-2), torch.cat([-dual, nothing], dim=-2)], dim=-1)
-        return rounded(left, right.mT @ features), solved, -(solved * dual).sum((-2, -1))
+        return ops.rounded_matmul(left, right.mT @ features), solved, -(solved * dual).sum((-2, -1))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> Any:
@@ -122,14 +122,27 @@ def primal_weights(
     return _Primal.apply(features, targets, strength)[0]
 
 
-def primal_scores(
+def _scores_by_weights(
     features: Float[Tensor, "*s k D"], targets: Float[Tensor, "*s m c"], strength: Float[Tensor, "*s"]
 ) -> Float[Tensor, "*s n c"]:
-    """ψ(x) W of n queries, whose features are the last n of k = m + n, without W: quicker where a CPU learns from it.
+    """ψ(x) W of n queries, with W fitted to m coreset samples. The k = m + n rows are the coreset, then the queries."""
+    size = targets.shape[-2]
+    coreset, queries = features.split([size, features.shape[-2] - size], dim=-2)
+    return queries @ primal_weights(coreset, targets, strength)
 
-    Not for a GPU, on which its Gram matrix might be TF32.
+
+def _scores_by_gram(
+    features: Float[Tensor, "*s k D"], targets: Float[Tensor, "*s m c"], strength: Float[Tensor, "*s"]
+) -> Float[Tensor, "*s n c"]:
+    """The same without W: quicker where a compiled step on a CPU learns from it. On a GPU its Gram matrix might be
+    TF32.
     """
     return _Scores.apply(features, targets, strength)[0]
+
+
+query_scores = Operation(
+    "query_scores", _scores_by_weights, [Backend("one Gram matrix", "cpu", _scores_by_gram, traced, tolerance=1e-4)]
+)
 
 
 def half_solve(

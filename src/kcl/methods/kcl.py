@@ -25,7 +25,6 @@ from kcl.methods.method import Learnable, Memory, Method
 from kcl.nets.amortized import AmortizedGaussians
 from kcl.nets.backbone import Backbone
 from kcl.nets.head import HeadState, KernelRidgeHead
-from kcl.ops.precision import compiled_on_cpu
 
 
 class KernelModel(nn.Module):
@@ -128,8 +127,8 @@ class KernelContinualLearning(Method):
             kernel = self._kernel(model, posterior, noise)
             represented = kernel.represent(features)
             anchors, queries = represented.split(sizes)
-            if kernel.explicit and compiled_on_cpu(represented):
-                scores = ridge.primal_scores(represented, targets, head.strength)
+            if kernel.explicit:
+                scores = ridge.query_scores(represented, targets, head.strength)
             else:
                 scores = self._scores(kernel, queries, anchors, self._weights(kernel, anchors, targets, head))
             loss = loss + F.cross_entropy(head.scale * scores + head.shift, labels) / draws

@@ -7,19 +7,10 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from kcl.core.shapes import Float
 from kcl.functional.gaussian import DiagonalGaussian
-
-
-def _affine(x: Float[Tensor, "k 1 d"], weight: Float[Tensor, "k d e"], bias: Float[Tensor, "k 1 e"]) -> Tensor:
-    """x W + b. Where a step is traced to be compiled for a GPU, as products and sums, which are fused with what is
-    beside them; a batched product of single rows would first copy the weights of all runs together.
-    """
-    if x.is_cuda and get_proxy_mode() is not None:
-        return (x.mT * weight).sum(-2, keepdim=True) + bias
-    return torch.baddbmm(bias, x, weight)
+from kcl.ops import affine_rows
 
 
 class AmortizedGaussians(nn.Module):
@@ -45,6 +36,6 @@ class AmortizedGaussians(nn.Module):
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             if len(x) < len(weight):
                 weight, bias = weight[: len(x)], bias[: len(x)]
-            x = _affine(F.elu(x) if layer else x, weight, bias)
+            x = affine_rows(F.elu(x) if layer else x, weight, bias)
         values = x.squeeze(1).unbind(0)
         return [DiagonalGaussian(*pair) for pair in zip(values[::2], values[1::2], strict=True)]

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
+from kcl.ops.torch_private import BatchNormBase
 
 
 class Backbone(nn.Module, ABC):
@@ -45,7 +45,7 @@ class Backbone(nn.Module, ABC):
     @property
     def mixes_samples(self) -> bool:
         """Whether a sample's features depend on its batch-mates while training, as with BatchNorm."""
-        return any(isinstance(module, _BatchNorm) for module in self.modules())
+        return any(isinstance(module, BatchNormBase) for module in self.modules())
 
 
 class ModuleBackbone(Backbone):

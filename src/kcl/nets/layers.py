@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from kcl.core.shapes import Float
 from kcl.functional.noise import Noise, dropout
-from kcl.ops import cuda_convolution, precision, triton_available
+from kcl.ops import channels_last, convolution_cuda, precision
 from kcl.ops.convolution import convolve
 from kcl.ops.folding import Fold
-from kcl.ops.norm import Partial, enter, norm, norm_and_gather, norm_with
+from kcl.ops.norm_cuda import Partial, norm, norm_and_gather, norm_with
+from kcl.ops.pack_images_cuda import pack_images
 
 
 class Layers(Protocol):
@@ -138,21 +139,20 @@ class ChannelsLast:
         self._summed: tuple[Tensor, Partial | None] | None = None
         """The last sum of a block and a shortcut, with what the BatchNorm that follows it wants to know."""
 
-    @staticmethod
-    def suit(parts: Sequence[Tensor]) -> bool:
-        fits = all(part.is_cuda and part.dtype == torch.float32 and not part.requires_grad for part in parts)
-        return fits and len(parts) <= 2 and triton_available()
-
     def stem(self, layer: nn.Conv2d, parts: Sequence[Tensor]) -> Tensor:
         stride, padding = layer.stride[0], int(layer.padding[0])
         channels = -(-(stride**2 * parts[0].shape[1]) // self.multiple) * self.multiple
         if stride == 1:
-            return cuda_convolution.convolve(enter(list(parts), channels, self.dtype), layer.weight, stride, padding)
+            return convolution_cuda.convolve(
+                pack_images(list(parts), channels, self.dtype), layer.weight, stride, padding
+            )
         fold = Fold(stride, padding, layer.kernel_size[0])
-        return cuda_convolution.convolve_folded(enter(list(parts), channels, self.dtype, fold), layer.weight, fold)
+        return convolution_cuda.convolve_folded(
+            pack_images(list(parts), channels, self.dtype, fold), layer.weight, fold
+        )
 
     def fork(self, layer: nn.Conv2d, shortcut: nn.Conv2d | None, x: Tensor) -> tuple[Tensor, Tensor]:
-        out, x = cuda_convolution.convolve_and_show(x, layer.weight, layer.stride[0], int(layer.padding[0]))
+        out, x = convolution_cuda.convolve_and_show(x, layer.weight, layer.stride[0], int(layer.padding[0]))
         if shortcut is None:
             return out, x
         weight = shortcut.weight.flatten(1)  # a 1×1 convolution is a product, for all runs at once
@@ -206,10 +206,6 @@ class AnsweringChannelsLast(ChannelsLast):
         super().__init__([0], None)
         self._given = Moments(moments)
 
-    @staticmethod
-    def suit(parts: Sequence[Tensor]) -> bool:
-        return not torch.is_grad_enabled() and ChannelsLast.suit(parts)
-
     def _norm(
         self,
         layer: nn.BatchNorm2d,
@@ -238,3 +234,23 @@ class GatheringChannelsLast(AnsweringChannelsLast):
         out, mean, variance = norm_and_gather(x, layer.weight, layer.bias, layer.eps, **how)
         self.found.keep(mean, variance)
         return out
+
+
+def training_layers(parts: Sequence[Float[Tensor, "_ 3 h w"]], noise: Noise | None) -> Layers:
+    """For a training pass over these batches; without `noise` nothing is dropped."""
+    sizes = [len(part) for part in parts]
+    return ChannelsLast(sizes, noise) if channels_last(parts) else PlainLayers(sizes, noise)
+
+
+def answering_layers(x: Float[Tensor, "n 3 h w"], moments: Float[Tensor, " k"] | None) -> Layers:
+    """For a pass without training; `moments` replace BatchNorm's running averages."""
+    if channels_last([x]) and not torch.is_grad_enabled():
+        return AnsweringChannelsLast(moments)
+    return PlainLayers(None, None, moments)
+
+
+def gathering_layers(x: Float[Tensor, "n 3 h w"]) -> GatheringLayers | GatheringChannelsLast:
+    """For a pass whose BatchNorm statistics are collected."""
+    if channels_last([x]) and not torch.is_grad_enabled():
+        return GatheringChannelsLast()
+    return GatheringLayers()

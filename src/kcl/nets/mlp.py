@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from kcl.core.shapes import Float
 from kcl.functional.noise import Noise, dropout
 from kcl.nets.backbone import Backbone
-from kcl.ops.precision import linear
+from kcl.ops import linear
 
 
 class MLP(Backbone):

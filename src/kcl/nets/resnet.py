@@ -11,14 +11,7 @@ from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
 from kcl.nets.backbone import Backbone
-from kcl.nets.layers import (
-    AnsweringChannelsLast,
-    ChannelsLast,
-    GatheringChannelsLast,
-    GatheringLayers,
-    Layers,
-    PlainLayers,
-)
+from kcl.nets.layers import Layers, answering_layers, gathering_layers, training_layers
 
 
 class Block(nn.Module):
@@ -78,19 +71,17 @@ class ResNet18(Backbone):
     ) -> Float[Tensor, "n d"]:
         """`moments`: what BatchNorm uses in place of its running averages."""
         if noise is None:
-            quick = AnsweringChannelsLast.suit([x])
-            return self._pass([x], AnsweringChannelsLast(moments) if quick else PlainLayers(None, None, moments))
+            return self._pass([x], answering_layers(x, moments))
         return self.forward_parts([x], noise)[0]
 
     def gather(self, x: Float[Tensor, "n 3 h w"]) -> tuple[Float[Tensor, "n d"], Float[Tensor, " k"]]:
         """Features of a set, BatchNorm with the set's own statistics, and these `moments` for other samples."""
-        layers = GatheringChannelsLast() if GatheringChannelsLast.suit([x]) else GatheringLayers()
+        layers = gathering_layers(x)
         return self._pass([x], layers), layers.found.kept()
 
     def forward_parts(self, parts: Sequence[Float[Tensor, "_ 3 h w"]], noise: Noise) -> list[Float[Tensor, "_ d"]]:
-        sizes, drawn = [len(part) for part in parts], noise if self.drops else None
-        layers = ChannelsLast(sizes, drawn) if ChannelsLast.suit(parts) else PlainLayers(sizes, drawn)
-        return list(self._pass(parts, layers).split(sizes))
+        layers = training_layers(parts, noise if self.drops else None)
+        return list(self._pass(parts, layers).split([len(part) for part in parts]))
 
     def _pass(self, parts: Sequence[Tensor], layers: Layers) -> Tensor:
         x = layers.norm_relu(self.stem_norm, layers.stem(self.stem, parts))

@@ -7,16 +7,15 @@ what it has built.
 from __future__ import annotations
 
 import ctypes
-import warnings
 from collections.abc import Callable
 from functools import cache
 from importlib import resources
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from kcl.core.shapes import Float, Int, Shaped
+from kcl.ops import torch_private
 from kcl.ops.philox import KEPT
 
 
@@ -43,10 +42,7 @@ def draw(
 @cache
 def _kernel() -> Callable[..., None]:
     source = resources.files("kcl.ops").joinpath("philox.cpp").read_text(encoding="utf-8")
-    with warnings.catch_warnings(action="ignore"):  # of the compiler, about parts of its own
-        from torch._inductor.codecache import CppCodeCache
-
-        function: Any = CppCodeCache.load(source).draw
+    function = torch_private.load_cpp(source).draw
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     function.argtypes = [pointer, number, number, number, pointer, pointer, pointer, number, number, number]
     function.restype = None

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from kcl.benchmarks.task import Examples, Task, View
 from kcl.core.randomness import check_seed, derive, numpy_generator
@@ -22,6 +21,7 @@ from kcl.methods.method import Memory, Method, Plan, Recalled
 from kcl.methods.views import copies_at_test
 from kcl.nets.backbone import Backbone
 from kcl.nets.flat import Layout
+from kcl.ops.torch_private import BatchNormBase
 from kcl.training.draws import RunNoise
 from kcl.training.optimizers import optimizer_of
 from kcl.training.weight_average import Reach, WeightAverage, reach, weights_size
@@ -334,7 +334,7 @@ def check_device(device: str | torch.device) -> torch.device:
 
 def running_statistics(model: nn.Module) -> list[Tensor]:
     """What a forward pass changes: BatchNorm's running averages."""
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    norms = [module for module in model.modules() if isinstance(module, BatchNormBase)]
     return [buffer for norm in norms for buffer in norm.buffers()]
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.utils._pytree import tree_map
 
 from kcl.core.shapes import Float
 from kcl.methods.method import Memory
 from kcl.nets.flat import Layout
 from kcl.ops import descent, triton_available
+from kcl.ops.torch_private import tree_map
 from kcl.training.checkpoint import Tree, branch, fit, fit_all
 from kcl.training.single_run import running_statistics
 from kcl.training.weight_average import Reach, StackedAverage, named

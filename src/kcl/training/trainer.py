@@ -12,16 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from kcl.benchmarks.task import Task, View
 from kcl.core.shapes import Float, Int
 from kcl.functional.noise import Noise
 from kcl.methods.episodic import recall
 from kcl.methods.method import Memory, Method, Plan, Recalled
-from kcl.ops.cuda_convolution import weights_beside
-from kcl.training import compiler
+from kcl.ops import compiler
+from kcl.ops.convolution_cuda import weights_beside
+from kcl.ops.torch_private import make_fx, tree_flatten, tree_map, tree_unflatten
 from kcl.training.checkpoint import Saved, Tree, fit, fit_all
 from kcl.training.cuda_graph import GraphedStep, Watcher, drawn_beside
 from kcl.training.draws import Recorder, Replay, Request, Source, merge

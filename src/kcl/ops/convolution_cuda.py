@@ -243,7 +243,7 @@ def _apply(x: Tensor, weight: Tensor, stride: int, padding: int, shows: bool = F
 
 
 def convolve_folded(x: Tensor, weight: Tensor, fold: Fold) -> Tensor:
-    """The same convolution of images that were folded for it (`norm.enter`)."""
+    """The same convolution of images that were folded for it (`pack_images_cuda`)."""
     return _Convolution.apply(x.unsqueeze(0), weight.unsqueeze(0), 1, 0, fold, False, False)[0].squeeze(0)
 
 

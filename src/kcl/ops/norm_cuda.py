@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kcl.ops.folding import UNFOLDED, Fold
 from kcl.ops.stacking import runs_first
 
 STRETCHES, SUMMED, TILE, COLUMNS = 512, 512, 4096, 16
@@ -106,7 +105,7 @@ def _forward(
     eps: float,
     chains: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    from kcl.ops import norm_kernel as kernel
+    from kcl.ops import norm_triton as kernel
 
     layout, runs, own = _Layout.of(x, first), len(x), weight.shape[1]
     written, summed = layout if chains else layout.in_tiles(), means is None
@@ -151,7 +150,7 @@ def _backward(
     relu_before: bool,
     relu_after: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    from kcl.ops import norm_kernel as kernel
+    from kcl.ops import norm_backward_triton as kernel
 
     layout, runs, own = _Layout.of(x, first), len(x), weight.shape[1]
     written = layout.in_tiles()
@@ -267,7 +266,7 @@ def _with(
     x: Tensor, mean: Tensor, deviation: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None,
     relu_before: bool, relu_after: bool,
 ) -> Tensor:  # fmt: skip
-    from kcl.ops import norm_kernel as kernel
+    from kcl.ops import norm_triton as kernel
 
     written, out = _Layout.of(x, x.shape[1]).in_tiles(), torch.empty_like(x)
     kernel.forward[(written.stretches, len(x))](
@@ -306,55 +305,3 @@ def norm_with(
     mean, deviation = F.pad(moments[0], pads), F.pad(torch.rsqrt(moments[1] + eps), pads)
     one = [None if tensor is None else tensor.unsqueeze(0) for tensor in (x, mean, deviation, weight, bias, residual)]
     return torch.ops.kcl.norm_with(*one, relu_before, relu_after).squeeze(0)
-
-
-@torch.library.custom_op("kcl::enter", mutates_args=())
-def _enter(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: list[int]) -> Tensor:
-    from kcl.ops import norm_kernel as kernel
-
-    out, before = _entered(parts, channels, dtype, fold), 0
-    samples, rows, columns = out.shape[1:4]
-    stride, padding, _ = fold
-    for part in parts:
-        own, height, width = part.shape[2:]
-        grid = (-(-rows * columns // 256), part.shape[1], len(part))
-        kernel.enter[grid](
-            part, out, part.stride(0), samples, before, height, width, rows * columns, columns, padding,
-            own, stride, channels, _power(channels), 256,
-        )  # fmt: skip
-        before += part.shape[1]
-    return out
-
-
-def _entered(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: list[int]) -> Tensor:
-    runs, _, _, *sides = parts[0].shape
-    samples = sum(part.shape[1] for part in parts)
-    return parts[0].new_empty(runs, samples, *map(Fold(*fold).side, sides), channels, dtype=dtype)
-
-
-@_enter.register_fake
-def _(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: list[int]) -> Tensor:
-    return _entered(parts, channels, dtype, fold)
-
-
-class _Enter(torch.autograd.Function):
-    """Images need no gradient."""
-
-    @staticmethod
-    def forward(channels: int, dtype: torch.dtype, fold: Fold, *parts: Tensor) -> Tensor:
-        return torch.ops.kcl.enter([part.contiguous() for part in parts], channels, dtype, list(fold))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None: ...
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], channels: int, dtype: torch.dtype, fold: Fold, *parts: Tensor) -> Any:
-        runs = [part.squeeze(1) for part in runs_first(info.batch_size, in_dims[3:], parts)]
-        return _Enter.apply(channels, dtype, fold, *runs).unsqueeze(1), 0
-
-
-def enter(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: Fold = UNFOLDED) -> Tensor:
-    """Images (n, c, h, w), one part after another, as (n, h, w, channels), the channels padded with zeros; or folded
-    for a convolution.
-    """
-    return _Enter.apply(channels, dtype, fold, *(part.unsqueeze(0) for part in parts)).squeeze(0)
