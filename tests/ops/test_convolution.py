@@ -161,11 +161,11 @@ def test_packing_begins_with_the_step_and_ends_before_it(monkeypatch: pytest.Mon
         convolution_cuda.weights_beside(torch.device("cpu")),
         convolution_cuda.weights_beside(torch.device("cuda", 0), False),
     ):
-        assert convolution_cuda._beside.packing is None
+        assert convolution_cuda._overlap.packing is None
     assert told == []
     with convolution_cuda.weights_beside(torch.device("cuda", 0)):
         assert told == ["packing waits for present"]
-        convolution_cuda._beside.sides.add(weights)  # type: ignore[arg-type]
+        convolution_cuda._overlap.sides.add(weights)  # type: ignore[arg-type]
     assert sorted(told[1:]) == ["present waits for packing", "present waits for weights"]
-    assert convolution_cuda._beside.packing is None
-    assert not convolution_cuda._beside.sides
+    assert convolution_cuda._overlap.packing is None
+    assert not convolution_cuda._overlap.sides

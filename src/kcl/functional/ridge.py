@@ -19,7 +19,7 @@ from kcl.ops.stacking import runs_first
 
 
 class _Ridge(torch.autograd.Function):
-    """Shared by all solutions: several matrices, one for each stacked run, are solved together."""
+    """What the solutions below share: the matrices of all stacked runs are solved together."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
@@ -28,7 +28,7 @@ class _Ridge(torch.autograd.Function):
 
     @classmethod
     def stacked(cls, info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Tensor, ...]) -> Any:
-        """The vmap rule: the routines take leading dimensions as they are."""
+        """The vmap rule: the operations accept leading dimensions."""
         output = cls.apply(*runs_first(info.batch_size, in_dims, inputs))
         return output, (0,) * len(output)
 
@@ -62,7 +62,7 @@ class _Primal(_Ridge):
     @staticmethod
     def forward(features: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         dual, factor = ops.factorise_and_solve(ops.gram(features), targets, strength)
-        return (dual.mT @ features).mT, dual, factor  # the order of the product that BLAS is quick at
+        return (dual.mT @ features).mT, dual, factor  # the order in which BLAS is fast
 
     @staticmethod
     @once_differentiable
@@ -110,7 +110,7 @@ def dual_weights(
     """α = (K + λI)⁻¹ Y (Eq. 3): the scores of n queries are K̃ᵀα (Eq. 5 before scale and softmax).
 
     K must be symmetric: only its lower triangle is read. Where K + λI is not positive definite in floating point the
-    result is not finite; nothing is raised, because that would need the device to be waited for.
+    result is not finite; nothing is raised, because that would require waiting for the device.
     """
     return _Dual.apply(kernel, targets, strength)[0]
 
@@ -154,7 +154,7 @@ def half_solve(
 
 
 def predictive_variance(prior: Float[Tensor, " n"], halves: Float[Tensor, "m n"]) -> Float[Tensor, " n"]:
-    """k(x, x) − k_xᵀ(K + λI)⁻¹k_x, from k(x, x) and L⁻¹k_x: how little the coreset tells about a query.
+    """k(x, x) − k_xᵀ(K + λI)⁻¹k_x, from k(x, x) and L⁻¹k_x: how little the coreset says about a query.
 
     The posterior variance of the Gaussian process whose mean ridge regression is (Rasmussen and Williams, "Gaussian
     processes for machine learning", 2006, Eq. 2.26; not in the paper). Rounding cannot make it negative.
@@ -165,7 +165,7 @@ def predictive_variance(prior: Float[Tensor, " n"], halves: Float[Tensor, "m n"]
 def left_out_variance(gram: Float[Tensor, "m m"], strength: Float[Tensor, ""]) -> Float[Tensor, " m"]:
     """The predictive variance of each coreset sample from all the others: 1 / [(K + λI)⁻¹]_ii − λ.
 
-    Rasmussen and Williams, 2006, Eq. 5.12, without the noise λ that theirs includes: what variance is usual for a task.
+    Rasmussen and Williams, 2006, Eq. 5.12, without the noise λ that theirs includes: the typical variance for a task.
     """
     identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     return (1.0 / half_solve(gram, identity, strength).square().sum(0) - strength).clamp_min(0.0)

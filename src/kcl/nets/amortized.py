@@ -16,8 +16,8 @@ from kcl.ops import affine_rows
 class AmortizedGaussians(nn.Module):
     """q(ω | set) from the mean of a set's features, so that the order of the set cannot matter.
 
-    Each Gaussian has two networks of its own, for mean and log-variance, each Linear–ELU–Linear–ELU–Linear at feature
-    width. They all have one shape, so their weights lie side by side and each layer is one batched product.
+    Each Gaussian has two networks, for mean and log-variance, each Linear–ELU–Linear–ELU–Linear at feature width. All
+    networks have the same shape, so their weights are stacked and each layer is one batched product.
     """
 
     def __init__(self, features: int, count: int = 1) -> None:
@@ -31,7 +31,7 @@ class AmortizedGaussians(nn.Module):
         )
 
     def forward(self, pooled: Float[Tensor, "g d"]) -> list[DiagonalGaussian]:
-        """One Gaussian per row; fewer rows than there are Gaussians use the first of them."""
+        """One Gaussian per row; with fewer rows than Gaussians, the first ones."""
         x = pooled.repeat_interleave(2, dim=0)[:, None, :]
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             if len(x) < len(weight):

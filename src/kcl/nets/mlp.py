@@ -16,7 +16,7 @@ from kcl.ops import linear
 
 
 class MLP(Backbone):
-    """flatten → (Linear → ReLU → dropout) × layers. Dropout also falls on the features themselves, as published."""
+    """flatten → (Linear → ReLU → dropout) × layers. Dropout also applies to the features themselves, as published."""
 
     dropout: Tensor
     sees_images = False

@@ -7,7 +7,7 @@ import triton.language as tl
 
 @triton.jit
 def _gram(x, out, m, D, run_stride, row_stride, BM: tl.constexpr, BD: tl.constexpr):
-    """One BM × BM tile on or below the diagonal of one run, written to both its places.
+    """One BM × BM tile on or below the diagonal of one run, written there and mirrored.
 
     tf32x3: each number as a sum of two TF32 numbers, three products of the four.
     """

@@ -24,7 +24,7 @@ def _incoming(
     RELU_AFTER: tl.constexpr,
     DROPS: tl.constexpr,
 ):
-    """The gradient as it reaches the normalised values, those values, and what was normalised."""
+    """The gradient of the normalised values, those values, and the values before normalisation."""
     raw = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
     normal = (_seen(raw, RELU_BEFORE) - m) * d
     g = tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
@@ -53,7 +53,7 @@ def sums(
     rows,
     first,
     stretch,
-    own_channels,
+    real_channels,
     RELU_BEFORE: tl.constexpr,
     RELU_AFTER: tl.constexpr,
     DROPS: tl.constexpr,
@@ -69,7 +69,7 @@ def sums(
     c = tl.arange(0, COLUMNS)
     weight += run * weight_stride
     bias += run * bias_stride
-    m, d, w, b = _parameters(mean, deviation, weight, bias, run, second, own_channels, c, PARTS, CHANNELS)
+    m, d, w, b = _parameters(mean, deviation, weight, bias, run, second, real_channels, c, PARTS, CHANNELS)
     rise = 1.0
     if DROPS:
         rise = 1.0 / (1.0 - tl.load(rates + run))
@@ -102,13 +102,13 @@ def totals(
     first,
     stretch,
     stretches,
-    own_channels,
+    real_channels,
     PARTS: tl.constexpr,
     CHANNELS: tl.constexpr,
     COLUMNS: tl.constexpr,
     STRETCHES: tl.constexpr,
 ):
-    """Each part's means of g and g·x̂; over both parts, the gradients of BatchNorm's own parameters."""
+    """Each part's means of g and g·x̂; over both parts, the gradients of BatchNorm's parameters."""
     run = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     before = (first + stretch - 1) // stretch
@@ -127,8 +127,8 @@ def totals(
         tl.store(weighted_mean + out, two / length.to(tl.float32), mask=c < CHANNELS)
         all_one += one
         all_two += two
-    tl.store(bias_grad + run * own_channels + c, all_one, mask=c < own_channels)
-    tl.store(weight_grad + run * own_channels + c, all_two, mask=c < own_channels)
+    tl.store(bias_grad + run * real_channels + c, all_one, mask=c < real_channels)
+    tl.store(weight_grad + run * real_channels + c, all_two, mask=c < real_channels)
 
 
 @triton.jit
@@ -150,7 +150,7 @@ def backward(
     rows,
     first,
     stretch,
-    own_channels,
+    real_channels,
     RELU_BEFORE: tl.constexpr,
     RELU_AFTER: tl.constexpr,
     DROPS: tl.constexpr,
@@ -165,7 +165,7 @@ def backward(
     c = tl.arange(0, COLUMNS)
     weight += run * weight_stride
     bias += run * bias_stride
-    m, d, w, b = _parameters(mean, deviation, weight, bias, run, second, own_channels, c, PARTS, CHANNELS)
+    m, d, w, b = _parameters(mean, deviation, weight, bias, run, second, real_channels, c, PARTS, CHANNELS)
     part = (run * PARTS + second) * CHANNELS + c
     one = tl.load(plain_mean + part, mask=c < CHANNELS, other=0.0)[None, :]
     two = tl.load(weighted_mean + part, mask=c < CHANNELS, other=0.0)[None, :]

@@ -1,9 +1,11 @@
-"""relu → BatchNorm → dropout of many runs in Triton, forwards and backwards, each tensor read as seldom as can be.
+"""relu → BatchNorm → dropout of many runs in Triton, with as few reads as possible; `norm_backward_triton` has the
+gradients.
 
-Activations are (runs, rows, CHANNELS): a row is a pixel of an image, channels last. The first `first` rows of a run
-are the batch, the rest its coreset; each part has statistics of its own. Sums are taken over stretches of `stretch`
-rows, then over the stretches, in an order that depends on nothing but the shapes. A kernel that reads again what the
-one before it has read begins where that one ended: there the cache still holds it.
+Activations are (runs, rows, CHANNELS): a row is a pixel of an image, channels last. The first `first` rows of a run are
+the batch, the rest its coreset; each part has its own statistics. The last of the CHANNELS may be padding: there are
+`real_channels` parameters. Sums are taken over stretches of `stretch` rows, then over the stretches, in an order that
+depends only on the shapes. A kernel that reads what the previous one has read starts where that one ended: there the
+cache still holds it.
 """
 
 # mypy: ignore-errors
@@ -13,7 +15,7 @@ import triton.language as tl
 
 @triton.jit
 def _span(stretch_number, rows, first, stretch):
-    """Where a stretch of rows begins and ends; stretches do not cross from part to part."""
+    """Where a stretch of rows begins and ends, and its part; no stretch spans both parts."""
     before = (first + stretch - 1) // stretch
     second = stretch_number >= before
     begin = tl.where(second, first + (stretch_number - before) * stretch, stretch_number * stretch)
@@ -23,7 +25,7 @@ def _span(stretch_number, rows, first, stretch):
 
 @triton.jit
 def _place(LAST_FIRST: tl.constexpr):
-    """Which stretch of which run is this program's."""
+    """The stretch and the run of this program."""
     number = tl.program_id(0)
     run = tl.program_id(1).to(tl.int64)
     if LAST_FIRST:
@@ -88,20 +90,20 @@ def statistics(
     first,
     stretch,
     stretches,
-    own_channels,
+    real_channels,
     eps,
     PARTS: tl.constexpr,
     CHANNELS: tl.constexpr,
     COLUMNS: tl.constexpr,
     STRETCHES: tl.constexpr,
 ):
-    """Mean and 1/√(variance + ε) of each part of a run, and the running averages moved on by each, in order."""
+    """Mean and 1/√(variance + ε) of each part of a run; each part in turn updates the running averages."""
     run = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    own = c < own_channels
+    real = c < real_channels
     before = (first + stretch - 1) // stretch
-    running_m = tl.load(running_mean + run * own_channels + c, mask=own, other=0.0)
-    running_v = tl.load(running_variance + run * own_channels + c, mask=own, other=0.0)
+    running_m = tl.load(running_mean + run * real_channels + c, mask=real, other=0.0)
+    running_v = tl.load(running_variance + run * real_channels + c, mask=real, other=0.0)
     for part in tl.static_range(PARTS):
         s = tl.arange(0, STRETCHES)
         number = s + (before if part == 1 else 0)
@@ -121,20 +123,20 @@ def statistics(
         tl.store(deviation_out + out, 1.0 / tl.sqrt(variance + eps), mask=c < CHANNELS)
         running_m = 0.9 * running_m + 0.1 * mean
         running_v = 0.9 * running_v + 0.1 * variance * (total / (total - 1.0))
-    tl.store(running_mean + run * own_channels + c, running_m, mask=own)
-    tl.store(running_variance + run * own_channels + c, running_v, mask=own)
+    tl.store(running_mean + run * real_channels + c, running_m, mask=real)
+    tl.store(running_variance + run * real_channels + c, running_v, mask=real)
 
 
 @triton.jit
 def _parameters(
-    mean, deviation, weight, bias, run, second, own_channels, c, PARTS: tl.constexpr, CHANNELS: tl.constexpr
+    mean, deviation, weight, bias, run, second, real_channels, c, PARTS: tl.constexpr, CHANNELS: tl.constexpr
 ):
-    """Of the part a stretch lies in. A padded channel has weight and bias 0, so it stays 0."""
+    """Statistics and parameters of a stretch's part. A padded channel has weight and bias 0, so it stays 0."""
     place = (run * PARTS + second) * CHANNELS + c
     m = tl.load(mean + place, mask=c < CHANNELS, other=0.0)
     d = tl.load(deviation + place, mask=c < CHANNELS, other=0.0)
-    w = tl.load(weight + c, mask=c < own_channels, other=0.0)
-    b = tl.load(bias + c, mask=c < own_channels, other=0.0)
+    w = tl.load(weight + c, mask=c < real_channels, other=0.0)
+    b = tl.load(bias + c, mask=c < real_channels, other=0.0)
     return m[None, :], d[None, :], w[None, :], b[None, :]
 
 
@@ -156,7 +158,7 @@ def _normed(
     DROPS: tl.constexpr,
     ADDS: tl.constexpr,
 ):
-    """dropout(BN(relu(x))) + residual at some places."""
+    """dropout(BN(relu(x))) + residual for some entries."""
     value = _seen(tl.load(x + place, mask=inside, other=0.0).to(tl.float32), RELU_BEFORE)
     value = (value - m) * d * w + b
     if RELU_AFTER:
@@ -187,7 +189,7 @@ def forward(
     rows,
     first,
     stretch,
-    own_channels,
+    real_channels,
     RELU_BEFORE: tl.constexpr,
     RELU_AFTER: tl.constexpr,
     DROPS: tl.constexpr,
@@ -199,14 +201,14 @@ def forward(
     COLUMNS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """The output, and with CHAINS the `moments` of relu(output), which the next BatchNorm wants."""
+    """The output, and with CHAINS the `moments` of relu(output), which the next BatchNorm uses."""
     number, run = _place(LAST_FIRST)
     begin, end, second = _span(number, rows, first, stretch)
     c = tl.arange(0, COLUMNS)
     weight += run * weight_stride
     bias += run * bias_stride
     kept += run * kept_stride
-    m, d, w, b = _parameters(mean, deviation, weight, bias, run, second, own_channels, c, PARTS, CHANNELS)
+    m, d, w, b = _parameters(mean, deviation, weight, bias, run, second, real_channels, c, PARTS, CHANNELS)
     rise = 1.0
     if DROPS:
         rise = 1.0 / (1.0 - tl.load(rates + run))

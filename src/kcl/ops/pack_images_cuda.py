@@ -1,4 +1,4 @@
-"""The images of many runs as a GPU's channels-last activations: converted, padded and, where wanted, folded."""
+"""The images of many runs as channels-last activations on a GPU: converted, padded and, if need be, folded."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def _pack(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: list[int
     samples, rows, columns = out.shape[1:4]
     stride, padding, _ = fold
     for part in parts:
-        own, height, width = part.shape[2:]
+        part_channels, height, width = part.shape[2:]
         grid = (-(-rows * columns // 256), part.shape[1], len(part))
         kernel.pack[grid](
             part, out, part.stride(0), samples, before, height, width, rows * columns, columns, padding,
-            own, stride, channels, 1 << (channels - 1).bit_length(), 256,
+            part_channels, stride, channels, 1 << (channels - 1).bit_length(), 256,
         )  # fmt: skip
         before += part.shape[1]
     return out
@@ -57,7 +57,7 @@ class _Pack(torch.autograd.Function):
 
 
 def pack_images(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: Fold = UNFOLDED) -> Tensor:
-    """Images (n, c, h, w), one part after another, as (n, h, w, channels), the channels padded with zeros; or folded
-    for a convolution.
+    """Batches of images (n, c, h, w), concatenated, as (n, h, w, channels): channels are padded with zeros, or the
+    images folded for a convolution.
     """
     return _Pack.apply(channels, dtype, fold, *(part.unsqueeze(0) for part in parts)).squeeze(0)

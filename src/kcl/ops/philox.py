@@ -1,7 +1,8 @@
 """Philox4x32-10 (Salmon et al., SC 2011): random numbers as a pure function of a key and a counter.
 
-A run's noise at a step is a function of the run's key, the step and the place in the tensor alone, so it is the same
-whichever runs are beside it and whether or not the run was interrupted. Each counter gives four 32-bit words.
+A run's noise at a step depends only on the run's key, the step and the position in the tensor. So it is the same
+whatever other runs are trained with it, and whether or not the run was interrupted. Each counter gives four 32-bit
+words.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def draw(
     rates: Float[Tensor, " s"] | None = None,
     first: int = 0,
 ) -> None:
-    """Fill `out`, row r from key r, at a step: with standard normals, with uniforms on [0, 1), or (KEPT) with
-    booleans that are false at the run's rate. `first`: the counter to begin with, four draws to a counter.
+    """Fill row r of `out` from key r at a step: with standard normals, with uniforms on [0, 1), or (KEPT) with booleans
+    that are false at the run's rate. `first` is the first counter; each counter gives four draws.
     """
     blocks = -(-out.shape[1] // 4)
     index = torch.arange(first, first + blocks, device=out.device).expand(len(out), blocks)
