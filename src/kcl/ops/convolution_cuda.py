@@ -190,7 +190,7 @@ def _(grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, shape:
     return _unpacked(weight, shape)
 
 
-class _Convolution(torch.autograd.Function):
+class _ConvolutionCuda(torch.autograd.Function):
     """Runs are the first dimension of its tensors; `convolve` and the vmap rule add it."""
 
     @staticmethod
@@ -227,7 +227,7 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor, *options: Any) -> Any:
         runs = [tensor.squeeze(1) for tensor in runs_first(info.batch_size, in_dims[:2], (x, weight))]
-        output = _Convolution.apply(*runs, *options)
+        output = _ConvolutionCuda.apply(*runs, *options)
         return tuple(tensor.unsqueeze(1) for tensor in output), (0,) * len(output)
 
 
@@ -241,12 +241,12 @@ def convolve(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
 
 def _apply(x: Tensor, weight: Tensor, stride: int, padding: int, shows: bool = False) -> tuple[Tensor, ...]:
     turns = torch.is_grad_enabled()
-    return _Convolution.apply(x.unsqueeze(0), weight.unsqueeze(0), stride, padding, None, turns, shows)
+    return _ConvolutionCuda.apply(x.unsqueeze(0), weight.unsqueeze(0), stride, padding, None, turns, shows)
 
 
 def convolve_folded(x: Tensor, weight: Tensor, fold: Fold) -> Tensor:
     """The same for images that `pack_images` has folded for this convolution."""
-    return _Convolution.apply(x.unsqueeze(0), weight.unsqueeze(0), 1, 0, fold, False, False)[0].squeeze(0)
+    return _ConvolutionCuda.apply(x.unsqueeze(0), weight.unsqueeze(0), 1, 0, fold, False, False)[0].squeeze(0)
 
 
 def convolve_and_show(x: Tensor, weight: Tensor, stride: int, padding: int) -> tuple[Tensor, Tensor]:
