@@ -137,6 +137,15 @@ class TestCompiling:
         found, expected = self._steps(draw), self._expected(make_noise)
         assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
 
+    def test_without_inductor_the_graph_runs_as_it_is_and_a_warning_says_so(
+        self, missing: Missing, monkeypatch: pytest.MonkeyPatch, draw: Any, make_noise: Any
+    ) -> None:
+        missing("compile")
+        monkeypatch.setattr(torch_private, "_has_inductor", lambda: False)
+        with pytest.warns(UserWarning, match="uncompiled"):
+            compiler.need_compiler()
+        torch.testing.assert_close(self._steps(draw), self._expected(make_noise))
+
     def test_without_proxy_mode_nothing_is_taken_for_traced(self, monkeypatch: pytest.MonkeyPatch, draw: Any) -> None:
         args = [draw.normal(9, 6), draw.normal(5, 2), torch.tensor(0.5)]
         traced = torch_private.make_fx(ridge.query_scores)(*args)

@@ -18,7 +18,7 @@ def compile_step(traced: Callable[..., Any], examples: Sequence[Tensor]) -> Call
     """A function of tensors like `examples`, compiled. On a CPU without the guards that `torch.compile` checks before
     every call: the tensors never change, and a step is short.
     """
-    if not isinstance(traced, GraphModule):  # nothing could be traced: `need_compiler` has warned
+    if not isinstance(traced, GraphModule):  # it could not be traced: `need_compiler` has warned
         return traced
     if examples[0].is_cuda:
         return torch.compile(traced, dynamic=False, fullgraph=True)
@@ -27,9 +27,9 @@ def compile_step(traced: Callable[..., Any], examples: Sequence[Tensor]) -> Call
 
 def need_compiler() -> None:
     """Refuse to compile steps for a CPU where PyTorch finds no C++ compiler."""
-    if not torch_private.can_trace():
+    if not torch_private.can_compile():
         warnings.warn(
-            f"--compile on: PyTorch {torch.__version__} cannot trace steps, so they run uncompiled", stacklevel=2
+            f"--compile on: PyTorch {torch.__version__} cannot compile steps, so they run uncompiled", stacklevel=2
         )
     elif not torch_private.cpp_compiler_found():
         raise KclError(

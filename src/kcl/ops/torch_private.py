@@ -5,7 +5,7 @@ is the only file to adapt. Interfaces are looked up when they are needed: import
 
 | interface | used for | without it |
 |---|---|---|
-| `torch._inductor.compile` | compiled steps on a CPU | `torch.compile`, which checks its guards before every step |
+| `torch._inductor.compile` | compiled steps on a CPU | `torch.compile`; uncompiled without any inductor |
 | `torch._inductor.cpp_builder.get_cpp_compiler` | finding a C++ compiler | `$CXX` or `g++` on the search path |
 | `torch._inductor.codecache.CppCodeCache` | Philox in C++ | Philox in PyTorch |
 | `torch.fx.experimental.proxy_tensor.make_fx` | tracing steps | steps run uncompiled, with a warning |
@@ -18,6 +18,7 @@ is the only file to adapt. Interfaces are looked up when they are needed: import
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import shutil
 import warnings
@@ -50,8 +51,13 @@ def make_fx(function: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
     return (lambda *_: function) if trace is None else trace(function)
 
 
-def can_trace() -> bool:
-    return _private("torch.fx.experimental.proxy_tensor", "make_fx") is not None
+def can_compile() -> bool:
+    """Whether steps can be traced and PyTorch has its compiler. Otherwise they run uncompiled."""
+    return _private("torch.fx.experimental.proxy_tensor", "make_fx") is not None and _has_inductor()
+
+
+def _has_inductor() -> bool:
+    return importlib.util.find_spec("torch._inductor") is not None
 
 
 _get_proxy_mode = _private("torch.fx.experimental.proxy_tensor", "get_proxy_mode")
@@ -67,12 +73,12 @@ def tracing() -> bool:
 def compile_graph(graph: GraphModule, examples: Sequence[Tensor]) -> Callable[..., Any]:
     """A traced graph compiled for tensors like these, without the guards that `torch.compile` checks before each call.
 
-    Without the interface: `torch.compile`, which gives the same numbers.
+    Without the interface: `torch.compile`, which gives the same numbers. Without a compiler: the graph as it is.
     """
     compile_alone = _private("torch._inductor", "compile")
-    if compile_alone is None:
-        return torch.compile(graph, dynamic=False, fullgraph=True)
-    return compile_alone(graph, list(examples))
+    if compile_alone is not None:
+        return compile_alone(graph, list(examples))
+    return torch.compile(graph, dynamic=False, fullgraph=True) if _has_inductor() else graph
 
 
 def cpp_compiler_found() -> bool:
@@ -154,6 +160,7 @@ def _map(function: Callable[[Any], Any], tree: Any) -> Any:
     return _unflatten([function(leaf) for leaf in leaves], spec)
 
 
-tree_flatten: Callable[[Any], tuple[list[Any], Any]] = _private("torch.utils._pytree", "tree_flatten") or _flatten
-tree_unflatten: Callable[[Sequence[Any], Any], Any] = _private("torch.utils._pytree", "tree_unflatten") or _unflatten
-tree_map: Callable[[Callable[..., Any], Any], Any] = _private("torch.utils._pytree", "tree_map") or _map
+_pytree = _private("torch.utils", "_pytree")
+tree_flatten: Callable[[Any], tuple[list[Any], Any]] = _pytree.tree_flatten if _pytree else _flatten
+tree_unflatten: Callable[[Sequence[Any], Any], Any] = _pytree.tree_unflatten if _pytree else _unflatten
+tree_map: Callable[[Callable[..., Any], Any], Any] = _pytree.tree_map if _pytree else _map
