@@ -15,8 +15,7 @@ from kcl.errors import KclError
 from kcl.experiments.speeds import SPEEDS, TOGETHER
 from kcl.methods.strong_recipe import strong_settings
 from kcl.nets.resnet import cifar_resnet
-from kcl.ops import philox, philox_cpu
-from kcl.training import compiler
+from kcl.ops import compiler, philox, philox_cpu
 from kcl.training.run_group import SeparateRuns
 from kcl.training.single_run import Run
 

@@ -113,17 +113,23 @@ def _queries(z: Tensor) -> Tensor:
 
 
 def _scores(z: Tensor, targets: Tensor, strength: Tensor) -> Tensor:
-    return ridge.primal_scores(torch.cat([z, _queries(z)], dim=-2), targets, strength)
+    return ridge.query_scores(torch.cat([z, _queries(z)], dim=-2), targets, strength)
+
+
+def _traced_scores(z: Tensor, targets: Tensor, strength: Tensor) -> Tensor:
+    """As in a step that is being traced on a CPU."""
+    return ridge.query_scores.backends[0].run(torch.cat([z, _queries(z)], dim=-2), targets, strength)
 
 
 REFERENCES: dict[Solve, Solve] = {
     _dual: _general,
     ridge.primal_weights: lambda z, y, s: z.mT @ _general(z, y, s),
     _scores: lambda z, y, s: _queries(z) @ z.mT @ _general(z, y, s),
+    _traced_scores: lambda z, y, s: _queries(z) @ z.mT @ _general(z, y, s),
 }
 
 
-@pytest.mark.parametrize("solve", REFERENCES, ids=["dual", "primal", "scores"])
+@pytest.mark.parametrize("solve", REFERENCES, ids=["dual", "primal", "scores", "traced scores"])
 class TestAll:
     """Gradients and stacked runs, for α, for W and for what they answer."""
 

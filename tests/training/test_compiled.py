@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kcl.methods.recipes import METHODS
-from kcl.training import compiler
+from kcl.ops import compiler
 
 
 @pytest.fixture

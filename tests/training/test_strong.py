@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from kcl.core.randomness import numpy_generator
 from kcl.core.settings import KERNELS
 from kcl.methods.recipes import METHODS
-from kcl.training import compiler
+from kcl.ops import compiler
 from kcl.training.checkpointer import Every, Keeper
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import run_streams

@@ -26,7 +26,7 @@ from kcl.methods.strong_recipe import strong_settings
 from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import cifar_resnet, miniimagenet_resnet
-from kcl.training.compiler import need_compiler
+from kcl.ops.compiler import need_compiler
 from kcl.training.stack import RunStack
 
 TURNS, TOGETHER = 7, 4000

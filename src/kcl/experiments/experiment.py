@@ -31,10 +31,10 @@ from kcl.experiments.run_folder import Folder, Keeping
 from kcl.experiments.run_spec import CHOICES, RunSpec, by_training, given
 from kcl.methods.method import Method
 from kcl.methods.recipes import check_backbone, find_method, published_backbone
+from kcl.ops.compiler import need_compiler
 from kcl.ops.precision import used
 from kcl.training.batches import CannotStack
 from kcl.training.checkpointer import Keeper
-from kcl.training.compiler import need_compiler
 from kcl.training.stack import LONG, RunStack, stacks
 from kcl.training.stream_run import OnProgress, Outcome, run_streams
 

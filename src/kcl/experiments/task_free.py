@@ -25,8 +25,8 @@ from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.methods.recipes import published_backbone
 from kcl.models.calibration import expected_calibration_error, fit_temperature
 from kcl.models.inference import TASK_SCORES, Answerer, KnownTask
+from kcl.ops.compiler import need_compiler
 from kcl.training.batches import CannotStack
-from kcl.training.compiler import need_compiler
 from kcl.training.stack import LONG, RunStack, stacks
 
 COVERAGES = (0.5, 0.8, 0.9, 1.0)

@@ -1,1 +1,1 @@
-"""Pure mathematics on tensors: one run, no state, no randomness of its own."""
+"""Pure mathematics on tensors: one run, no state, no random draws."""

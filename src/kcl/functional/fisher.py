@@ -11,7 +11,7 @@ from torch.func import jacrev, vmap
 from kcl.core.shapes import Float
 
 CHUNK = 8
-"""Samples whose gradients are held at once: each takes classes × parameters numbers."""
+"""Samples whose gradients are in memory at once: each takes classes × parameters numbers."""
 
 
 def diagonal_fisher(
@@ -21,7 +21,7 @@ def diagonal_fisher(
 ) -> dict[str, Tensor]:
     """F_j = 1/n Σ_x Σ_y p(y|x) (∂ log p(y|x) / ∂θ_j)², the expectation over labels taken exactly.
 
-    `log_probabilities(parameters, x)` gives log p(y|x) of every y for ONE input.
+    `log_probabilities(parameters, x)` is log p(y|x) for every y of ONE input.
     """
     total = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
     slopes = vmap(jacrev(log_probabilities), (None, 0))

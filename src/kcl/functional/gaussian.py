@@ -18,9 +18,9 @@ class DiagonalGaussian(NamedTuple):
 
 
 def bounded(gaussian: DiagonalGaussian, bound: float) -> DiagonalGaussian:
-    """The same with b·tanh(ln σ² / b) for ln σ²: within ±b, and nearly unchanged where it is far within.
+    """The same Gaussian with b·tanh(ln σ² / b) for ln σ²: within ±b, and nearly unchanged where |ln σ²| ≪ b.
 
-    Not in the paper. Free log-variances can grow until σ² or 1/σ² overflows and the divergence is not a number.
+    Not in the paper. Unbounded log-variances can grow until σ² or 1/σ² overflows and the divergence is NaN.
     """
     return gaussian._replace(log_variance=bound * torch.tanh(gaussian.log_variance / bound))
 
@@ -33,8 +33,7 @@ def standard_normal_like(other: DiagonalGaussian) -> DiagonalGaussian:
 def kl_divergence(q: DiagonalGaussian, p: DiagonalGaussian) -> Float[Tensor, ""]:
     """KL(q ‖ p) = ½ Σ [σ_q²/σ_p² + (μ_q − μ_p)²/σ_p² − 1 + ln σ_p² − ln σ_q²].
 
-    The D frequencies are independent draws from one d-dimensional Gaussian; the divergence counted is that of
-    this Gaussian, once.
+    The D frequencies are independent draws from one d-dimensional Gaussian; its divergence counts once.
     """
     log_ratio = q.log_variance - p.log_variance
     distance = (q.mean - p.mean).square() * torch.exp(-p.log_variance)

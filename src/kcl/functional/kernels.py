@@ -17,8 +17,8 @@ from torch import Tensor
 
 from kcl.core.shapes import Float
 from kcl.functional.gaussian import DiagonalGaussian
-from kcl.ops.precision import inner
-from kcl.ops.precision import linear as affine
+from kcl.ops import inner
+from kcl.ops import linear as affine
 
 
 def linear(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:

@@ -1,4 +1,4 @@
-"""What a computation may ask of randomness. It never draws on its own: the draws belong to a run (`training.draws`)."""
+"""The random draws a computation may ask for. It never draws itself: the draws belong to a run (`training.draws`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @runtime_checkable
 class Noise(Protocol):
-    """A source of independent draws, in the order they are asked for."""
+    """A source of independent draws, in the order they are requested."""
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normal draws."""

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from kcl import ops
 from kcl.core.shapes import Float
-from kcl.ops import cholesky
-from kcl.ops.precision import gram, rounded
+from kcl.ops.operation import Backend, Operation, traced
 from kcl.ops.stacking import runs_first
 
 
 class _Ridge(torch.autograd.Function):
-    """Shared by all solutions: several matrices, one for each stacked run, are solved together."""
+    """What the solutions below share: the matrices of all stacked runs are solved together."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
@@ -28,7 +28,7 @@ class _Ridge(torch.autograd.Function):
 
     @classmethod
     def stacked(cls, info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Tensor, ...]) -> Any:
-        """The vmap rule: the routines take leading dimensions as they are."""
+        """The vmap rule: the operations accept leading dimensions."""
         output = cls.apply(*runs_first(info.batch_size, in_dims, inputs))
         return output, (0,) * len(output)
 
@@ -40,13 +40,13 @@ class _Dual(_Ridge):
 
     @staticmethod
     def forward(kernel: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
-        return cholesky.factorise_and_solve(kernel, targets, strength)
+        return ops.factorise_and_solve(kernel, targets, strength)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         _, dual, factor = ctx.saved_tensors
-        solved = cholesky.solve(factor, grad)
+        solved = ops.solve(factor, grad)
         return -(solved @ dual.mT), solved, -(solved * dual).sum((-2, -1))
 
     @staticmethod
@@ -61,14 +61,14 @@ class _Primal(_Ridge):
 
     @staticmethod
     def forward(features: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        dual, factor = cholesky.factorise_and_solve(gram(features), targets, strength)
-        return (dual.mT @ features).mT, dual, factor  # the order of the product that BLAS is quick at
+        dual, factor = ops.factorise_and_solve(ops.gram(features), targets, strength)
+        return (dual.mT @ features).mT, dual, factor  # the order in which BLAS is fast
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         features, primal, dual, factor = ctx.saved_tensors
-        solved = cholesky.solve(factor, features @ grad)
+        solved = ops.solve(factor, features @ grad)
         left = torch.cat([dual, solved], dim=-1)
         right = torch.cat([grad.mT - solved.mT @ features, -primal.mT], dim=-2)
         return left @ right, solved, -(solved * dual).sum((-2, -1))
@@ -87,17 +87,17 @@ class _Scores(_Ridge):
     def forward(features: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, ...]:
         size = targets.shape[-2]
         kernel, across = (features @ features[..., :size, :].mT).split([size, features.shape[-2] - size], dim=-2)
-        dual, factor = cholesky.factorise_and_solve(kernel, targets, strength)
+        dual, factor = ops.factorise_and_solve(kernel, targets, strength)
         return across @ dual, across.clone(), dual, factor
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         features, _, across, dual, factor = ctx.saved_tensors
-        solved, nothing = cholesky.solve(factor, across.mT @ grad), torch.zeros_like(grad)
+        solved, nothing = ops.solve(factor, across.mT @ grad), torch.zeros_like(grad)
         left = torch.cat([torch.cat([dual, solved], dim=-1), torch.cat([nothing, -grad], dim=-1)], dim=-2)
         right = torch.cat([torch.cat([-solved, grad], dim=-2), torch.cat([-dual, nothing], dim=-2)], dim=-1)
-        return rounded(left, right.mT @ features), solved, -(solved * dual).sum((-2, -1))
+        return ops.rounded_matmul(left, right.mT @ features), solved, -(solved * dual).sum((-2, -1))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> Any:
@@ -110,7 +110,7 @@ def dual_weights(
     """α = (K + λI)⁻¹ Y (Eq. 3): the scores of n queries are K̃ᵀα (Eq. 5 before scale and softmax).
 
     K must be symmetric: only its lower triangle is read. Where K + λI is not positive definite in floating point the
-    result is not finite; nothing is raised, because that would need the device to be waited for.
+    result is not finite; nothing is raised, because that would require waiting for the device.
     """
     return _Dual.apply(kernel, targets, strength)[0]
 
@@ -122,14 +122,27 @@ def primal_weights(
     return _Primal.apply(features, targets, strength)[0]
 
 
-def primal_scores(
+def _scores_by_weights(
     features: Float[Tensor, "*s k D"], targets: Float[Tensor, "*s m c"], strength: Float[Tensor, "*s"]
 ) -> Float[Tensor, "*s n c"]:
-    """ψ(x) W of n queries, whose features are the last n of k = m + n, without W: quicker where a CPU learns from it.
+    """ψ(x) W of n queries, with W fitted to m coreset samples. The k = m + n rows are the coreset, then the queries."""
+    size = targets.shape[-2]
+    coreset, queries = features.split([size, features.shape[-2] - size], dim=-2)
+    return queries @ primal_weights(coreset, targets, strength)
 
-    Not for a GPU, on which its Gram matrix might be TF32.
+
+def _scores_by_gram(
+    features: Float[Tensor, "*s k D"], targets: Float[Tensor, "*s m c"], strength: Float[Tensor, "*s"]
+) -> Float[Tensor, "*s n c"]:
+    """The same without W: quicker where a compiled step on a CPU learns from it. On a GPU its Gram matrix might be
+    TF32.
     """
     return _Scores.apply(features, targets, strength)[0]
+
+
+query_scores = Operation(
+    "query_scores", _scores_by_weights, [Backend("one Gram matrix", "cpu", _scores_by_gram, traced, tolerance=1e-4)]
+)
 
 
 def half_solve(
@@ -141,7 +154,7 @@ def half_solve(
 
 
 def predictive_variance(prior: Float[Tensor, " n"], halves: Float[Tensor, "m n"]) -> Float[Tensor, " n"]:
-    """k(x, x) − k_xᵀ(K + λI)⁻¹k_x, from k(x, x) and L⁻¹k_x: how little the coreset tells about a query.
+    """k(x, x) − k_xᵀ(K + λI)⁻¹k_x, from k(x, x) and L⁻¹k_x: how little the coreset says about a query.
 
     The posterior variance of the Gaussian process whose mean ridge regression is (Rasmussen and Williams, "Gaussian
     processes for machine learning", 2006, Eq. 2.26; not in the paper). Rounding cannot make it negative.
@@ -152,7 +165,7 @@ def predictive_variance(prior: Float[Tensor, " n"], halves: Float[Tensor, "m n"]
 def left_out_variance(gram: Float[Tensor, "m m"], strength: Float[Tensor, ""]) -> Float[Tensor, " m"]:
     """The predictive variance of each coreset sample from all the others: 1 / [(K + λI)⁻¹]_ii − λ.
 
-    Rasmussen and Williams, 2006, Eq. 5.12, without the noise λ that theirs includes: what variance is usual for a task.
+    Rasmussen and Williams, 2006, Eq. 5.12, without the noise λ that theirs includes: the typical variance for a task.
     """
     identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     return (1.0 / half_solve(gram, identity, strength).square().sum(0) - strength).clamp_min(0.0)

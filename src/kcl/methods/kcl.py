@@ -25,7 +25,6 @@ from kcl.methods.ridge_head import Head
 from kcl.nets.amortized import AmortizedGaussians
 from kcl.nets.backbone import Backbone
 from kcl.nets.head import HeadState, KernelRidgeHead
-from kcl.ops.precision import compiled_on_cpu
 
 
 class KernelModel(nn.Module):
@@ -112,8 +111,8 @@ class KernelContinualLearning(Method):
         for _ in range(draws):
             represented = self.kernel.represent(model, features, posterior, noise)
             anchors, queries = represented.split(sizes)
-            if self.kernel.explicit and compiled_on_cpu(represented):
-                scores = ridge.primal_scores(represented, targets, head.strength)
+            if self.kernel.explicit:
+                scores = ridge.query_scores(represented, targets, head.strength)
             else:
                 scores = self._scores(model, queries, anchors, self._weights(model, anchors, targets, head))
             loss = loss + F.cross_entropy(head.scale * scores + head.shift, labels) / draws

@@ -18,7 +18,7 @@ from kcl.core.shapes import Float
 from kcl.functional import ridge
 from kcl.methods.kernels import Kernel
 from kcl.nets.head import HeadState
-from kcl.ops.precision import gram as float32_gram
+from kcl.ops import gram as float32_gram
 
 
 class Head(NamedTuple):

@@ -7,26 +7,17 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from kcl.core.shapes import Float
 from kcl.functional.gaussian import DiagonalGaussian
-
-
-def _affine(x: Float[Tensor, "k 1 d"], weight: Float[Tensor, "k d e"], bias: Float[Tensor, "k 1 e"]) -> Tensor:
-    """x W + b. Where a step is traced to be compiled for a GPU, as products and sums, which are fused with what is
-    beside them; a batched product of single rows would first copy the weights of all runs together.
-    """
-    if x.is_cuda and get_proxy_mode() is not None:
-        return (x.mT * weight).sum(-2, keepdim=True) + bias
-    return torch.baddbmm(bias, x, weight)
+from kcl.ops import affine_rows
 
 
 class AmortizedGaussians(nn.Module):
     """q(ω | set) from the mean of a set's features, so that the order of the set cannot matter.
 
-    Each Gaussian has two networks of its own, for mean and log-variance, each Linear–ELU–Linear–ELU–Linear at feature
-    width. They all have one shape, so their weights lie side by side and each layer is one batched product.
+    Each Gaussian has two networks, for mean and log-variance, each Linear–ELU–Linear–ELU–Linear at feature width. All
+    networks have the same shape, so their weights are stacked and each layer is one batched product.
     """
 
     def __init__(self, features: int, count: int = 1) -> None:
@@ -40,11 +31,11 @@ class AmortizedGaussians(nn.Module):
         )
 
     def forward(self, pooled: Float[Tensor, "g d"]) -> list[DiagonalGaussian]:
-        """One Gaussian per row; fewer rows than there are Gaussians use the first of them."""
+        """One Gaussian per row; with fewer rows than Gaussians, the first ones."""
         x = pooled.repeat_interleave(2, dim=0)[:, None, :]
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             if len(x) < len(weight):
                 weight, bias = weight[: len(x)], bias[: len(x)]
-            x = _affine(F.elu(x) if layer else x, weight, bias)
+            x = affine_rows(F.elu(x) if layer else x, weight, bias)
         values = x.squeeze(1).unbind(0)
         return [DiagonalGaussian(*pair) for pair in zip(values[::2], values[1::2], strict=True)]

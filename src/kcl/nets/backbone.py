@@ -8,21 +8,21 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
+from kcl.ops.torch_private import BatchNormBase
 
 
 class Backbone(nn.Module, ABC):
-    """Turns inputs into features. With `noise` it is training (dropout, batch statistics), without it is not."""
+    """Turns inputs into features. A call with `noise` is training (dropout, batch statistics); without, it is not."""
 
     features: int
     parts: tuple[int, ...] = ()
-    """Where features come from several stages: how many from each, the last stage's last."""
+    """Number of features from each stage, the last stage last; empty where there is only one."""
     sees_images: bool = True
-    """Whether its inputs keep their places: whether a turned or mirrored image is an image to it."""
+    """Whether inputs keep their spatial layout, so that a rotated or mirrored image is still an image."""
     gathers: bool = False
     """Whether BatchNorm can take its statistics from a set of samples: `gather`, and `forward` with `moments`."""
 
@@ -32,24 +32,24 @@ class Backbone(nn.Module, ABC):
     def forward_parts(self, parts: Sequence[Float[Tensor, "_ ..."]], noise: Noise) -> list[Float[Tensor, "_ d"]]:
         """Features of several batches while training, each as if it had been passed alone.
 
-        They share every product unless the samples of a pass mix.
+        They share every product unless samples of a batch affect each other.
         """
         if self.mixes_samples:
             return [self(part, noise) for part in parts]
         return list(self(torch.cat(list(parts)), noise).split([len(part) for part in parts]))
 
     def gather(self, x: Float[Tensor, "n ..."]) -> tuple[Float[Tensor, "n d"], Float[Tensor, " k"]]:  # noqa: ARG002
-        """Where it `gathers`: features of a set, BatchNorm with the set's own statistics, and these statistics."""
-        raise KclError("this backbone has no BatchNorm whose statistics could come from a set of samples")
+        """If it `gathers`: features of a set, with BatchNorm statistics of that set, and these statistics."""
+        raise KclError("this backbone cannot take BatchNorm statistics from a set of samples: only the ResNets can")
 
     @property
     def mixes_samples(self) -> bool:
-        """Whether a sample's features depend on its batch-mates while training, as with BatchNorm."""
-        return any(isinstance(module, _BatchNorm) for module in self.modules())
+        """Whether a sample's features depend on the rest of its batch in training, as with BatchNorm."""
+        return any(isinstance(module, BatchNormBase) for module in self.modules())
 
 
 class ModuleBackbone(Backbone):
-    """Any module whose output has one row per input. The module given is copied, not changed."""
+    """Any module whose output has one row per input. The module is copied and itself left unchanged."""
 
     def __init__(self, module: nn.Module, input_shape: Sequence[int]) -> None:
         super().__init__()
@@ -58,9 +58,9 @@ class ModuleBackbone(Backbone):
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 output = self.module(torch.zeros(2, *input_shape))
-                before = torch.random.get_rng_state()
+                state = torch.random.get_rng_state()
                 copy.deepcopy(self.module).train()(torch.zeros(2, *input_shape))
-                self.draws = not torch.equal(before, torch.random.get_rng_state())
+                self.draws = not torch.equal(state, torch.random.get_rng_state())
         except Exception as error:
             raise KclError(f"the backbone does not accept inputs of shape {tuple(input_shape)}: {error}") from error
         if not isinstance(output, Tensor) or output.ndim < 2 or output.shape[0] != 2:
@@ -73,7 +73,7 @@ class ModuleBackbone(Backbone):
             self.module.train(training)
         if noise is None or not self.draws:
             return self.module(x).flatten(1)
-        # The module draws from PyTorch's global generator, as nn.Dropout does: lend it one seeded by the run.
+        # The module draws from PyTorch's global generator, as nn.Dropout does: seed that from the run for this call.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(noise.uniform(1).item() * 2**24))
             return self.module(x).flatten(1)

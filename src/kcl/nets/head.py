@@ -1,4 +1,4 @@
-"""What a task's classifier learns beside the kernel: ridge strength λ, and scale and shift of its logits."""
+"""What a task's classifier learns besides the kernel: ridge strength λ, and scale and shift of its logits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STRENGTH_FLOOR = 0.01
 
 
 class HeadState(NamedTuple):
-    """The learned values of one task, kept with its coreset: an old task is tested with its own, not the newest."""
+    """The learned values of one task, kept with its coreset, so that every task is tested with its own."""
 
     strength: Float[Tensor, ""]
     scale: Float[Tensor, ""]
@@ -21,7 +21,7 @@ class HeadState(NamedTuple):
 
 
 class KernelRidgeHead(nn.Module):
-    """λ = |l| + 0.01 > 0 by construction, scale and shift free. Begun anew at each task.
+    """λ = |l| + 0.01 > 0 by construction, scale and shift unconstrained. Reset at each task.
 
     Only the current task's values are trained, so the module holds just those, however many tasks there are.
     """
@@ -35,7 +35,7 @@ class KernelRidgeHead(nn.Module):
 
     @torch.no_grad()
     def restart(self, warm: bool = False) -> None:
-        """Begin anew; `warm`: λ and scale go on from where they are."""
+        """Reset for a new task; if `warm`, λ and scale keep their values."""
         if not warm:
             self.raw_strength.fill_(self.initial)
             self.scale.fill_(1.0)

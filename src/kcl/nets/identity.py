@@ -1,4 +1,4 @@
-"""No backbone: the kernel acts on the inputs themselves, for features and embeddings made elsewhere."""
+"""No backbone: the kernel acts on the inputs themselves, for features and embeddings computed elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kcl.nets.backbone import Backbone
 
 
 class Identity(Backbone):
-    """x → x, flattened. Nothing in it is trained, so later tasks cannot change what earlier ones rest on."""
+    """x → x, flattened. Nothing is trained, so later tasks cannot change the features of earlier ones."""
 
     sees_images = False
 

@@ -1,7 +1,7 @@
-"""What the ResNets are made of, twice: in plain PyTorch, and with the kernels a GPU trains and tests many runs with.
+"""The layers of the ResNets, twice: in plain PyTorch, and with the GPU kernels for many runs at once.
 
-Both compute the same; the second keeps its activations channels last, in the data type asked for, with the channels
-padded to a number the tensor cores are quick with.
+Both compute the same. The second keeps activations channels last, in the requested data type, with channels padded to a
+multiple that the tensor cores are fast with.
 """
 
 from __future__ import annotations
@@ -15,66 +15,68 @@ from torch import Tensor, nn
 
 from kcl.core.shapes import Float
 from kcl.functional.noise import Noise, dropout
-from kcl.ops import cuda_convolution, precision, triton_available
+from kcl.ops import channels_last, convolution_cuda, precision
 from kcl.ops.convolution import convolve
 from kcl.ops.folding import Fold
-from kcl.ops.norm import Partial, enter, norm, norm_and_gather, norm_with
+from kcl.ops.norm_cuda import Partial, norm, norm_and_gather, norm_with
+from kcl.ops.pack_images_cuda import pack_images
 
 
 class Layers(Protocol):
-    """The operations of a ResNet on activations whose layout is the implementation's own affair."""
+    """The operations of a ResNet on activations; their layout is up to the implementation."""
 
     def stem(self, layer: nn.Conv2d, parts: Sequence[Float[Tensor, "_ 3 h w"]]) -> Tensor:
-        """The first convolution, of images."""
+        """The first convolution, of batches of images."""
         ...
 
     def fork(self, layer: nn.Conv2d, shortcut: nn.Conv2d | None, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Both ways through a block: the convolution, and the shortcut around it, which has the same stride."""
+        """Both branches of a block: the convolution, and the shortcut, which has the same stride."""
         ...
 
     def norm_relu(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
-        """relu(BN(x)): the stem's."""
+        """relu(BN(x)), after the stem."""
         ...
 
     def relu_norm_drop(self, norm: nn.BatchNorm2d, x: Tensor, rate: Tensor, residual: Tensor | None = None) -> Tensor:
-        """dropout(BN(relu(x))) + residual: a block's."""
+        """dropout(BN(relu(x))) + residual, in a block."""
         ...
 
     def pool(self, x: Tensor, channels: int) -> Float[Tensor, "n c"]: ...
 
 
 class Moments:
-    """What one pass leaves of its BatchNorm statistics, and what another takes of them, layer by layer."""
+    """BatchNorm statistics of all layers in one tensor: written by one pass, read by another, layer by layer."""
 
-    def __init__(self, given: Float[Tensor, " k"] | None = None) -> None:
-        self._left, self._kept = given, list[Tensor]()
+    def __init__(self, values: Float[Tensor, " k"] | None = None) -> None:
+        self._unread, self._written = values, list[Tensor]()
 
-    def keep(self, mean: Tensor, variance: Tensor) -> None:
-        self._kept += [mean.detach(), variance.detach()]
+    def write(self, mean: Tensor, variance: Tensor) -> None:
+        self._written += [mean.detach(), variance.detach()]
 
-    def kept(self) -> Float[Tensor, " k"]:
-        return torch.cat(self._kept)
+    def values(self) -> Float[Tensor, " k"]:
+        """Everything written."""
+        return torch.cat(self._written)
 
-    def take(self, size: int) -> tuple[Tensor, Tensor] | None:
-        """Mean and variance of the next layer; None where nothing was given."""
-        if self._left is None:
+    def read(self, size: int) -> tuple[Tensor, Tensor] | None:
+        """Mean and variance of the next layer; None without values."""
+        if self._unread is None:
             return None
-        mean, variance, self._left = self._left.split([size, size, len(self._left) - 2 * size])
+        mean, variance, self._unread = self._unread.split([size, size, len(self._unread) - 2 * size])
         return mean, variance
 
 
 class PlainLayers:
-    """Activations (n, c, h, w) in the weights' own data type.
+    """Activations (n, c, h, w) in the weights' data type.
 
-    Training, with the `sizes` of the parts of a batch, BatchNorm takes its statistics over each part on its own, as
-    separate passes would, while the convolutions serve all parts in one call; otherwise it uses its running averages,
-    or the `moments` of another pass.
+    In training, `sizes` are those of the concatenated batches: BatchNorm takes its statistics over each batch, as
+    separate passes would, while a convolution is one call for all. Without `sizes` it uses its running averages, or the
+    `moments` of another pass.
     """
 
     def __init__(
         self, sizes: Sequence[int] | None, noise: Noise | None, moments: Float[Tensor, " k"] | None = None
     ) -> None:
-        self.sizes, self.noise, self._given = sizes, noise, Moments(moments)
+        self.sizes, self.noise, self._moments = sizes, noise, Moments(moments)
 
     def stem(self, layer: nn.Conv2d, parts: Sequence[Tensor]) -> Tensor:
         return self._convolve(layer, torch.cat(list(parts)) if len(parts) > 1 else parts[0])
@@ -99,31 +101,31 @@ class PlainLayers:
         return x.mean((-2, -1))
 
     def _norm(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
-        given = norm.running_mean, norm.running_var, norm.weight, norm.bias
-        moments = self._given.take(norm.num_features)
+        layer = norm.running_mean, norm.running_var, norm.weight, norm.bias
+        moments = self._moments.read(norm.num_features)
         if moments is not None:
             return _normalise(norm, x, *moments)
         if self.sizes is None:
-            return F.batch_norm(x, *given, False, 0.0, norm.eps)
-        return torch.cat([F.batch_norm(part, *given, True, 0.1, norm.eps) for part in x.split(list(self.sizes))])
+            return F.batch_norm(x, *layer, False, 0.0, norm.eps)
+        return torch.cat([F.batch_norm(part, *layer, True, 0.1, norm.eps) for part in x.split(list(self.sizes))])
 
 
 class GatheringLayers(PlainLayers):
-    """No training: BatchNorm uses the statistics of the samples passed, and they are kept, layer by layer."""
+    """No training: BatchNorm uses the statistics of the samples passed, and `moments` collects them."""
 
     def __init__(self) -> None:
         super().__init__(None, None)
-        self.found = Moments()
+        self.moments = Moments()
 
     def _norm(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
         variance, mean = torch.var_mean(x, dim=(0, 2, 3), correction=0)
-        self.found.keep(mean, variance)
+        self.moments.write(mean, variance)
         return _normalise(norm, x, mean, variance)
 
 
 def _normalise(norm: nn.BatchNorm2d, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """BatchNorm with given statistics, in one pass over the activations. PyTorch's own would do, but vmap moves the
-    runs of activations to their channels for it, and back.
+    """BatchNorm with these statistics, in one pass over the activations. For `F.batch_norm`, vmap would move the runs
+    into the channels and back.
     """
     scale = norm.weight * torch.rsqrt(variance + norm.eps)
     return torch.addcmul((norm.bias - mean * scale)[:, None, None], x, scale[:, None, None])
@@ -136,26 +138,25 @@ class ChannelsLast:
         self.first, self.noise, self.dtype = sizes[0], noise, precision.activations()
         self.multiple = 16 // self.dtype.itemsize
         self._summed: tuple[Tensor, Partial | None] | None = None
-        """The last sum of a block and a shortcut, with what the BatchNorm that follows it wants to know."""
-
-    @staticmethod
-    def suit(parts: Sequence[Tensor]) -> bool:
-        fits = all(part.is_cuda and part.dtype == torch.float32 and not part.requires_grad for part in parts)
-        return fits and len(parts) <= 2 and triton_available()
+        """The last sum of a block and its shortcut, with the partial statistics for the BatchNorm that follows."""
 
     def stem(self, layer: nn.Conv2d, parts: Sequence[Tensor]) -> Tensor:
         stride, padding = layer.stride[0], int(layer.padding[0])
         channels = -(-(stride**2 * parts[0].shape[1]) // self.multiple) * self.multiple
         if stride == 1:
-            return cuda_convolution.convolve(enter(list(parts), channels, self.dtype), layer.weight, stride, padding)
+            return convolution_cuda.convolve(
+                pack_images(list(parts), channels, self.dtype), layer.weight, stride, padding
+            )
         fold = Fold(stride, padding, layer.kernel_size[0])
-        return cuda_convolution.convolve_folded(enter(list(parts), channels, self.dtype, fold), layer.weight, fold)
+        return convolution_cuda.convolve_folded(
+            pack_images(list(parts), channels, self.dtype, fold), layer.weight, fold
+        )
 
     def fork(self, layer: nn.Conv2d, shortcut: nn.Conv2d | None, x: Tensor) -> tuple[Tensor, Tensor]:
-        out, x = cuda_convolution.convolve_and_show(x, layer.weight, layer.stride[0], int(layer.padding[0]))
+        out, x = convolution_cuda.convolve_and_show(x, layer.weight, layer.stride[0], int(layer.padding[0]))
         if shortcut is None:
             return out, x
-        weight = shortcut.weight.flatten(1)  # a 1×1 convolution is a product, for all runs at once
+        weight = shortcut.weight.flatten(1)  # a 1×1 convolution is one product for all runs
         pads = [0, x.shape[-1] - weight.shape[1], 0, -len(weight) % self.multiple]
         weight = F.pad(weight, pads) if any(pads) else weight
         return out, (x.flatten(0, 2) @ weight.to(self.dtype).mT).unflatten(0, x.shape[:3])
@@ -180,7 +181,7 @@ class ChannelsLast:
         relu_before: bool,
     ) -> Tensor:
         assert layer.running_mean is not None and layer.running_var is not None  # noqa: S101, PT018
-        known = self._summed[1] if self._summed is not None and self._summed[0] is x else None
+        partial = self._summed[1] if self._summed is not None and self._summed[0] is x else None
         self._summed = norm(
             x,
             layer.weight,
@@ -193,22 +194,18 @@ class ChannelsLast:
             kept=kept,
             rate=rate,
             residual=residual,
-            given=known,
+            partial=partial,
             chains=residual is not None,
         )
         return self._summed[0]
 
 
 class AnsweringChannelsLast(ChannelsLast):
-    """Tests on a GPU: BatchNorm uses its running averages, or the `moments` of another pass."""
+    """Predictions on a GPU: BatchNorm uses its running averages, or the `moments` of another pass."""
 
     def __init__(self, moments: Float[Tensor, " k"] | None = None) -> None:
         super().__init__([0], None)
-        self._given = Moments(moments)
-
-    @staticmethod
-    def suit(parts: Sequence[Tensor]) -> bool:
-        return not torch.is_grad_enabled() and ChannelsLast.suit(parts)
+        self._moments = Moments(moments)
 
     def _norm(
         self,
@@ -221,20 +218,40 @@ class AnsweringChannelsLast(ChannelsLast):
     ) -> Tensor:
         return self._answer(layer, x, relu_before=relu_before, relu_after=not relu_before, residual=residual)
 
-    def _answer(self, layer: nn.BatchNorm2d, x: Tensor, **how: Any) -> Tensor:
+    def _answer(self, layer: nn.BatchNorm2d, x: Tensor, **options: Any) -> Tensor:
         assert layer.running_mean is not None and layer.running_var is not None  # noqa: S101, PT018
-        moments = self._given.take(layer.num_features) or (layer.running_mean, layer.running_var)
-        return norm_with(x, layer.weight, layer.bias, moments, layer.eps, **how)
+        moments = self._moments.read(layer.num_features) or (layer.running_mean, layer.running_var)
+        return norm_with(x, layer.weight, layer.bias, moments, layer.eps, **options)
 
 
 class GatheringChannelsLast(AnsweringChannelsLast):
-    """Tests on a GPU: BatchNorm uses the statistics of the samples passed, and they are kept, layer by layer."""
+    """Predictions on a GPU: BatchNorm uses the statistics of the samples passed, and `moments` collects them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found = Moments()
+        self.moments = Moments()
 
-    def _answer(self, layer: nn.BatchNorm2d, x: Tensor, **how: Any) -> Tensor:
-        out, mean, variance = norm_and_gather(x, layer.weight, layer.bias, layer.eps, **how)
-        self.found.keep(mean, variance)
+    def _answer(self, layer: nn.BatchNorm2d, x: Tensor, **options: Any) -> Tensor:
+        out, mean, variance = norm_and_gather(x, layer.weight, layer.bias, layer.eps, **options)
+        self.moments.write(mean, variance)
         return out
+
+
+def training_layers(parts: Sequence[Float[Tensor, "_ 3 h w"]], noise: Noise | None) -> Layers:
+    """For a training pass over these batches; without `noise` nothing is dropped."""
+    sizes = [len(part) for part in parts]
+    return ChannelsLast(sizes, noise) if channels_last(parts) else PlainLayers(sizes, noise)
+
+
+def answering_layers(x: Float[Tensor, "n 3 h w"], moments: Float[Tensor, " k"] | None) -> Layers:
+    """For a pass without training; `moments` replace BatchNorm's running averages."""
+    if channels_last([x]) and not torch.is_grad_enabled():
+        return AnsweringChannelsLast(moments)
+    return PlainLayers(None, None, moments)
+
+
+def gathering_layers(x: Float[Tensor, "n 3 h w"]) -> GatheringLayers | GatheringChannelsLast:
+    """For a pass whose BatchNorm statistics are collected."""
+    if channels_last([x]) and not torch.is_grad_enabled():
+        return GatheringChannelsLast()
+    return GatheringLayers()

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from kcl.core.shapes import Float
 from kcl.functional.noise import Noise, dropout
 from kcl.nets.backbone import Backbone
-from kcl.ops.precision import linear
+from kcl.ops import linear
 
 
 class MLP(Backbone):
-    """flatten → (Linear → ReLU → dropout) × layers. Dropout also falls on the features themselves, as published."""
+    """flatten → (Linear → ReLU → dropout) × layers. Dropout also applies to the features themselves, as published."""
 
     dropout: Tensor
     sees_images = False

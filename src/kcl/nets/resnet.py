@@ -11,21 +11,14 @@ from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
 from kcl.nets.backbone import Backbone
-from kcl.nets.layers import (
-    AnsweringChannelsLast,
-    ChannelsLast,
-    GatheringChannelsLast,
-    GatheringLayers,
-    Layers,
-    PlainLayers,
-)
+from kcl.nets.layers import Layers, answering_layers, gathering_layers, training_layers
 
 
 class Block(nn.Module):
     """relu(conv 3×3) → BN → dropout, + shortcut → relu → BN → dropout.
 
-    One convolution per block, as in the authors' code (which defines a second and never calls it); the shortcut is a
-    1×1 convolution without BN where the shape changes.
+    One convolution per block, as in the authors' code (which defines a second but never calls it). Where the shape
+    changes, the shortcut is a 1×1 convolution without BN.
     """
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
@@ -44,7 +37,7 @@ class Block(nn.Module):
 class ResNet18(Backbone):
     """Stem, four stages of two blocks, mean over the image. `widths` and `strides`: stem first, then the stages.
 
-    `feature_stages`: how many of the last stages give features, side by side.
+    The features of the last `feature_stages` stages are concatenated.
     """
 
     dropout: Tensor
@@ -60,7 +53,9 @@ class ResNet18(Backbone):
     ) -> None:
         super().__init__()
         if not 1 <= feature_stages < len(widths):
-            raise KclError(f"{feature_stages} stages cannot give features: this backbone has {len(widths) - 1}")
+            raise KclError(
+                f"feature_stages must be from 1 to {len(widths) - 1}, the stages of this backbone, not {feature_stages}"
+            )
         self.stem = nn.Conv2d(3, widths[0], stem, strides[0], padding=1, bias=False)
         self.stem_norm = nn.BatchNorm2d(widths[0])
         blocks, channels = [], widths[0]
@@ -76,30 +71,30 @@ class ResNet18(Backbone):
     def forward(
         self, x: Float[Tensor, "n 3 h w"], noise: Noise | None = None, moments: Float[Tensor, " k"] | None = None
     ) -> Float[Tensor, "n d"]:
-        """`moments`: what BatchNorm uses in place of its running averages."""
+        """`moments` replace BatchNorm's running averages."""
         if noise is None:
-            quick = AnsweringChannelsLast.suit([x])
-            return self._pass([x], AnsweringChannelsLast(moments) if quick else PlainLayers(None, None, moments))
+            return self._pass([x], answering_layers(x, moments))
         return self.forward_parts([x], noise)[0]
 
     def gather(self, x: Float[Tensor, "n 3 h w"]) -> tuple[Float[Tensor, "n d"], Float[Tensor, " k"]]:
-        """Features of a set, BatchNorm with the set's own statistics, and these `moments` for other samples."""
-        layers = GatheringChannelsLast() if GatheringChannelsLast.suit([x]) else GatheringLayers()
-        return self._pass([x], layers), layers.found.kept()
+        """Features of a set, with BatchNorm statistics of that set, and these statistics as `moments` for other
+        samples.
+        """
+        layers = gathering_layers(x)
+        return self._pass([x], layers), layers.moments.values()
 
     def forward_parts(self, parts: Sequence[Float[Tensor, "_ 3 h w"]], noise: Noise) -> list[Float[Tensor, "_ d"]]:
-        sizes, drawn = [len(part) for part in parts], noise if self.drops else None
-        layers = ChannelsLast(sizes, drawn) if ChannelsLast.suit(parts) else PlainLayers(sizes, drawn)
-        return list(self._pass(parts, layers).split(sizes))
+        layers = training_layers(parts, noise if self.drops else None)
+        return list(self._pass(parts, layers).split([len(part) for part in parts]))
 
     def _pass(self, parts: Sequence[Tensor], layers: Layers) -> Tensor:
         x = layers.norm_relu(self.stem_norm, layers.stem(self.stem, parts))
         last: list[Tensor] = []
-        for place, block in enumerate(self.blocks):
+        for index, block in enumerate(self.blocks):
             x = block(x, self.dropout, layers)
-            if place % 2:  # the second block ends a stage
+            if index % 2:  # the second block ends a stage
                 last = [*last, x][-len(self.parts) :]
-        pooled = [layers.pool(own, width) for own, width in zip(last, self.parts, strict=True)]
+        pooled = [layers.pool(stage, width) for stage, width in zip(last, self.parts, strict=True)]
         return torch.cat(pooled, dim=-1) if len(pooled) > 1 else pooled[0]
 
 
@@ -109,5 +104,5 @@ def cifar_resnet(dropout: float = 0.02, feature_stages: int = 1) -> ResNet18:
 
 
 def miniimagenet_resnet(dropout: float = 0.02, feature_stages: int = 1) -> ResNet18:
-    """A 7×7 stem, stride 2 in every stage, 512 features of the last."""
+    """A 7×7 stem, stride 2 in every stage, 512 features of the last stage."""
     return ResNet18((64, 64, 128, 128, 512), (2, 2, 2, 2, 2), 7, dropout, feature_stages)

@@ -1,13 +1,66 @@
-"""Kernels in Triton and CUDA, and in C++ for steps that are compiled on a CPU: optional accelerators, each with a
-PyTorch equivalent that gives the same numbers.
+"""Numeric operations with several implementations: one table, and one rule that chooses.
+
+Every operation has a reference in plain PyTorch that runs on any device. Backends compute the same faster: in C++ on a
+CPU, in CUDA or Triton on a GPU, or in a form that PyTorch's compiler handles better while a step is traced. A call
+takes the first backend that is for the device of its first tensor, suits the arguments and is available on the machine
+(`Operation`); otherwise the reference.
+
+| file | content |
+|---|---|
+| `x.py` | reference of an operation and its entry for the table |
+| `x_cpu.py`, `x.cpp` | a backend in C++ |
+| `x_cuda.py`, `x.cu`, `x_triton.py` | a backend for a GPU; Triton modules are imported when they are called |
+
+To add an operation: write its reference, name it in `OPERATIONS`, and give `tests/ops/test_table.py` example arguments.
+To add a backend: one more `Backend` in the operation's entry. The test compares every backend with the reference.
+
+The ResNets' layers are chosen as a whole, since their GPU kernels keep activations in another layout: `channels_last`.
 """
 
 from __future__ import annotations
 
-import importlib.util
-from functools import cache
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kcl.ops.cholesky import factorise_and_solve, solve
+from kcl.ops.descent import descend
+from kcl.ops.matmul import affine_rows, gram, inner, linear, rounded_matmul
+from kcl.ops.operation import Operation, triton_available
+from kcl.ops.philox import draw_philox
+
+__all__ = [
+    "OPERATIONS",
+    "affine_rows",
+    "channels_last",
+    "descend",
+    "draw_philox",
+    "factorise_and_solve",
+    "gram",
+    "inner",
+    "linear",
+    "rounded_matmul",
+    "solve",
+    "triton_available",
+]
+
+OPERATIONS: tuple[Operation, ...] = (
+    affine_rows,
+    descend,
+    draw_philox,
+    factorise_and_solve,
+    gram,
+    inner,
+    linear,
+    rounded_matmul,
+    solve,
+)
 
 
-@cache
-def triton_available() -> bool:
-    return importlib.util.find_spec("triton") is not None
+def channels_last(parts: Sequence[Tensor]) -> bool:
+    """Whether `convolution_cuda` and `norm_cuda` can compute a ResNet's pass over these batches of images: at most two,
+    in float32 on a GPU, and no gradient of theirs is needed.
+    """
+    fits = all(part.is_cuda and part.dtype == torch.float32 and not part.requires_grad for part in parts)
+    return fits and len(parts) <= 2 and triton_available()

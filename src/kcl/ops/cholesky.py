@@ -1,48 +1,32 @@
-"""Factorisation and solve of many small symmetric positive definite systems at once.
-
-On a GPU, PyTorch's batched routines take most of a millisecond for 200 × 200, and some of them cannot be captured in a
-CUDA graph. `cholesky.cu` gives every matrix a thread block that keeps it in registers; `benches/solve.py` compares
-it with three other ways. It is compiled at run time by PyTorch itself, for each number of 16 × 16 blocks once.
-"""
+"""Factorisation and solve of many small symmetric positive definite systems at once."""
 
 from __future__ import annotations
 
 import math
-from functools import cache
-from importlib import resources
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from kcl.core.shapes import Float
-from kcl.ops.precision import inner
+from kcl.ops import cholesky_cuda, torch_private
+from kcl.ops.cholesky_cuda import LARGEST
+from kcl.ops.matmul import inner
+from kcl.ops.operation import Backend, Operation
 
-LARGEST = 256
-"""The largest matrix whose triangle fits the registers of one thread block. Larger ones are taken apart."""
 
-
-def factorise_and_solve(
+def _factorise_and_solve(
     gram: Float[Tensor, "*s m m"], targets: Float[Tensor, "*s m c"], strength: Float[Tensor, "*s"]
 ) -> tuple[Float[Tensor, "*s m c"], Tensor]:
     """(K + λI)⁻¹ Y, and the Cholesky factor of K + λI in a form that `solve` understands."""
-    if _suits(targets):
-        return torch.ops.kcl.factorise_and_solve(gram, targets, strength)
-    if _has_kernel(targets):
-        return eliminate(gram, targets, strength)
     shifted = gram.clone()
     shifted.diagonal(dim1=-2, dim2=-1).add_(strength[..., None])
     factor, failed = torch.linalg.cholesky_ex(shifted)
-    factor = factor.masked_fill((failed != 0)[..., None, None], math.nan)  # half a factor would look like a whole one
-    return solve(factor, targets), factor
+    factor = factor.masked_fill((failed != 0)[..., None, None], math.nan)  # a partial factor would pass for a whole one
+    return _solve(factor, targets), factor
 
 
-def solve(factor: Tensor, targets: Float[Tensor, "*s m c"]) -> Float[Tensor, "*s m c"]:
+def _solve(factor: Tensor, targets: Float[Tensor, "*s m c"]) -> Float[Tensor, "*s m c"]:
     """(L Lᵀ)⁻¹ Y."""
-    if _suits(targets):
-        return torch.ops.kcl.solve(factor, targets)
-    if _has_kernel(targets):
-        return solve_eliminated(factor, targets)
     if not factor.is_cuda:
         return torch.cholesky_solve(targets, factor)
     # cholesky_solve may call MAGMA, which cannot be captured in a CUDA graph.
@@ -53,10 +37,11 @@ def solve(factor: Tensor, targets: Float[Tensor, "*s m c"]) -> Float[Tensor, "*s
 def eliminate(
     gram: Float[Tensor, "*s m m"], targets: Float[Tensor, "*s m c"], strength: Float[Tensor, "*s"], head: int = LARGEST
 ) -> tuple[Float[Tensor, "*s m c"], Tensor]:
-    """The same for a larger matrix, block by block: its first `head` rows and columns are eliminated, then the rest.
+    """The same for a matrix too large for the CUDA kernel: its first `head` rows and columns are eliminated, then the
+    rest.
 
-    With K + λI = [A Bᵀ; B C] and Z = A⁻¹Bᵀ, x₂ = (C − BZ)⁻¹ (y₂ − B A⁻¹y₁) and x₁ = A⁻¹y₁ − Z x₂. What `solve` needs is
-    the factors of A and of C − BZ, and Z, in one matrix.
+    With K + λI = [A Bᵀ; B C] and Z = A⁻¹Bᵀ, x₂ = (C − BZ)⁻¹ (y₂ − B A⁻¹y₁) and x₁ = A⁻¹y₁ − Z x₂. The second
+    result holds what `solve_eliminated` needs in one matrix: the factors of A and of C − BZ, and Z.
     """
     classes, lower = targets.shape[-1], gram[..., head:, :head]
     sides = torch.cat([targets[..., :head, :], lower.mT], dim=-1)
@@ -73,63 +58,35 @@ def eliminate(
 
 
 def solve_eliminated(packed: Tensor, targets: Float[Tensor, "*s m c"], head: int = LARGEST) -> Float[Tensor, "*s m c"]:
-    """`solve` with what `eliminate` left."""
+    """`solve` with the factor that `eliminate` returns."""
     coupling, upper = packed[..., :head, head : targets.shape[-2]], targets[..., :head, :]
     first = solve(packed[..., :head, :head], upper)
     second = solve(packed[..., head:, head:], targets[..., head:, :] - inner(coupling.mT, upper.mT))
     return torch.cat([first - inner(coupling, second.mT), second], dim=-2)
 
 
-def _has_kernel(targets: Tensor) -> bool:
-    return targets.is_cuda and targets.dtype == torch.float32 and hasattr(torch.cuda, "_compile_kernel")
+def _in_float32(first: Tensor, targets: Tensor, *_: Tensor) -> bool:
+    return targets.dtype == torch.float32
 
 
-def _suits(targets: Tensor) -> bool:
-    return targets.shape[-2] <= LARGEST and _has_kernel(targets)
+def _in_registers(first: Tensor, targets: Tensor, *_: Tensor) -> bool:
+    return targets.dtype == torch.float32 and targets.shape[-2] <= LARGEST
 
 
-def _blocks(targets: Tensor) -> int:
-    return -(-targets.shape[-2] // 16)
-
-
-@cache
-def _kernel(name: str, blocks: int) -> Any:
-    source = resources.files("kcl.ops").joinpath("cholesky.cu").read_text()
-    return torch.cuda._compile_kernel(f"#define BLOCKS {blocks}\n{source}", name)
-
-
-def _launch(name: str, targets: Tensor, *tensors: Tensor) -> None:
-    size, classes = targets.shape[-2:]
-    grid = (targets.numel() // (size * classes), -(-classes // 16), 1)
-    _kernel(name, _blocks(targets))(grid, (256, 1, 1), [*tensors, size, classes])
-
-
-# As operators of their own the launches can be traced and compiled around.
-
-
-@torch.library.custom_op("kcl::factorise_and_solve", mutates_args=())
-def _factorise_and_solve(gram: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
-    gram, targets, strength = gram.contiguous(), targets.contiguous(), strength.contiguous()
-    out, side = torch.empty_like(targets), 16 * _blocks(targets)
-    factor = gram.new_empty(*gram.shape[:-2], side, side)
-    _launch("factorise_and_solve", targets, gram, targets, strength, factor, out)
-    return out, factor
-
-
-@_factorise_and_solve.register_fake
-def _(gram: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
-    side = 16 * _blocks(targets)
-    return targets.new_empty(targets.shape), gram.new_empty(*gram.shape[:-2], side, side)
-
-
-@torch.library.custom_op("kcl::solve", mutates_args=())
-def _solve(factor: Tensor, targets: Tensor) -> Tensor:
-    factor, targets = factor.contiguous(), targets.contiguous()
-    out = torch.empty_like(targets)
-    _launch("solve", targets, factor, targets, out)
-    return out
-
-
-@_solve.register_fake
-def _(factor: Tensor, targets: Tensor) -> Tensor:
-    return targets.new_empty(targets.shape)
+_available = torch_private.can_compile_cuda
+factorise_and_solve = Operation(
+    "factorise_and_solve",
+    _factorise_and_solve,
+    [
+        Backend("CUDA", "cuda", cholesky_cuda.factorise_and_solve, _in_registers, _available, tolerance=1e-3),
+        Backend("CUDA, block by block", "cuda", eliminate, _in_float32, _available, tolerance=1e-3),
+    ],
+)
+solve = Operation(
+    "solve",
+    _solve,
+    [
+        Backend("CUDA", "cuda", cholesky_cuda.solve, _in_registers, _available, tolerance=1e-3),
+        Backend("CUDA, block by block", "cuda", solve_eliminated, _in_float32, _available, tolerance=1e-3),
+    ],
+)

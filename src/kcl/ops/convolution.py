@@ -1,7 +1,7 @@
 """Convolution whose stacked form is one convolution per run.
 
-vmap would turn stacked runs into one grouped convolution, which cuDNN runs group by group anyway for so few channels,
-between transpositions that cost more than the convolutions.
+vmap would turn stacked runs into one grouped convolution. With so few channels cuDNN computes it group by group anyway,
+and the transpositions before and after cost more than the convolutions.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class _Convolution(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         x, weight = ctx.saved_tensors
-        stride, padding, wanted = [ctx.stride] * 2, [ctx.padding] * 2, [*ctx.needs_input_grad[:2], False]
-        found = torch.ops.aten.convolution_backward(
-            grad, x, weight, None, stride, padding, [1, 1], False, [0, 0], 1, wanted
+        stride, padding, mask = [ctx.stride] * 2, [ctx.padding] * 2, [*ctx.needs_input_grad[:2], False]
+        grads = torch.ops.aten.convolution_backward(
+            grad, x, weight, None, stride, padding, [1, 1], False, [0, 0], 1, mask
         )
-        return found[0], found[1], None, None
+        return grads[0], grads[1], None, None
 
     @staticmethod
     def vmap(

@@ -1,4 +1,4 @@
-"""SGD with momentum for many runs in one kernel; `training.state.descend` says it in PyTorch."""
+"""SGD with momentum for many runs at once."""
 
 from __future__ import annotations
 
@@ -6,25 +6,12 @@ import torch
 from torch import Tensor
 
 from kcl.core.shapes import Bool, Float
+from kcl.ops.operation import Backend, Operation, traced, triton_available
 
 BLOCK = 2048
 
 
-@torch.library.custom_op("kcl::descend", mutates_args=("flat", "velocity"))
-def _descend(flat: Tensor, velocity: Tensor, gradient: Tensor, alive: Tensor, rate: Tensor, momentum: Tensor) -> None:
-    from kcl.ops import descent_kernel
-
-    runs, size = flat.shape
-    grid = (-(-size // BLOCK), runs)
-    descent_kernel.descend[grid](flat, velocity, gradient.contiguous(), alive, rate, momentum, size, BLOCK)
-
-
-@_descend.register_fake
-def _(flat: Tensor, velocity: Tensor, gradient: Tensor, alive: Tensor, rate: Tensor, momentum: Tensor) -> None:
-    return None
-
-
-def descend(
+def _descend(
     flat: Float[Tensor, "s p"],
     velocity: Float[Tensor, "s p"],
     gradient: Float[Tensor, "s p"],
@@ -32,5 +19,28 @@ def descend(
     rate: Float[Tensor, "s 1"],
     momentum: Float[Tensor, "s 1"],
 ) -> None:
-    """v ← momentum · v + g, and x ← x − rate · v for the runs that are alive."""
-    torch.ops.kcl.descend(flat, velocity, gradient, alive, rate, momentum)
+    """v ← momentum · v + g in place, and x ← x − rate · v for the runs that are alive."""
+    velocity.mul_(momentum).add_(gradient)
+    flat.copy_(torch.where(alive, flat - rate * velocity, flat))
+
+
+@torch.library.custom_op("kcl::descend", mutates_args=("flat", "velocity"))
+def _triton(flat: Tensor, velocity: Tensor, gradient: Tensor, alive: Tensor, rate: Tensor, momentum: Tensor) -> None:
+    from kcl.ops import descent_triton
+
+    runs, size = flat.shape
+    grid = (-(-size // BLOCK), runs)
+    descent_triton.descend[grid](flat, velocity, gradient.contiguous(), alive, rate, momentum, size, BLOCK)
+
+
+@_triton.register_fake
+def _(flat: Tensor, velocity: Tensor, gradient: Tensor, alive: Tensor, rate: Tensor, momentum: Tensor) -> None:
+    return None
+
+
+def _untraced(*_: Tensor) -> bool:
+    """A compiler fuses the reference with what produces the gradient."""
+    return not traced()
+
+
+descend = Operation("descend", _descend, [Backend("Triton", "cuda", _triton, _untraced, triton_available)])

@@ -1,7 +1,7 @@
 """A convolution of stride s over few channels, as one of stride 1 over s² times as many.
 
-An image of three channels wastes most of what the tensor cores multiply, which are quick with multiples of eight. Each
-s × s square of pixels becomes one pixel, its 3s² numbers the channels, and a kernel of side k one of side ⌈k/s⌉.
+With three channels most of the tensor cores' work is wasted; they are fast with multiples of eight. Each s × s square
+of pixels becomes one pixel with 3s² channels, and a kernel of side k becomes one of side ⌈k/s⌉.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kcl.core.shapes import Float
 
 
 class Fold(NamedTuple):
-    """The convolution that is folded."""
+    """The convolution to fold."""
 
     stride: int
     padding: int
@@ -26,11 +26,11 @@ class Fold(NamedTuple):
         return -(-self.kernel // self.stride)
 
     def side(self, pixels: int) -> int:
-        """Of the folded image, which holds the padding too."""
+        """Side of the folded image, padding included."""
         return (pixels + 2 * self.padding - self.kernel) // self.stride + self.folded_kernel
 
     def weight(self, weight: Float[Tensor, "*s o c k k"]) -> Float[Tensor, "*s o fc q q"]:
-        """Channels in the order of a folded image's: row and column within the square, then the image's own channel."""
+        """Channels in the order of a folded image: row and column within the square, then the image's channel."""
         stride, side = self.stride, self.folded_kernel
         rest = side * stride - self.kernel
         squares = F.pad(weight, [0, rest, 0, rest]).unflatten(-1, (side, stride)).unflatten(-3, (side, stride))
@@ -43,4 +43,4 @@ class Fold(NamedTuple):
 
 
 UNFOLDED = Fold(1, 0, 1)
-"""Every pixel as it is."""
+"""Pixels stay as they are."""

@@ -1,5 +1,5 @@
-// Philox4x32-10 on a CPU: what `philox.draw` draws, for runs whose steps are compiled. Written so that the compiler
-// makes vectors of the loop over counters: no calls, no branches. PyTorch tells GCC to make none.
+// Philox4x32-10 on a CPU: the draws of `philox.draw`, for runs whose steps are compiled. The loop over counters has no
+// calls and no branches, so that the compiler can vectorise it; PyTorch's flags for GCC disable that, hence the pragma.
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("tree-loop-vectorize", "fp-contract=fast")

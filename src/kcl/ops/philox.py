@@ -1,7 +1,8 @@
 """Philox4x32-10 (Salmon et al., SC 2011): random numbers as a pure function of a key and a counter.
 
-A run's noise at a step is a function of the run's key, the step and the place in the tensor alone, so it is the same
-whichever runs are beside it and whether or not the run was interrupted. Each counter gives four 32-bit words.
+A run's noise at a step depends only on the run's key, the step and the position in the tensor. So it is the same
+whatever other runs are trained with it, and whether or not the run was interrupted. Each counter gives four 32-bit
+words.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 
 from kcl.core.shapes import Float, Int, Shaped
-from kcl.ops import triton_available
+from kcl.ops import torch_private
+from kcl.ops.operation import Backend, Operation, lazy, triton_available
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -44,19 +46,10 @@ def draw(
     rates: Float[Tensor, " s"] | None = None,
     first: int = 0,
 ) -> None:
-    """Fill `out`, row r from key r, at a step: with standard normals, with uniforms on [0, 1), or (KEPT) with
-    booleans that are false at the run's rate. `first`: the counter to begin with, four draws to a counter.
+    """Fill row r of `out` from key r at a step: with standard normals, with uniforms on [0, 1), or (KEPT) with booleans
+    that are false at the run's rate. `first` is the first counter; each counter gives four draws.
     """
     blocks = -(-out.shape[1] // 4)
-    if out.is_cuda and triton_available():
-        from kcl.ops import philox_kernel
-
-        place = out.view(torch.int32) if kind == KEPT else out
-        # Blocks first: a grid's other sides end at 65,535, fewer blocks than the masks of a large step have.
-        philox_kernel.draw[(-(-blocks // 1024), len(out))](
-            place, key, step, rates, first, out.shape[1], place.stride(0), kind, 1024
-        )
-        return
     index = torch.arange(first, first + blocks, device=out.device).expand(len(out), blocks)
     fixed = torch.full_like(index, kind)
     four = words(key, (index, step.expand_as(index), fixed, torch.zeros_like(index)))
@@ -78,3 +71,13 @@ def _normals(four: tuple[Tensor, ...]) -> list[Tensor]:
         angle = 2.0 * math.pi * _unit(second)
         values += [radius * torch.cos(angle), radius * torch.sin(angle)]
     return values
+
+
+draw_philox = Operation(
+    "draw_philox",
+    draw,
+    [
+        Backend("C++", "cpu", lazy("philox_cpu", "draw"), available=torch_private.can_load_cpp),
+        Backend("Triton", "cuda", lazy("philox_triton", "draw"), available=triton_available),
+    ],
+)

@@ -1,22 +1,20 @@
-"""`philox.draw` on a CPU, by a kernel of its own (`philox.cpp`): several times as fast as PyTorch's generators there.
+"""`philox.draw` in C++ (`philox.cpp`): several times as fast as PyTorch's generators on a CPU.
 
-For runs whose steps are compiled: it needs the C++ compiler that these need too. PyTorch's compiler builds it and keeps
-what it has built.
+For runs whose steps are compiled, which need a C++ compiler anyway. PyTorch builds the library and caches it.
 """
 
 from __future__ import annotations
 
 import ctypes
-import warnings
 from collections.abc import Callable
 from functools import cache
 from importlib import resources
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from kcl.core.shapes import Float, Int, Shaped
+from kcl.ops import torch_private
 from kcl.ops.philox import KEPT
 
 
@@ -28,25 +26,22 @@ def draw(
     rates: Float[Tensor, " s"] | None = None,
     first: int = 0,
 ) -> None:
-    """What `philox.draw` draws; normals may differ from its in their last digits."""
+    """The same draws as `philox.draw`; normals may differ in their last digits."""
     expected = torch.bool if kind == KEPT else torch.float32
     if out.dtype != expected or out.device.type != "cpu" or out.stride(1) != 1 or not key.is_contiguous():
-        raise ValueError(f"cannot draw into {out.dtype} on {out.device}, of strides {out.stride()}")
+        raise ValueError(f"cannot draw into {out.dtype} on {out.device} with strides {out.stride()}")
     if (kind == KEPT) != (rates is not None):
-        raise ValueError("what dropout keeps has rates, and nothing else has")
+        raise ValueError("only KEPT has rates, and it needs them")
     rows, size = out.shape
-    given = None if rates is None else rates.data_ptr()
-    tensors = out.data_ptr(), rows, size, out.stride(0), key.data_ptr(), step.data_ptr(), given
+    rate_pointer = None if rates is None else rates.data_ptr()
+    tensors = out.data_ptr(), rows, size, out.stride(0), key.data_ptr(), step.data_ptr(), rate_pointer
     _kernel()(*tensors, first, kind, torch.get_num_threads())
 
 
 @cache
 def _kernel() -> Callable[..., None]:
     source = resources.files("kcl.ops").joinpath("philox.cpp").read_text(encoding="utf-8")
-    with warnings.catch_warnings(action="ignore"):  # of the compiler, about parts of its own
-        from torch._inductor.codecache import CppCodeCache
-
-        function: Any = CppCodeCache.load(source).draw
+    function = torch_private.load_cpp(source).draw
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     function.argtypes = [pointer, number, number, number, pointer, pointer, pointer, number, number, number]
     function.restype = None

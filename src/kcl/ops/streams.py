@@ -1,4 +1,4 @@
-"""Work that does not fill a GPU, several pieces at a time on streams of their own."""
+"""Work that does not fill a GPU, run several pieces at a time on separate CUDA streams."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from functools import cache
 import torch
 
 STREAMS = 5
-
-
 INPUTS = "inputs"
-"""The purpose of what the rest of a pass waits for. Its work goes before that of other streams, which a pass does not
-wait for: weights' gradients, packing, noise.
+"""The purpose of work that the rest of a pass waits for. It has priority over work that no pass waits for: gradients of
+weights, packing, noise.
 """
 
 
@@ -23,20 +21,20 @@ def _streams(device: torch.device, purpose: str) -> list[torch.cuda.Stream]:
 
 @cache
 def passing(device: torch.device) -> torch.cuda.Stream:
-    """For the passes themselves, which everybody waits for."""
+    """The stream of the passes themselves."""
     return torch.cuda.Stream(device, priority=-1)
 
 
 def stream(device: torch.device, purpose: str) -> torch.cuda.Stream:
-    """A stream for work beside the present one's."""
+    """A stream for work that overlaps with the current one's."""
     return _streams(device, purpose)[0]
 
 
 def begin(device: torch.device, purpose: str, count: int, one: Callable[[int], None]) -> list[torch.cuda.Stream]:
-    """one(0), …, one(count − 1) on several streams, given back, that begin after the present one's work."""
-    present, sides = torch.cuda.current_stream(device), _streams(device, purpose)[:count]
+    """Run one(0), …, one(count − 1) on several streams, which start after the current stream's work. Returns them."""
+    current, sides = torch.cuda.current_stream(device), _streams(device, purpose)[:count]
     for side in sides:
-        side.wait_stream(present)
+        side.wait_stream(current)
     for number in range(count):
         with torch.cuda.stream(sides[number % len(sides)]):
             one(number)
@@ -44,8 +42,8 @@ def begin(device: torch.device, purpose: str, count: int, one: Callable[[int], N
 
 
 def side_by_side(device: torch.device, purpose: str, count: int, one: Callable[[int], None]) -> None:
-    """The same, and the streams end before the present one's next work. So memory that a side stream gives back is not
-    used again before the present stream is done with it.
+    """The same, and the current stream waits for them. So memory that a side stream frees is not reused before the
+    current stream is done with it.
     """
     if count == 1:
         one(0)

@@ -19,7 +19,7 @@ from torch import Tensor
 from kcl.core.randomness import derive, torch_generator
 from kcl.core.shapes import Float
 from kcl.errors import KclError
-from kcl.ops import philox, philox_cpu
+from kcl.ops import draw_philox, philox
 from kcl.training.checkpoint import fit, fit_all
 
 
@@ -192,7 +192,6 @@ class PhiloxSource(Source):
         self.step = torch.zeros(1, dtype=torch.int64, device=device)
         self.changes = [self.step]
         self.drawn = [torch.empty(0)] * len(requests)
-        self._philox = philox_cpu.draw if device.type == "cpu" else philox.draw
         self._fill: list[tuple[Tensor, int, Tensor | None, int]] = []
         for kind in (philox.NORMAL, philox.UNIFORM, philox.KEPT):
             own = [number for number, request in enumerate(requests) if request.kind == kind]
@@ -220,7 +219,7 @@ class PhiloxSource(Source):
     def _draw(self, *kinds: int) -> None:
         for out, kind, rates, first in self._fill:
             if kind in kinds:
-                self._philox(out, self.key, self.step, kind, rates, first)
+                draw_philox(out, self.key, self.step, kind, rates, first)
 
     def share(self, other: PhiloxSource) -> None:
         self.step = other.step

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
+from kcl import ops
 from kcl.core.settings import Settings
 from kcl.core.shapes import Float
 from kcl.functional import orthogonal
 from kcl.nets.flat import Layout, matrix_names
-from kcl.ops import descent, triton_available
+from kcl.ops.operation import traced
 from kcl.ops.streams import side_by_side
 
 
@@ -51,14 +52,12 @@ class Optimizer(ABC):
         """Learning rates and the like for a task; they may differ between stacked runs."""
 
     @abstractmethod
-    def displacement(
-        self, state: OptimizerState, gradient: Float[Tensor, "s p"], traced: bool = False
-    ) -> Float[Tensor, "s p"]:
-        """What is subtracted from the weights. Moves the moments in place. `traced`: a compiler will fuse it."""
+    def displacement(self, state: OptimizerState, gradient: Float[Tensor, "s p"]) -> Float[Tensor, "s p"]:
+        """What is subtracted from the weights. Moves the moments in place."""
 
-    def step(self, state: OptimizerState, gradient: Float[Tensor, "s p"], traced: bool = False) -> None:
+    def step(self, state: OptimizerState, gradient: Float[Tensor, "s p"]) -> None:
         """One update in place of the runs that are alive."""
-        state.weights.sub_(torch.where(state.alive, self.displacement(state, gradient, traced), 0.0))
+        state.weights.sub_(torch.where(state.alive, self.displacement(state, gradient), 0.0))
 
 
 class SGD(Optimizer):
@@ -68,20 +67,12 @@ class SGD(Optimizer):
     def numbers(settings: Settings, task_index: int) -> dict[str, float]:
         return {"rate": learning_rate(settings, task_index), "momentum": settings.momentum}
 
-    def displacement(
-        self,
-        state: OptimizerState,
-        gradient: Float[Tensor, "s p"],
-        traced: bool = False,  # noqa: ARG002
-    ) -> Float[Tensor, "s p"]:
+    def displacement(self, state: OptimizerState, gradient: Float[Tensor, "s p"]) -> Float[Tensor, "s p"]:
         return state.numbers["rate"] * state.moments[0].mul_(state.numbers["momentum"]).add_(gradient)
 
-    def step(self, state: OptimizerState, gradient: Float[Tensor, "s p"], traced: bool = False) -> None:
-        if state.weights.is_cuda and triton_available() and not traced:
-            numbers = state.numbers["rate"], state.numbers["momentum"]
-            descent.descend(state.weights, state.moments[0], gradient, state.alive, *numbers)
-            return
-        super().step(state, gradient, traced)
+    def step(self, state: OptimizerState, gradient: Float[Tensor, "s p"]) -> None:
+        numbers = state.numbers["rate"], state.numbers["momentum"]
+        ops.descend(state.weights, state.moments[0], gradient, state.alive, *numbers)
 
 
 class Muon(SGD):
@@ -110,9 +101,7 @@ class Muon(SGD):
         rate = settings.muon_lr * settings.muon_lr_decay**task_index
         return SGD.numbers(settings, task_index) | {"muon_rate": rate}
 
-    def displacement(
-        self, state: OptimizerState, gradient: Float[Tensor, "s p"], traced: bool = False
-    ) -> Float[Tensor, "s p"]:
+    def displacement(self, state: OptimizerState, gradient: Float[Tensor, "s p"]) -> Float[Tensor, "s p"]:
         step = super().displacement(state, gradient)
         ahead = gradient + state.numbers["momentum"] * state.moments[0]
 
@@ -123,7 +112,7 @@ class Muon(SGD):
             for start, update in zip(starts, (state.numbers["muon_rate"][:, None] * updates).unbind(1), strict=True):
                 step[:, start : start + size] = update
 
-        if ahead.is_cuda and not traced:  # a few small matrices leave a GPU idle
+        if ahead.is_cuda and not traced():  # a few small matrices leave a GPU idle
             side_by_side(ahead.device, "matrices", len(self.groups), lambda number: move(*self.groups[number]))
         else:
             for shape, starts in self.groups:
@@ -131,8 +120,8 @@ class Muon(SGD):
                     move(shape, together)
         return step
 
-    def step(self, state: OptimizerState, gradient: Float[Tensor, "s p"], traced: bool = False) -> None:
-        Optimizer.step(self, state, gradient, traced)
+    def step(self, state: OptimizerState, gradient: Float[Tensor, "s p"]) -> None:
+        Optimizer.step(self, state, gradient)
 
 
 def zeros_beside(flat: Float[Tensor, "s p"], place: int) -> Float[Tensor, "s p"]:

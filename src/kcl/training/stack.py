@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from kcl.benchmarks.task import Task, View
 from kcl.core.randomness import check_seed, derive, numpy_generator
@@ -23,6 +22,7 @@ from kcl.errors import KclError
 from kcl.methods.method import Memory, Method, Plan
 from kcl.nets.backbone import Backbone
 from kcl.ops.precision import products, used
+from kcl.ops.torch_private import tree_map
 from kcl.training.batches import CannotStack, TaskExamples, batch_sizes
 from kcl.training.checkpoint import Saved, Tree, digest, fit_all
 from kcl.training.cuda_graph import BetweenSteps, OnStep

@@ -14,13 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from kcl.core.shapes import Float
 from kcl.methods.episodic import recall
 from kcl.methods.method import Memory, Recalled
-from kcl.training import compiler
+from kcl.ops import compiler
+from kcl.ops.torch_private import make_fx, tree_flatten, tree_map, tree_unflatten
 from kcl.training.batches import CannotStack, TaskExamples
 from kcl.training.cuda_graph import GraphedStep, drawn_beside
 from kcl.training.draws import Recorder, Replay, Request, Source, merge

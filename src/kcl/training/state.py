@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._pytree import tree_map
 
 from kcl.core.shapes import Float
 from kcl.methods.method import Memory
 from kcl.nets.flat import Layout
+from kcl.ops.torch_private import BatchNormBase, tree_map
 from kcl.training.batches import CannotStack
 from kcl.training.checkpoint import Tree, branch, fit, fit_all
 from kcl.training.optimizers import OptimizerState, zeros_beside
@@ -178,7 +177,7 @@ class StackState:
 
 def running_statistics(model: nn.Module) -> list[Tensor]:
     """What a forward pass changes: BatchNorm's running averages."""
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    norms = [module for module in model.modules() if isinstance(module, BatchNormBase)]
     return [buffer for norm in norms for buffer in norm.buffers()]
 
 

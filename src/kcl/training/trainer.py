@@ -21,7 +21,7 @@ from kcl.core.shapes import Float
 from kcl.functional.noise import Noise
 from kcl.methods.episodic import recall
 from kcl.methods.method import Memory, Method, Plan, Recalled
-from kcl.ops.cuda_convolution import weights_beside
+from kcl.ops.convolution_cuda import weights_beside
 from kcl.training.batches import TaskExamples, batch_sizes
 from kcl.training.checkpoint import Saved, Tree, fit, fit_all
 from kcl.training.cuda_graph import BetweenSteps, OnStep, Watcher
@@ -261,7 +261,7 @@ class Trainer(ABC):
         return changed
 
     def _follow(self, optimizer: OptimizerState, gradient: Float[Tensor, "s p"]) -> None:
-        self.optimizer.step(optimizer, gradient, traced=self.stack.compiled)
+        self.optimizer.step(optimizer, gradient)
 
     def _keep_method_state(self, tensors: StepTensors, changed: dict[str, Tensor]) -> None:
         """Of the runs that are alive."""

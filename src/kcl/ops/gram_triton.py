@@ -6,8 +6,8 @@ import triton.language as tl
 
 
 @triton.jit
-def gram(x, out, m, D, run_stride, row_stride, BM: tl.constexpr, BD: tl.constexpr):
-    """One BM × BM tile on or below the diagonal of one run, written to both its places.
+def _gram(x, out, m, D, run_stride, row_stride, BM: tl.constexpr, BD: tl.constexpr):
+    """One BM × BM tile on or below the diagonal of one run, written there and mirrored.
 
     tf32x3: each number as a sum of two TF32 numbers, three products of the four.
     """
@@ -31,3 +31,14 @@ def gram(x, out, m, D, run_stride, row_stride, BM: tl.constexpr, BD: tl.constexp
     inside = (rows < m)[:, None] & (columns < m)[None, :]
     tl.store(out + columns[None, :] * m + rows[:, None], total, mask=inside)
     tl.store(out + rows[:, None] * m + columns[None, :], total, mask=inside)
+
+
+def gram(features):
+    *runs, size, width = features.shape
+    flat = features.reshape(-1, size, width)
+    flat = flat if flat.stride(-1) == 1 else flat.contiguous()
+    out = features.new_empty(*runs, size, size)
+    side, depth = (16, 128) if len(flat) * size**2 <= 200_000 else (32, 64)  # few runs: smaller tiles, more programs
+    tiles = -(-size // side)
+    _gram[(len(flat), tiles, tiles)](flat, out, size, width, flat.stride(0), flat.stride(1), side, depth, num_warps=2)
+    return out

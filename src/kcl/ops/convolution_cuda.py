@@ -1,7 +1,7 @@
 """Convolutions of many runs on a GPU, channels last: one cuDNN call per run, side by side on several streams.
 
-A grouped convolution would hold all runs in one call, but cuDNN works through the groups one by one, and slowly for
-few channels. One run's convolution does not fill the GPU; several at a time do.
+A grouped convolution would be one call for all runs, but cuDNN computes the groups one after another, and slowly when
+channels are few. One run's convolution does not fill the GPU; several at a time do.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from kcl.ops.stacking import runs_first
 from kcl.ops.streams import INPUTS, begin, side_by_side, stream
 
 
-class _Beside:
-    """What is done with convolutions' weights beside the passes. Their gradients nothing but the update needs: nobody
-    has waited for them yet, and what they read must stay until then. Packing them needs nothing that a pass computes.
+class _Overlap:
+    """Work on convolution weights that overlaps with the passes. Only the update needs the weights' gradients, so no
+    stream waits for them until then, and the tensors they read are held. Packing depends on nothing that a pass
+    computes.
     """
 
     def __init__(self) -> None:
@@ -30,32 +31,32 @@ class _Beside:
         self.held, self.sides = list[Tensor](), set[torch.cuda.Stream]()
 
 
-_beside = _Beside()
+_overlap = _Overlap()
 
 
 @contextmanager
-def weights_beside(device: torch.device, wanted: bool = True) -> Iterator[None]:
-    """Let convolutions' weights, which nothing inside may change, be packed from the beginning on, and let their
-    gradients, of losses computed inside, be ready only at the end.
+def weights_beside(device: torch.device, enabled: bool = True) -> Iterator[None]:
+    """Pack convolution weights ahead, on a stream of their own, and compute their gradients on others: they are ready
+    when the context ends. Inside it the weights must not change.
     """
-    if not wanted or device.type != "cuda":
+    if not enabled or device.type != "cuda":
         yield
         return
-    present, _beside.packing = torch.cuda.current_stream(device), stream(device, "packing")
-    _beside.packing.wait_stream(present)
+    present, _overlap.packing = torch.cuda.current_stream(device), stream(device, "packing")
+    _overlap.packing.wait_stream(present)
     try:
         yield
     finally:
-        for side in (_beside.packing, *_beside.sides):
+        for side in (_overlap.packing, *_overlap.sides):
             present.wait_stream(side)
-        _beside.packing = None
-        _beside.held.clear()
-        _beside.sides.clear()
+        _overlap.packing = None
+        _overlap.held.clear()
+        _overlap.sides.clear()
 
 
 def _packed(weight: Tensor, x: Tensor, fold: Fold | None) -> Tensor:
-    """Weights (s, o, c, k, k) as (s, o, k, k, c) in the activations' data type, both channels padded with zeros: to the
-    activations' and to a multiple of 16 bytes.
+    """Weights (s, o, c, k, k) as (s, o, k, k, c) in the activations' data type. Both channel dimensions are padded with
+    zeros: c to the activations' channels, o to a multiple of 16 bytes.
     """
     weight = weight if fold is None else fold.weight(weight)
     pads = [0, x.shape[-1] - weight.shape[2]] + [0] * 5 + [-weight.shape[1] % (16 // x.element_size())]
@@ -64,23 +65,23 @@ def _packed(weight: Tensor, x: Tensor, fold: Fold | None) -> Tensor:
 
 
 def _turned(packed: Tensor) -> Tensor:
-    """Packed weights (s, o, k, k, c) as those (s, c, k, k, o) of the convolution, of stride 1, that takes the gradient
-    of the output to the gradient of the input.
+    """Packed weights (s, o, k, k, c) rotated to (s, c, k, k, o): with stride 1, convolving the output's gradient with
+    them gives the input's gradient.
     """
     return packed.flip(2, 3).permute(0, 4, 2, 3, 1).contiguous()
 
 
-def _packed_beside(weight: Tensor, x: Tensor, fold: Fold | None, turns: bool) -> tuple[Tensor, Tensor]:
-    """Packed and, where wanted, turned; on a stream of its own where there is one. Its memory is used again by that
-    stream alone, which does not go on before the next step.
+def _pack(weight: Tensor, x: Tensor, fold: Fold | None, turns: bool) -> tuple[Tensor, Tensor]:
+    """Packed weights, and with `turns` the rotated ones; on the packing stream if there is one. Only that stream reuses
+    the memory, and it does not continue before the next step.
     """
-    if _beside.packing is None:
+    if _overlap.packing is None:
         packed = _packed(weight, x, fold)
         return packed, _turned(packed) if turns else packed[:0]
     present = torch.cuda.current_stream(x.device)
-    with torch.cuda.stream(_beside.packing):
+    with torch.cuda.stream(_overlap.packing):
         packed = _packed(weight, x, fold)
-        present.wait_stream(_beside.packing)
+        present.wait_stream(_overlap.packing)
         return packed, _turned(packed) if turns else packed[:0]
 
 
@@ -90,16 +91,16 @@ def _image(x: Tensor) -> Tensor:
 
 
 def _gradients(
-    grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, wanted: list[bool]
+    grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, mask: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of one run, of which (n, h, w, c) tensors are given."""
+    """Of one run, whose tensors are (n, h, w, c)."""
     return torch.ops.aten.convolution_backward(
-        _image(grad), _image(x), _image(weight), None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], 1, wanted
+        _image(grad), _image(x), _image(weight), None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], 1, mask
     )
 
 
 def _convolve(x: Tensor, weight: Tensor, stride: int, padding: int, out: Tensor) -> None:
-    """Of one run, of which (n, h, w, c) tensors are given."""
+    """Of one run, whose tensors are (n, h, w, c)."""
     torch.ops.aten.cudnn_convolution.out(
         _image(x), _image(weight), [padding] * 2, [stride] * 2, [1, 1], 1,
         torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32,
@@ -130,7 +131,7 @@ def _inputs(
     grad: Tensor, x: Tensor, weight: Tensor, turned: Tensor, stride: int, padding: int, other: Tensor | None
 ) -> Tensor:
     """The gradient of a convolution's input, plus the `other` gradient of every stride-th pixel of it. With stride 1 it
-    is a convolution too, which unlike cuDNN's own in PyTorch can be written where it is wanted.
+    is a convolution too, and unlike PyTorch's call of cuDNN's gradient that can write into a given tensor.
     """
 
     def one(run: int) -> None:
@@ -160,43 +161,43 @@ def _strided(x: Tensor, stride: int) -> Tensor:
 
 @torch.library.custom_op("kcl::convolve_weights", mutates_args=())
 def _weights(
-    grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, own: list[int], fold: list[int], later: bool
+    grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, shape: list[int], fold: list[int], later: bool
 ) -> Tensor:
-    """The gradient of a convolution's own weight (o, c, k, k), without what pads its channels, in float32."""
+    """The gradient of a convolution's weight of this shape (o, c, k, k), without the padded channels, in float32."""
 
     def one(run: int) -> None:
-        found = _gradients(grad[run], x[run], weight[run], stride, padding, [False, True, False])[1]
+        weight_grad = _gradients(grad[run], x[run], weight[run], stride, padding, [False, True, False])[1]
         if fold:
-            found = Fold(*fold).unfolded(found[:, : fold[0] ** 2 * own[1]])
-        out[run].copy_(found[: own[0], : own[1]])
+            weight_grad = Fold(*fold).unfolded(weight_grad[:, : fold[0] ** 2 * shape[1]])
+        out[run].copy_(weight_grad[: shape[0], : shape[1]])
 
-    out = _unpacked(weight, own)
+    out = _unpacked(weight, shape)
     if later:
-        _beside.sides.update(begin(x.device, "weights", len(x), one))
-        _beside.held += [grad, x, weight, out]
+        _overlap.sides.update(begin(x.device, "weights", len(x), one))
+        _overlap.held += [grad, x, weight, out]
     else:
         side_by_side(x.device, "weights", len(x), one)
     return out
 
 
-def _unpacked(weight: Tensor, own: list[int]) -> Tensor:
-    return weight.new_empty(len(weight), *own, dtype=torch.float32)
+def _unpacked(weight: Tensor, shape: list[int]) -> Tensor:
+    return weight.new_empty(len(weight), *shape, dtype=torch.float32)
 
 
 @_weights.register_fake
-def _(grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, own: list[int], fold: list[int],
+def _(grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, shape: list[int], fold: list[int],
       later: bool) -> Tensor:  # fmt: skip
-    return _unpacked(weight, own)
+    return _unpacked(weight, shape)
 
 
-class _Convolution(torch.autograd.Function):
-    """Takes its runs in the first dimension; `convolve` and vmap see to that."""
+class _ConvolutionCuda(torch.autograd.Function):
+    """Runs are the first dimension of its tensors; `convolve` and the vmap rule add it."""
 
     @staticmethod
     def forward(
         x: Tensor, weight: Tensor, stride: int, padding: int, fold: Fold | None, turns: bool, shows: bool
     ) -> tuple[Tensor, ...]:
-        weights = _packed_beside(weight, x, fold, turns and stride == 1)
+        weights = _pack(weight, x, fold, turns and stride == 1)
         out = torch.ops.kcl.convolve(x, weights[0], stride, padding)
         if not shows:
             return out, *weights
@@ -204,10 +205,10 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, weight, *ctx.how, fold, _, _ = inputs
+        x, weight, *ctx.geometry, fold, _, _ = inputs
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*output[1:3])
-        ctx.own = list(weight.shape[1:]), list(fold or ()), _beside.packing is not None
+        ctx.weight = list(weight.shape[1:]), list(fold or ()), _overlap.packing is not None
         ctx.save_for_backward(x, *output[1:3])
 
     @staticmethod
@@ -215,22 +216,23 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: None, __: None, other: Tensor | None = None) -> tuple[Tensor | None, ...]:
         grad, other = grad.contiguous(), None if other is None else other.contiguous()
         x, packed, turned = ctx.saved_tensors
-        if _beside.packing is not None:  # what was turned last nobody has waited for
-            torch.cuda.current_stream(x.device).wait_stream(_beside.packing)
-        weights = torch.ops.kcl.convolve_weights(grad, x, packed, *ctx.how, *ctx.own)
-        wanted = ctx.needs_input_grad[0]
-        inputs = torch.ops.kcl.convolve_inputs(grad, x, packed, turned, *ctx.how, other) if wanted else None
+        if _overlap.packing is not None:  # nothing has waited for the rotated weights yet
+            torch.cuda.current_stream(x.device).wait_stream(_overlap.packing)
+        weights = torch.ops.kcl.convolve_weights(grad, x, packed, *ctx.geometry, *ctx.weight)
+        inputs = None
+        if ctx.needs_input_grad[0]:
+            inputs = torch.ops.kcl.convolve_inputs(grad, x, packed, turned, *ctx.geometry, other)
         return inputs, weights, *[None] * 5
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor, *how: Any) -> Any:
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor, *options: Any) -> Any:
         runs = [tensor.squeeze(1) for tensor in runs_first(info.batch_size, in_dims[:2], (x, weight))]
-        output = _Convolution.apply(*runs, *how)
+        output = _ConvolutionCuda.apply(*runs, *options)
         return tuple(tensor.unsqueeze(1) for tensor in output), (0,) * len(output)
 
 
 def convolve(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    """Convolution without bias of (n, h, w, c) with a weight (o, c, k, k) of as many channels or fewer.
+    """Convolution without bias of (n, h, w, c) with a weight (o, c′, k, k), where c′ ≤ c: further channels are padding.
 
     The output's channels are padded with zeros to a multiple of 16 bytes.
     """
@@ -239,17 +241,17 @@ def convolve(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
 
 def _apply(x: Tensor, weight: Tensor, stride: int, padding: int, shows: bool = False) -> tuple[Tensor, ...]:
     turns = torch.is_grad_enabled()
-    return _Convolution.apply(x.unsqueeze(0), weight.unsqueeze(0), stride, padding, None, turns, shows)
+    return _ConvolutionCuda.apply(x.unsqueeze(0), weight.unsqueeze(0), stride, padding, None, turns, shows)
 
 
 def convolve_folded(x: Tensor, weight: Tensor, fold: Fold) -> Tensor:
-    """The same convolution of images that were folded for it (`norm.enter`)."""
-    return _Convolution.apply(x.unsqueeze(0), weight.unsqueeze(0), 1, 0, fold, False, False)[0].squeeze(0)
+    """The same for images that `pack_images` has folded for this convolution."""
+    return _ConvolutionCuda.apply(x.unsqueeze(0), weight.unsqueeze(0), 1, 0, fold, False, False)[0].squeeze(0)
 
 
 def convolve_and_show(x: Tensor, weight: Tensor, stride: int, padding: int) -> tuple[Tensor, Tensor]:
-    """The same, and every stride-th pixel of x for what else is done with it: so both gradients of x are added up where
-    the first is written.
+    """The same, and every stride-th pixel of x for the shortcut. Taken from here, the shortcut's gradient is added
+    where the convolution's is written.
     """
     out, _, _, shown = _apply(x, weight, stride, padding, shows=True)
     return out.squeeze(0), shown.squeeze(0)

@@ -1,4 +1,4 @@
-"""The Triton twin of `training.state.descend`'s last two lines: every tensor read and written once."""
+"""`descent.descend` in Triton: every tensor is read and written once."""
 
 # mypy: ignore-errors
 import triton

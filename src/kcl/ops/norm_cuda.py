@@ -1,7 +1,7 @@
 """relu → BatchNorm → dropout (+ residual) of many runs at once on a GPU, channels last: the ResNets' other half.
 
-PyTorch's own operations would read and write every activation a dozen times. Here a pass forwards is three kernels
-and so is one backwards. `nets.layers` has the same in plain PyTorch, for every other device.
+PyTorch's operations would read and write every activation a dozen times. Here the forward pass is three kernels, and so
+is the backward pass. `nets.layers` has the same in plain PyTorch, for every other device.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kcl.ops.folding import UNFOLDED, Fold
 from kcl.ops.stacking import runs_first
 
 STRETCHES, SUMMED, TILE, COLUMNS = 512, 512, 4096, 16
-"""At most so many partial sums for each part of a run; entries a program that sums up holds at a time, and one that
-does not; channels whose partial sums a program adds up. Small programs, many of them: to add up what several warps
-hold takes longer than to read it."""
+"""The largest number of partial sums for each part of a run; how many entries a program holds at a time if it sums, and
+if it does not; how many channels' partial sums a program adds up. Many small programs are best: adding up the values of
+several warps takes longer than reading them."""
 
 
 class _Layout(NamedTuple):
-    """How the rows of an activation (s, n, h, w, c) are cut up among the programs of a kernel."""
+    """How the rows of an activation (s, n, h, w, c) are divided among the programs of a kernel."""
 
     rows: int
     first: int
@@ -46,26 +45,26 @@ class _Layout(NamedTuple):
         return cls(rows, first, 1 + (rows > first), stretch, stretches, channels, columns, tile)
 
     def in_tiles(self) -> _Layout:
-        """The same rows cut up as finely as can be: for what sums nothing up, so that no program is late."""
+        """The same rows divided as finely as possible, for kernels that sum nothing: the load is even."""
         tile = max(1, TILE // self.columns)
         stretches = -(-self.first // tile) + -(-(self.rows - self.first) // tile)
         return self._replace(stretch=tile, stretches=stretches, tile=tile)
 
     @property
     def cut(self) -> tuple[int, int, int]:
-        """What the kernels are told of it."""
+        """Arguments of the kernels."""
         return self.rows, self.first, self.stretch
 
     @property
     def fixed(self) -> dict[str, int]:
-        """What the kernels are compiled for."""
+        """Constants that the kernels are compiled for."""
         return {"PARTS": self.parts, "CHANNELS": self.channels, "COLUMNS": self.columns}
 
     def partial(self, x: Tensor) -> Tensor:
         return x.new_empty(len(x), self.stretches, self.channels, dtype=torch.float32)
 
     def following(self, x: Tensor, chains: bool) -> tuple[Tensor, Tensor]:
-        """Where the next BatchNorm's partial sums go, if they are wanted."""
+        """Buffers for the next BatchNorm's partial sums; empty unless it `chains`."""
         size = (len(x), self.stretches if chains else 0, self.channels)
         return x.new_empty(size, dtype=torch.float32), x.new_empty(size, dtype=torch.float32)
 
@@ -74,13 +73,13 @@ class _Layout(NamedTuple):
 
     @property
     def summed(self) -> dict[str, int]:
-        """The same for the kernels that add up partial sums."""
+        """Constants of the kernels that add up partial sums."""
         most = -(-max(self.first, self.rows - self.first) // self.stretch)
         return self.fixed | {"COLUMNS": COLUMNS, "STRETCHES": _power(most)}
 
 
 def _dropping(x: Tensor, kept: Tensor | None, rate: Tensor | None) -> tuple[Tensor, int, Tensor]:
-    """What the kernels want to know of dropout; where there is none they read nothing of it."""
+    """The kernels' arguments for dropout. Without dropout they are placeholders that are not read."""
     return (x, 0, x) if kept is None or rate is None else (kept, kept.stride(0), rate)
 
 
@@ -106,9 +105,9 @@ def _forward(
     eps: float,
     chains: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    from kcl.ops import norm_kernel as kernel
+    from kcl.ops import norm_triton as kernel
 
-    layout, runs, own = _Layout.of(x, first), len(x), weight.shape[1]
+    layout, runs, channels = _Layout.of(x, first), len(x), weight.shape[1]
     written, summed = layout if chains else layout.in_tiles(), means is None
     mean, deviation, out = layout.total(x), layout.total(x), torch.empty_like(x)
     if means is None or squares is None:
@@ -117,12 +116,12 @@ def _forward(
             x, means, squares, *layout.cut, relu_before, layout.channels, layout.columns, layout.tile
         )
     kernel.statistics[(runs, -(-layout.channels // COLUMNS))](
-        means, squares, mean, deviation, running_mean, running_variance, *layout.cut, layout.stretches, own, eps,
+        means, squares, mean, deviation, running_mean, running_variance, *layout.cut, layout.stretches, channels, eps,
         **layout.summed,
     )  # fmt: skip
     kernel.forward[(written.stretches, runs)](
         x, mean, deviation, weight, weight.stride(0), bias, bias.stride(0), *_dropping(x, kept, rate),
-        x if residual is None else residual, out, *(following := layout.following(x, chains)), *written.cut, own,
+        x if residual is None else residual, out, *(following := layout.following(x, chains)), *written.cut, channels,
         relu_before, relu_after, kept is not None, residual is not None, chains, summed,
         **layout.fixed, TILE=written.tile,
     )  # fmt: skip
@@ -151,25 +150,25 @@ def _backward(
     relu_before: bool,
     relu_after: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    from kcl.ops import norm_kernel as kernel
+    from kcl.ops import norm_backward_triton as kernel
 
-    layout, runs, own = _Layout.of(x, first), len(x), weight.shape[1]
+    layout, runs, channels = _Layout.of(x, first), len(x), weight.shape[1]
     written = layout.in_tiles()
     parameters = (weight, weight.stride(0), bias, bias.stride(0))
     shared = (grad, x, mean, deviation, *parameters, *_dropping(x, kept, rate))
-    how = (relu_before, relu_after, kept is not None)
+    options = (relu_before, relu_after, kept is not None)
     plain, weighted = layout.partial(x), layout.partial(x)
     kernel.sums[(layout.stretches, runs)](
-        *shared, plain, weighted, *layout.cut, own, *how, **layout.fixed, TILE=layout.tile
+        *shared, plain, weighted, *layout.cut, channels, *options, **layout.fixed, TILE=layout.tile
     )
     plain_mean, weighted_mean = layout.total(x), layout.total(x)
     weight_grad, bias_grad, out = weight.new_empty(weight.shape), bias.new_empty(bias.shape), torch.empty_like(x)
     kernel.totals[(runs, -(-layout.channels // COLUMNS))](
-        plain, weighted, plain_mean, weighted_mean, weight_grad, bias_grad, *layout.cut, layout.stretches, own,
+        plain, weighted, plain_mean, weighted_mean, weight_grad, bias_grad, *layout.cut, layout.stretches, channels,
         **layout.summed,
     )  # fmt: skip
     kernel.backward[(written.stretches, runs)](
-        *shared, plain_mean, weighted_mean, out, *written.cut, own, *how, **layout.fixed, TILE=written.tile
+        *shared, plain_mean, weighted_mean, out, *written.cut, channels, *options, **layout.fixed, TILE=written.tile
     )
     return out, weight_grad, bias_grad
 
@@ -181,13 +180,14 @@ def _(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, devia
 
 
 _TENSORS = 10
-_AS_THEY_ARE = (1, 2, 3, 4, 5)
-"""Places of the running statistics, which are changed where they are, and of parts of larger tensors (weight, bias,
-what dropout keeps) that need not be copied."""
+_NOT_COPIED = (1, 2, 3, 4, 5)
+"""Positions of the running statistics, which are changed in place, and of parts of larger tensors (weight, bias,
+dropout masks) that need not be contiguous.
+"""
 
 
 class _Norm(torch.autograd.Function):
-    """Takes its runs in the first dimension; `norm` and vmap see to that."""
+    """Runs are the first dimension of its tensors; `norm` and the vmap rule add it."""
 
     @staticmethod
     def forward(*inputs: Any) -> tuple[Tensor, ...]:
@@ -195,7 +195,7 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, weight, bias, _, _, kept, rate, residual, _, _, *ctx.how = inputs
+        x, weight, bias, _, _, kept, rate, residual, _, _, *ctx.options = inputs
         ctx.mark_non_differentiable(*output[1:])
         ctx.adds = residual is not None
         ctx.save_for_backward(x, weight, bias, *output[1:3], kept, rate)
@@ -204,17 +204,16 @@ class _Norm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         grad = grad.contiguous()
-        found = torch.ops.kcl.norm_backward(grad, *ctx.saved_tensors, *ctx.how[:3])
-        return (*found, *[None] * 4, grad if ctx.adds else None, *[None] * 7)
+        grads = torch.ops.kcl.norm_backward(grad, *ctx.saved_tensors, *ctx.options[:3])
+        return (*grads, *[None] * 4, grad if ctx.adds else None, *[None] * 7)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
         tensors: list[Any] = list(inputs[:_TENSORS])
-        given = [place for place, tensor in enumerate(tensors) if tensor is not None]
-        first = runs_first(info.batch_size, [in_dims[place] for place in given], [tensors[place] for place in given])
-        for place, tensor in zip(given, first, strict=True):
-            # Of the runs and the dimension of one that `norm` gave each, one dimension, the runs'.
-            tensors[place] = tensor.squeeze(1) if place in _AS_THEY_ARE else tensor.squeeze(1).contiguous()
+        for index, (tensor, dim) in enumerate(zip(tensors, in_dims, strict=False)):
+            if tensor is not None:
+                runs = runs_first(info.batch_size, [dim], [tensor])[0].squeeze(1)  # the dimension that `norm` added
+                tensors[index] = runs if index in _NOT_COPIED else runs.contiguous()
         output = _Norm.apply(*tensors, *inputs[_TENSORS:])
         return tuple(value.unsqueeze(1) for value in output), (0,) * len(output)
 
@@ -236,17 +235,17 @@ def norm(
     kept: Tensor | None = None,
     rate: Tensor | None = None,
     residual: Tensor | None = None,
-    given: Partial | None = None,
+    partial: Partial | None = None,
     chains: bool = False,
 ) -> tuple[Tensor, Partial | None]:
     """dropout(BN(relu(x))) + residual for an activation (n, h, w, c), channels last and perhaps padded with zeros.
 
-    Statistics are taken over the first `first` samples and over the others; `running` is moved on by each. With
-    `chains` the output is also summed up for the BatchNorm that follows it, which takes that as `given`.
+    Statistics are taken over the first `first` samples and over the others; each updates the `running` averages. With
+    `chains` the output is also summed for the BatchNorm that follows it, which takes the result as `partial`.
     """
-    tensors = [x, weight, bias, *running, kept, rate, residual, *(given or (None, None))]
-    one = [None if tensor is None else tensor.unsqueeze(0) for tensor in tensors]
-    out, _, _, *following = _Norm.apply(*one, first, relu_before, relu_after, eps, chains)
+    tensors = [x, weight, bias, *running, kept, rate, residual, *(partial or (None, None))]
+    stack = [None if tensor is None else tensor.unsqueeze(0) for tensor in tensors]
+    out, _, _, *following = _Norm.apply(*stack, first, relu_before, relu_after, eps, chains)
     means, squares = (tensor.squeeze(0) for tensor in following)
     return out.squeeze(0), (means, squares) if chains else None
 
@@ -254,11 +253,11 @@ def norm(
 def norm_and_gather(
     x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, relu_before: bool, relu_after: bool, residual: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same without dropout, all samples being one part, and the mean and variance this took of each channel."""
-    tensors = [x, weight, bias, bias.clone(), bias.clone()]  # nothing keeps running statistics of this
-    one = [*(tensor.unsqueeze(0) for tensor in tensors), None, None, None if residual is None else residual[None]]
-    out, mean, deviation, *_ = _Norm.apply(*one, None, None, len(x), relu_before, relu_after, eps, False)
-    mean, deviation = (found[0, 0, : len(weight)] for found in (mean, deviation))
+    """The same without dropout and over all samples at once, with the mean and variance of each channel."""
+    tensors = [x, weight, bias, bias.clone(), bias.clone()]  # running averages that are thrown away
+    stack = [*(tensor.unsqueeze(0) for tensor in tensors), None, None, None if residual is None else residual[None]]
+    out, mean, deviation, *_ = _Norm.apply(*stack, None, None, len(x), relu_before, relu_after, eps, False)
+    mean, deviation = (statistic[0, 0, : len(weight)] for statistic in (mean, deviation))
     return out.squeeze(0), mean, (deviation.square().reciprocal() - eps).clamp_min(0.0)
 
 
@@ -267,7 +266,7 @@ def _with(
     x: Tensor, mean: Tensor, deviation: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None,
     relu_before: bool, relu_after: bool,
 ) -> Tensor:  # fmt: skip
-    from kcl.ops import norm_kernel as kernel
+    from kcl.ops import norm_triton as kernel
 
     written, out = _Layout.of(x, x.shape[1]).in_tiles(), torch.empty_like(x)
     kernel.forward[(written.stretches, len(x))](
@@ -301,60 +300,8 @@ def norm_with(
     relu_after: bool,
     residual: Tensor | None,
 ) -> Tensor:
-    """The same with given means and variances of the channels. There is no gradient of it."""
+    """The same with these means and variances of the channels. It has no gradient."""
     pads = [0, x.shape[-1] - len(weight)]
     mean, deviation = F.pad(moments[0], pads), F.pad(torch.rsqrt(moments[1] + eps), pads)
-    one = [None if tensor is None else tensor.unsqueeze(0) for tensor in (x, mean, deviation, weight, bias, residual)]
-    return torch.ops.kcl.norm_with(*one, relu_before, relu_after).squeeze(0)
-
-
-@torch.library.custom_op("kcl::enter", mutates_args=())
-def _enter(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: list[int]) -> Tensor:
-    from kcl.ops import norm_kernel as kernel
-
-    out, before = _entered(parts, channels, dtype, fold), 0
-    samples, rows, columns = out.shape[1:4]
-    stride, padding, _ = fold
-    for part in parts:
-        own, height, width = part.shape[2:]
-        grid = (-(-rows * columns // 256), part.shape[1], len(part))
-        kernel.enter[grid](
-            part, out, part.stride(0), samples, before, height, width, rows * columns, columns, padding,
-            own, stride, channels, _power(channels), 256,
-        )  # fmt: skip
-        before += part.shape[1]
-    return out
-
-
-def _entered(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: list[int]) -> Tensor:
-    runs, _, _, *sides = parts[0].shape
-    samples = sum(part.shape[1] for part in parts)
-    return parts[0].new_empty(runs, samples, *map(Fold(*fold).side, sides), channels, dtype=dtype)
-
-
-@_enter.register_fake
-def _(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: list[int]) -> Tensor:
-    return _entered(parts, channels, dtype, fold)
-
-
-class _Enter(torch.autograd.Function):
-    """Images need no gradient."""
-
-    @staticmethod
-    def forward(channels: int, dtype: torch.dtype, fold: Fold, *parts: Tensor) -> Tensor:
-        return torch.ops.kcl.enter([part.contiguous() for part in parts], channels, dtype, list(fold))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None: ...
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], channels: int, dtype: torch.dtype, fold: Fold, *parts: Tensor) -> Any:
-        runs = [part.squeeze(1) for part in runs_first(info.batch_size, in_dims[3:], parts)]
-        return _Enter.apply(channels, dtype, fold, *runs).unsqueeze(1), 0
-
-
-def enter(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: Fold = UNFOLDED) -> Tensor:
-    """Images (n, c, h, w), one part after another, as (n, h, w, channels), the channels padded with zeros; or folded
-    for a convolution.
-    """
-    return _Enter.apply(channels, dtype, fold, *(part.unsqueeze(0) for part in parts)).squeeze(0)
+    stack = [None if tensor is None else tensor.unsqueeze(0) for tensor in (x, mean, deviation, weight, bias, residual)]
+    return torch.ops.kcl.norm_with(*stack, relu_before, relu_after).squeeze(0)

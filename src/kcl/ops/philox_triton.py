@@ -1,12 +1,15 @@
-"""The Triton twin of `philox.draw`: one program fills BLOCK counters' worth of one run's row."""
+"""`philox.draw` in Triton: one program fills the part of one run's row that belongs to BLOCK counters."""
 
 # mypy: ignore-errors
+import torch
 import triton
 import triton.language as tl
 
+from kcl.ops.philox import KEPT
+
 
 @triton.jit
-def draw(out, key, step, rates, first, n, stride, KIND: tl.constexpr, BLOCK: tl.constexpr):
+def _draw(out, key, step, rates, first, n, stride, KIND: tl.constexpr, BLOCK: tl.constexpr):
     run = tl.program_id(1).to(tl.int64)
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     k0 = tl.load(key + 2 * run).to(tl.uint32)
@@ -54,3 +57,10 @@ def draw(out, key, step, rates, first, n, stride, KIND: tl.constexpr, BLOCK: tl.
         values = tl.reshape(tl.join(tl.join(v0, v2), tl.join(v1, v3)), (4 * BLOCK,))
         place = tl.program_id(0) * 4 * BLOCK + tl.arange(0, 4 * BLOCK)
         tl.store(out + run * stride + place, values, mask=place < n)
+
+
+def draw(out, key, step, kind, rates=None, first=0):
+    blocks = -(-out.shape[1] // 4)
+    rows = out.view(torch.int32) if kind == KEPT else out
+    # Blocks are the grid's first dimension: the others end at 65,535, fewer than the blocks of a large step's masks.
+    _draw[(-(-blocks // 1024), len(out))](rows, key, step, rates, first, out.shape[1], rows.stride(0), kind, 1024)

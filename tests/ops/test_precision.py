@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from kcl.ops.precision import PRECISIONS, _Inner, activations, at_test, gram, inner, linear, products, used
+from kcl.ops import gram, inner, linear
+from kcl.ops.matmul_cuda import Inner
+from kcl.ops.precision import PRECISIONS, activations, at_test, products, used
 
 
 def _flags() -> tuple[bool, bool]:
@@ -120,9 +122,9 @@ class TestInner:
 
     def test_is_the_plain_product_with_its_gradient(self, draw64: Any) -> None:
         x, y = draw64.normal(5, 3).requires_grad_(), draw64.normal(4, 3).requires_grad_()
-        torch.testing.assert_close(_Inner.apply(x, y), inner(x, y), rtol=1e-12, atol=1e-12)
-        assert torch.autograd.gradcheck(_Inner.apply, (x, y))
-        assert torch.autograd.gradcheck(lambda x: _Inner.apply(x, x), (x,))  # a Gram matrix: both sides move
+        torch.testing.assert_close(Inner.apply(x, y), inner(x, y), rtol=1e-12, atol=1e-12)
+        assert torch.autograd.gradcheck(Inner.apply, (x, y))
+        assert torch.autograd.gradcheck(lambda x: Inner.apply(x, x), (x,))  # a Gram matrix: both sides move
 
     @pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 0), (1, 0)], ids=str)
     def test_is_the_same_for_stacked_runs(self, draw64: Any, in_dims: tuple[int | None, int | None]) -> None:
@@ -130,7 +132,7 @@ class TestInner:
         x, y = (draw64.normal(*shapes[dim]).requires_grad_() for dim in in_dims)
         direction = draw64.normal(6, 5, 5)
         results = []
-        for function in (_Inner.apply, lambda x, y: x @ y.mT):
+        for function in (Inner.apply, lambda x, y: x @ y.mT):
             out = torch.func.vmap(function, in_dims)(x, y)
             results.append([out, *torch.autograd.grad((out * direction).sum(), [x, y])])
         torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)

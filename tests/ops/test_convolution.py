@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kcl.ops import cuda_convolution
+from kcl.ops import convolution_cuda
 from kcl.ops.folding import Fold
 
 RUNS = 3
@@ -30,7 +30,7 @@ def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
             one(number)
 
     monkeypatch.setattr(torch.ops.aten, "cudnn_convolution", SimpleNamespace(out=convolve))
-    monkeypatch.setattr(cuda_convolution, "side_by_side", one_by_one)
+    monkeypatch.setattr(convolution_cuda, "side_by_side", one_by_one)
 
 
 def _leaves(size: int, side: int, channels: int, padded: int, outputs: int, kernel: int) -> tuple[Tensor, Tensor]:
@@ -60,7 +60,7 @@ def test_the_gradients_of_both_ways_are_added_up(
     x, weight = _leaves(2, side, channels, padded, outputs, kernel)
 
     def both(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        return cuda_convolution.convolve_and_show(x, weight, stride, kernel // 2)
+        return convolution_cuda.convolve_and_show(x, weight, stride, kernel // 2)
 
     out, shown = torch.func.vmap(both)(x, weight)
     wide = -(-outputs // 4) * 4
@@ -86,10 +86,10 @@ def test_the_sum_of_both_gradients_is_rounded_once_as_adding_them_would_be() -> 
     x, weight = _leaves(2, 6, 4, 4, 4, 3)
 
     def apart(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        return cuda_convolution.convolve(x, weight, 2, 1), x[:, ::2, ::2]
+        return convolution_cuda.convolve(x, weight, 2, 1), x[:, ::2, ::2]
 
     def both(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        return cuda_convolution.convolve_and_show(x, weight, 2, 1)
+        return convolution_cuda.convolve_and_show(x, weight, 2, 1)
 
     found = []
     for way in (apart, both):
@@ -101,7 +101,7 @@ def test_the_sum_of_both_gradients_is_rounded_once_as_adding_them_would_be() -> 
 
 def test_images_need_no_gradient() -> None:
     x, weight = _leaves(2, 6, 3, 4, 4, 3)
-    out = torch.func.vmap(lambda x, weight: cuda_convolution.convolve(x, weight, 1, 1))(x.detach(), weight)
+    out = torch.func.vmap(lambda x, weight: convolution_cuda.convolve(x, weight, 1, 1))(x.detach(), weight)
     (found,) = torch.autograd.grad(out.sum(), [weight])
     (wanted,) = torch.autograd.grad(_expected(x, weight, 1, 1).sum(), [weight])
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
@@ -131,7 +131,7 @@ def test_a_folded_convolution_is_the_convolution(fold: Fold, side: int) -> None:
     weight = torch.randn(RUNS, 5, 3, fold.kernel, fold.kernel, generator=random, requires_grad=True)
     channels = -(-3 * fold.stride**2 // 4) * 4
     folded = torch.stack([_folded(own, fold, channels) for own in images])
-    found = torch.func.vmap(lambda x, weight: cuda_convolution.convolve_folded(x, weight, fold))(folded, weight)
+    found = torch.func.vmap(lambda x, weight: convolution_cuda.convolve_folded(x, weight, fold))(folded, weight)
     parts = zip(images, weight, strict=True)
     expected = torch.stack([F.conv2d(own, kernel, None, fold.stride, fold.padding) for own, kernel in parts])
     torch.testing.assert_close(found[..., :5].permute(0, 1, 4, 2, 3), expected, rtol=1e-4, atol=1e-4)
@@ -156,16 +156,16 @@ def test_packing_begins_with_the_step_and_ends_before_it(monkeypatch: pytest.Mon
     told: list[str] = []
     present, packing, weights = (_Stream(name, told) for name in ("present", "packing", "weights"))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: present)
-    monkeypatch.setattr(cuda_convolution, "stream", lambda *_: packing)
+    monkeypatch.setattr(convolution_cuda, "stream", lambda *_: packing)
     with (
-        cuda_convolution.weights_beside(torch.device("cpu")),
-        cuda_convolution.weights_beside(torch.device("cuda", 0), False),
+        convolution_cuda.weights_beside(torch.device("cpu")),
+        convolution_cuda.weights_beside(torch.device("cuda", 0), False),
     ):
-        assert cuda_convolution._beside.packing is None
+        assert convolution_cuda._overlap.packing is None
     assert told == []
-    with cuda_convolution.weights_beside(torch.device("cuda", 0)):
+    with convolution_cuda.weights_beside(torch.device("cuda", 0)):
         assert told == ["packing waits for present"]
-        cuda_convolution._beside.sides.add(weights)  # type: ignore[arg-type]
+        convolution_cuda._overlap.sides.add(weights)  # type: ignore[arg-type]
     assert sorted(told[1:]) == ["present waits for packing", "present waits for weights"]
-    assert cuda_convolution._beside.packing is None
-    assert not cuda_convolution._beside.sides
+    assert convolution_cuda._overlap.packing is None
+    assert not convolution_cuda._overlap.sides

@@ -1,0 +1,166 @@
+"""Every private interface of PyTorch that kcl uses, each with a fallback.
+
+Private interfaces may change or vanish in any release. Nothing else in kcl imports one (a test checks that), so this
+is the only file to adapt. Interfaces are looked up when they are needed: importing this module loads no compiler.
+
+| interface | used for | without it |
+|---|---|---|
+| `torch._inductor.compile` | compiled steps on a CPU | `torch.compile`; uncompiled without any inductor |
+| `torch._inductor.cpp_builder.get_cpp_compiler` | finding a C++ compiler | `$CXX` or `g++` on the search path |
+| `torch._inductor.codecache.CppCodeCache` | Philox in C++ | Philox in PyTorch |
+| `torch.fx.experimental.proxy_tensor.make_fx` | tracing steps | steps run uncompiled, with a warning |
+| `torch.fx.experimental.proxy_tensor.get_proxy_mode` | telling whether a step is being traced | never traced |
+| `torch.cuda._compile_kernel` | the Cholesky kernel | `torch.linalg` |
+| `torch.utils._pytree` | nested tuples, lists and dicts of tensors | the functions below |
+| `torch.nn.modules.batchnorm._BatchNorm` | recognising BatchNorm layers | PyTorch's public BatchNorm classes |
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule
+
+
+def _private(module: str, name: str) -> Any:
+    """An attribute of a module, or None where this PyTorch does not have it."""
+    try:
+        return getattr(importlib.import_module(module), name, None)
+    except ImportError:
+        return None
+
+
+# Compiling
+
+
+def make_fx(function: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
+    """make_fx(function)(*examples) is a `GraphModule` of everything that function(*examples) computes.
+
+    Without the interface it is the function itself, which `compile_step` leaves uncompiled.
+    """
+    trace = _private("torch.fx.experimental.proxy_tensor", "make_fx")
+    return (lambda *_: function) if trace is None else trace(function)
+
+
+def can_compile() -> bool:
+    """Whether steps can be traced and PyTorch has its compiler. Otherwise they run uncompiled."""
+    return _private("torch.fx.experimental.proxy_tensor", "make_fx") is not None and _has_inductor()
+
+
+def _has_inductor() -> bool:
+    return importlib.util.find_spec("torch._inductor") is not None
+
+
+_get_proxy_mode = _private("torch.fx.experimental.proxy_tensor", "get_proxy_mode")
+
+
+def tracing() -> bool:
+    """Whether the present step is being traced by `make_fx`. Without the interface: no, and the step computes as if it
+    were not compiled.
+    """
+    return _get_proxy_mode is not None and _get_proxy_mode() is not None
+
+
+def compile_graph(graph: GraphModule, examples: Sequence[Tensor]) -> Callable[..., Any]:
+    """A traced graph compiled for tensors like these, without the guards that `torch.compile` checks before each call.
+
+    Without the interface: `torch.compile`, which gives the same numbers. Without a compiler: the graph as it is.
+    """
+    compile_alone = _private("torch._inductor", "compile")
+    if compile_alone is not None:
+        return compile_alone(graph, list(examples))
+    return torch.compile(graph, dynamic=False, fullgraph=True) if _has_inductor() else graph
+
+
+def cpp_compiler_found() -> bool:
+    """Whether there is a C++ compiler. Without the interface: whether `$CXX` or g++ is on the search path."""
+    find = _private("torch._inductor.cpp_builder", "get_cpp_compiler")
+    if find is None:
+        return shutil.which(os.environ.get("CXX", "g++")) is not None
+    missing = _private("torch._inductor.exc", "InvalidCxxCompiler") or RuntimeError
+    try:
+        find()
+    except missing:
+        return False
+    return True
+
+
+# Kernels
+
+
+@cache
+def can_load_cpp() -> bool:
+    """Whether `load_cpp` works: PyTorch has its cache of compiled C++, and there is a compiler."""
+    return _private("torch._inductor.codecache", "CppCodeCache") is not None and cpp_compiler_found()
+
+
+def load_cpp(source: str) -> Any:
+    """C++ source as a `ctypes` library, built once and kept in PyTorch's cache."""
+    with warnings.catch_warnings(action="ignore"):  # PyTorch's compiler warns about its own internals
+        return _private("torch._inductor.codecache", "CppCodeCache").load(source)
+
+
+def can_compile_cuda() -> bool:
+    """Whether `compile_cuda` works (PyTorch 2.8 and later)."""
+    return hasattr(torch.cuda, "_compile_kernel")
+
+
+def compile_cuda(source: str, name: str) -> Any:
+    """The kernel of this name in CUDA C source, compiled at run time."""
+    return torch.cuda._compile_kernel(source, name)
+
+
+# Modules and containers
+
+BatchNormBase: Any = _private("torch.nn.modules.batchnorm", "_BatchNorm") or (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.SyncBatchNorm,
+)
+"""What `isinstance` recognises a BatchNorm layer by."""
+
+
+def _flatten(tree: Any) -> tuple[list[Any], Any]:
+    """The leaves of nested tuples, lists and dicts in order, and what `_unflatten` needs to put them back."""
+    if not isinstance(tree, (tuple, list, dict)):
+        return [tree], None
+    parts = [_flatten(child) for child in (tree.values() if isinstance(tree, dict) else tree)]
+    kind = type(tree)
+    if isinstance(tree, dict):
+        keys = list(tree)
+        build: Callable[[list[Any]], Any] = lambda children: kind(zip(keys, children, strict=True))  # noqa: E731
+    else:
+        build = (lambda children: kind(*children)) if hasattr(tree, "_fields") else kind
+    return [leaf for leaves, _ in parts for leaf in leaves], (build, [(len(leaves), spec) for leaves, spec in parts])
+
+
+def _unflatten(leaves: Sequence[Any], spec: Any) -> Any:
+    if spec is None:
+        return leaves[0]
+    build, parts = spec
+    rest, children = list(leaves), []
+    for count, part in parts:
+        children.append(_unflatten(rest[:count], part))
+        rest = rest[count:]
+    return build(children)
+
+
+def _map(function: Callable[[Any], Any], tree: Any) -> Any:
+    leaves, spec = _flatten(tree)
+    return _unflatten([function(leaf) for leaf in leaves], spec)
+
+
+_pytree = _private("torch.utils", "_pytree")
+tree_flatten: Callable[[Any], tuple[list[Any], Any]] = _pytree.tree_flatten if _pytree else _flatten
+tree_unflatten: Callable[[Sequence[Any], Any], Any] = _pytree.tree_unflatten if _pytree else _unflatten
+tree_map: Callable[[Callable[..., Any], Any], Any] = _pytree.tree_map if _pytree else _map
