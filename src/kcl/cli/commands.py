@@ -351,5 +351,5 @@ def _list(options: argparse.Namespace) -> int:
 def _print_lines(lines: dict[str, str]) -> int:
     width = max(map(len, lines))
     for name, text in lines.items():
-        print(f"{name:{width}}  {text}")
+        print(f"{name:{width}}  {text}".rstrip())
     return 0

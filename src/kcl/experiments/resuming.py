@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 
 import kcl
 from kcl.errors import KclError
+from kcl.experiments.run_spec import key_of
 from kcl.ops.precision import used
 from kcl.training import checkpointer
 from kcl.training.checkpointer import Every
@@ -47,7 +47,7 @@ class Begun(NamedTuple):
 
     @property
     def keys(self) -> list[str]:
-        return [json.dumps(run, sort_keys=True) for run in self.runs]
+        return [key_of(run) for run in self.runs]
 
 
 @cache

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task
-from kcl.core.settings import Settings
 from kcl.core.shapes import Float, Int
 from kcl.functional import kernels, ridge
 from kcl.functional.gaussian import DiagonalGaussian, bounded, kl_divergence, standard_normal_like
@@ -21,6 +20,7 @@ from kcl.functional.metric import metric_of, scatter_within
 from kcl.functional.noise import Noise
 from kcl.methods import ridge_head, views
 from kcl.methods.coreset import check_coreset, split_coreset
+from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Learnable, Memory, Method
 from kcl.nets.amortized import AmortizedGaussians
 from kcl.nets.backbone import Backbone
@@ -38,7 +38,7 @@ class KernelModel(nn.Module):
     tau: Tensor
     soft_targets: Tensor
 
-    def __init__(self, backbone: Backbone, settings: Settings) -> None:
+    def __init__(self, backbone: Backbone, settings: KclSettings) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = KernelRidgeHead(settings.ridge_strength)
@@ -73,6 +73,8 @@ class Fitted(NamedTuple):
 
 
 class KernelContinualLearning(Method):
+    settings: KclSettings
+    settings_type = KclSettings
     name = "kcl"
     summary = "kernel continual learning: a kernel ridge classifier per task on its coreset, nothing replayed"
     keeps = "coreset_size_per_class samples per class and task; λ, scale and shift of each task"

@@ -25,8 +25,8 @@ SGD takes the benchmark's own decay and dropout.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, overload
 
 from kcl.core.settings import Settings, nearest
 from kcl.errors import KclError
@@ -34,6 +34,7 @@ from kcl.methods.agem import AveragedGEM
 from kcl.methods.ewc import ElasticWeightConsolidation
 from kcl.methods.joint_training import MultiTask
 from kcl.methods.kcl import KernelContinualLearning
+from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Method, check_abilities
 from kcl.methods.replay import ReservoirReplay
 from kcl.methods.sgd import NaiveSGD, StableSGD
@@ -107,10 +108,55 @@ PAIR_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
+@overload
+def published_settings(benchmark: str, method: Literal["kcl"]) -> KclSettings: ...
+
+
+@overload
+def published_settings(benchmark: str, method: str) -> Settings: ...
+
+
 def published_settings(benchmark: str, method: str) -> Settings:
-    """A method's published settings on a benchmark, before the user's own changes."""
-    own = METHOD_RECIPES[method] | PAIR_RECIPES.get(method, {}).get(benchmark, {})
-    return Settings().replace(**(BENCHMARK_RECIPES[benchmark] | own))
+    """A method's published settings on a benchmark, before the user's changes."""
+    changes = METHOD_RECIPES[method] | PAIR_RECIPES.get(method, {}).get(benchmark, {})
+    return select_settings(method, BENCHMARK_RECIPES[benchmark]).replace(**changes)
+
+
+# Settings by method
+
+
+def select_settings(method: str, values: Mapping[str, Any]) -> Settings:
+    """A method's settings, from values that may belong to other methods too; those it lacks are at their defaults.
+
+    This reads a benchmark's recipe, and what a result line, a checkpoint or a saved model recorded: old files hold the
+    settings of all methods and lack those added since. A name that no method has is refused.
+    """
+    return find_method(method).settings_type().replace(**settings_record(method, values))
+
+
+def settings_record(method: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same as a dict, as a new result line would hold it. What this version does not know stays as it is: values
+    out of range, names that no method has, all of a method that is not registered.
+    """
+    if method not in METHODS:
+        return dict(values)
+    settings_type = METHODS[method].settings_type
+    foreign = {name for other in METHODS.values() for name in other.settings_type.names()} - {*settings_type.names()}
+    return settings_type().to_dict() | {name: value for name, value in values.items() if name not in foreign}
+
+
+def methods_with(setting: str) -> list[str]:
+    """The methods that have a setting."""
+    return [name for name, method in METHODS.items() if setting in method.settings_type.names()]
+
+
+def check_setting(method: str, name: str) -> None:
+    """Refuse a setting that the method does not have, naming the nearest one it has."""
+    names = find_method(method).settings_type.names()
+    if name not in names:
+        others = methods_with(name)
+        belongs = f", which belongs to {', '.join(others)}" if others else ""
+        raise KclError(f"{method} has no setting {name!r}{belongs}; {nearest(name, list(names))}")
 
 
 RESNETS = {"cifar-resnet": cifar_resnet, "miniimagenet-resnet": miniimagenet_resnet}

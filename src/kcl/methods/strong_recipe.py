@@ -10,10 +10,11 @@ test results had a part), or are a starting point; other benchmarks get those of
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 from kcl.core.settings import Settings, nearest
 from kcl.errors import KclError
+from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.recipes import SPLIT, find_method, published_settings
 
 RECIPES = {
@@ -66,9 +67,25 @@ def strong_changes(benchmark: str, method: str) -> dict[str, Any]:
     return shared | own | _CHOSEN_OWN.get(benchmark, {}) if find_method(method).keeps_coresets else shared
 
 
+@overload
+def strong_settings(benchmark: str, method: Literal["kcl"]) -> KclSettings: ...
+
+
+@overload
+def strong_settings(benchmark: str, method: str) -> Settings: ...
+
+
 def strong_settings(benchmark: str, method: str) -> Settings:
     """A method's strong settings on a benchmark: the published ones with the recipe's changes."""
     return published_settings(benchmark, method).replace(**strong_changes(benchmark, method))
+
+
+@overload
+def recipe_settings(recipe: str, benchmark: str, method: Literal["kcl"]) -> KclSettings: ...
+
+
+@overload
+def recipe_settings(recipe: str, benchmark: str, method: str) -> Settings: ...
 
 
 def recipe_settings(recipe: str, benchmark: str, method: str) -> Settings:

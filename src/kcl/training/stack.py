@@ -374,7 +374,7 @@ class StackedRuns(Learner):
         """
         key = (len(task.test), task.test.inputs.shape[1:], group.runs[0])
         if key not in self._batches:
-            each = 128 * task.test.inputs[0].numel() + 16 * self.method.settings.bases
+            each = 128 * task.test.inputs[0].numel() + 16 * self.method.settings.random_features
             each *= copies_at_test(group.method.settings)
             fitting = max(1, self._free_memory() // 4 // (each * len(group.runs)))
             if self.device.type == "cuda":
