@@ -13,7 +13,7 @@ import torch
 
 import kcl
 from kcl.errors import KclError
-from kcl.experiments.run_spec import key_of
+from kcl.experiments.run_spec import key_of, with_current_settings
 from kcl.ops.precision import used
 from kcl.training import checkpointer
 from kcl.training.checkpointer import Every
@@ -84,9 +84,18 @@ def holds_any(out: Path) -> bool:
 
 
 def begun(out: Path) -> list[Begun]:
-    """Every group that has a checkpoint in a folder."""
-    found = (begun_at(folder) for folder in sorted((out / FOLDER).glob("*")))
-    return [group for group in found if group is not None]
+    """Every group that has a checkpoint in a folder.
+
+    The folder of a group is named after its runs. One named by an older version, which recorded the settings of every
+    method, is renamed, so that training looks for it where it is.
+    """
+    groups = []
+    for folder in sorted((out / FOLDER).glob("*")):
+        group = begun_at(folder)
+        if group is not None:
+            expected = group_folder(out, group.keys)
+            groups.append(group if expected.exists() else group._replace(folder=folder.rename(expected)))
+    return groups
 
 
 def begun_at(folder: Path) -> Begun | None:
@@ -98,6 +107,7 @@ def begun_at(folder: Path) -> Begun | None:
     named = isinstance(runs, list) and runs and all(isinstance(run, dict) for run in runs)
     if not named or not isinstance(runs, list) or not isinstance(made, dict):
         raise KclError(f"{folder} holds a checkpoint that does not say of which runs it is; delete it to begin anew")
+    runs = [with_current_settings(run) for run in runs]
     return Begun(folder, runs, made, str(command), "separate runs" in saved.about)
 
 

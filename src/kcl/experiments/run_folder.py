@@ -13,7 +13,7 @@ from kcl.core import results
 from kcl.core.files import read_json, write_json
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
-from kcl.experiments.run_spec import RunSpec, key_of
+from kcl.experiments.run_spec import RunSpec, key_of, with_current_settings
 from kcl.training.checkpointer import clear
 
 MANY = 1000
@@ -66,7 +66,7 @@ def merged_settings(path: Path, runs: list[dict[str, Any]], command: str) -> dic
         known = {key_of(run) for run in all_before}
     except KclError as error:
         raise KclError(f"{path}: {error}; move it away") from None
-    except (KeyError, TypeError, AttributeError):
+    except (TypeError, AttributeError):
         raise KclError(f"{path}: the runs in it are not told as this version of kcl tells them; move it away") from None
     new = [run for run in runs if key_of(run) not in known]
     if not new:
@@ -116,7 +116,8 @@ class Folder:
     def reload(self) -> None:
         """Look again at what is on the disk: an interrupt may have come just after a run was kept."""
         if self.results.exists():
-            self.finished = {key_of(record): record for record in results.read(self.results, self.say)}
+            records = map(with_current_settings, results.read(self.results, self.say))
+            self.finished = {key_of(record): record for record in records}
 
     def begin(self, specs: Sequence[RunSpec], command: str) -> None:
         """Save the resolved settings of everything asked for, beside those of earlier commands in the same folder."""

@@ -98,10 +98,12 @@ def given(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
 def with_current_settings(record: Mapping[str, Any]) -> dict[str, Any]:
     """A recorded run with the settings that this version would record (`recipes.settings_record`).
 
-    Lines of older versions hold the settings of every method and lack newer ones.
+    Older files hold the settings of every method and lack newer ones. What is no run stays as it is.
     """
-    settings = settings_record(record["method"], record["settings"])
-    return {**record, "settings": settings}
+    method, settings = record.get("method"), record.get("settings")
+    if not isinstance(method, str) or not isinstance(settings, dict):
+        return dict(record)
+    return {**record, "settings": settings_record(method, settings)}
 
 
 def key_of(record: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Protocol as Shape
 
 from kcl.core.files import write_json
 from kcl.errors import KclError
-from kcl.experiments.run_spec import RunSpec, key_of, with_current_settings
+from kcl.experiments.run_spec import RunSpec, key_of
 from kcl.tuning.protocol import Protocol
 from kcl.tuning.space import Space, points, published, same, size
 from kcl.tuning.study import Study, Trial
@@ -77,10 +77,7 @@ def search(asked: Search, run: Run, say: Callable[[str], None]) -> Trial:
         batch = study.ask(min(asked.at_once, left))
         specs = {trial.number: asked.protocol.specs(asked.base, trial.settings) for trial in batch}
         wanted = list({spec.key: spec for own in specs.values() for spec in own}.values())
-        found = {
-            _identity(with_current_settings(record)): record
-            for record in run(wanted, asked.out / TRIALS, True, note).records
-        }
+        found = {_identity(record): record for record in run(wanted, asked.out / TRIALS, True, note).records}
         for trial in batch:
             records = [found.get(_identity(spec.fields())) for spec in specs[trial.number]]
             if any(record is None for record in records):
@@ -121,7 +118,7 @@ def told(asked: Search, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "trials": [trial._asdict() for trial in study.finished],
         "best": study.best._asdict(),
         "whole stream": [
-            {"seed": record["seed"], "average_accuracy": record["average_accuracy"], "key": key_of(dict(record))}
+            {"seed": record["seed"], "average_accuracy": record["average_accuracy"], "key": key_of(record)}
             for record in records
         ],
     }
