@@ -50,7 +50,7 @@ def _with_numbers(runs: Any) -> Any:
             numbers |= {"muon_lr": own.muon_lr * (1.0 + 0.5 * run), "muon_lr_decay": 0.9 - 0.2 * run}
         if own.weight_average:
             numbers |= {"weight_average": own.weight_average + 0.1 * run, "average_ramp": 9.0 - 4.0 * run}
-        if own.soft_targets:
+        if runs.method == "kcl" and own.soft_targets:
             numbers |= {"soft_targets": own.soft_targets * (1.0 + run)}
         runs = runs.but(run, **numbers)
     return runs
