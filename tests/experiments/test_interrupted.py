@@ -196,7 +196,7 @@ class TestChanges:
     ) -> None:
         """Checkpoints, results and settings.json held all of them: the finished run is kept, the other goes on."""
         out, whole = tmp_path / "out", tmp_path / "whole"
-        stopped(*COMMAND, "--seeds", "0,1", "--out", out, after=20)
+        stopped(*COMMAND, "--seeds", "0,1", "--out", out, after=40)
         others = {"memory_per_class": 1, "recalled_per_step": 10, "ewc_fisher": "running", "ewc_strength": 10.0}
         [path] = out.glob("checkpoints/*/*.safetensors")
         saved = checkpoint.read(path)

@@ -11,6 +11,7 @@ import torch
 from kcl.benchmarks.array_stream import ArrayStream
 from kcl.benchmarks.task import View
 from kcl.methods.ewc import ElasticWeightConsolidation, EwcSettings, anchored
+from kcl.methods.recipes import select_settings
 from kcl.methods.sgd import LinearModel, NaiveSGD
 from kcl.nets.backbone import ModuleBackbone
 from kcl.nets.flat import Layout
@@ -155,7 +156,8 @@ class TestInARun:
 
     def test_without_strength_is_naive(self, fisher: str, stream: ArrayStream) -> None:
         run = _run(fisher, 0.0)
-        naive = Run(NaiveSGD(run.method.settings, 2), lambda: ModuleBackbone(torch.nn.Identity(), (4,)), 0)
+        settings = select_settings("naive-sgd", run.method.settings.to_dict())
+        naive = Run(NaiveSGD(settings, 2), lambda: ModuleBackbone(torch.nn.Identity(), (4,)), 0)
         for task in stream:
             run.learn(task)
             naive.learn(task)
