@@ -50,7 +50,7 @@ SEEDS = [0, 1, 2]
 def _record(cell: Cell, seed: int, accuracy: float, **changes: Any) -> dict[str, Any]:
     [spec] = FULL.specs(cell, [seed])
     lower = [[accuracy if after >= task else None for task in range(20)] for after in range(20)]
-    fields = dataclasses.asdict(spec) | {"tasks": 20, "kernel": spec.settings.kernel, "data": "some data"}
+    fields = dataclasses.asdict(spec) | {"tasks": 20, "kernel": spec.kernel, "data": "some data"}
     if spec.benchmark.startswith("split"):
         fields |= {"ways": 5, "class_order": "fixed"}
     measured = {"average_accuracy": accuracy, "forgetting": 0.005, "learning_accuracy": 81.5}
@@ -757,8 +757,9 @@ def test_what_is_told_of_other_methods_was_measured() -> None:
         own = statistics.mean(_accuracies(benchmark, strong_settings(benchmark, "kcl").average_ramp))
         best: dict[str, list[float]] = {}
         for run in read(ROOT / "results" / "strong" / "results.jsonl"):
-            settings = run["settings"]
-            published = settings["memory_per_class"] == strong_settings(benchmark, run["method"]).memory_per_class
+            settings = with_current_settings(run)["settings"]
+            recipe = strong_settings(benchmark, run["method"]).to_dict()
+            published = settings.get("memory_per_class") == recipe.get("memory_per_class")
             if run["benchmark"] == benchmark and run["method"] != "kcl" and published:
                 average_horizon = settings["weight_average"], settings["average_ramp"]
                 best.setdefault(f"{run['method']} {average_horizon}", []).append(run["average_accuracy"])
