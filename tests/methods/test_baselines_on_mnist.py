@@ -64,7 +64,9 @@ class TestOnMNIST:
         """Of the thousandth of the weights with the largest Fisher; the penalty is felt, and the others move on."""
         moved, penalties = [], []
         for own in (0.0, strength):
-            settings = ALIKE.replace(ewc_fisher=fisher, ewc_strength=own, ewc_fisher_samples=50, epochs=1)
+            settings = select_settings("ewc", ALIKE).replace(
+                ewc_fisher=fisher, ewc_strength=own, ewc_fisher_samples=50, epochs=1
+            )
             method = ElasticWeightConsolidation(settings, 10)
             run = Run(method, lambda: MLP((1, 28, 28), 64, 2, 0.0), 0)
             stream, layout = PermutedMNIST(2, 0, 800, data_dir), Layout(run.model)
