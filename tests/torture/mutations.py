@@ -34,6 +34,7 @@ from kcl.data.dataset import Dataset
 from kcl.errors import KclError
 from kcl.experiments import resuming
 from kcl.experiments.run_folder import Folder
+from kcl.experiments.run_spec import key_of
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.recipes import METHODS, published_backbone
 from kcl.models import model_folder
@@ -264,7 +265,7 @@ def _checkpoint() -> Format:
         saved = checkpoint.read(path)
         [group] = resuming.begun(path.parents[2])
         resuming.check_made_with(group, made_with, False, lambda _: None)
-        if json.dumps(run, sort_keys=True) not in group.keys:
+        if key_of(run) not in group.keys:
             resuming.refuse_others([group], [run])
         stop = Stop()
         stop.asked = 15  # stop after one step

@@ -251,6 +251,7 @@ class Experiment:
             elif all(key in asked for key in group.keys):
                 if not elsewhere:
                     resuming.check_made_with(group, self.made_with(), saving.force, say)
+                resuming.rename_old_folder(group, folder.path)
                 going_on.append(Group([asked[key] for key in group.keys], group.separate, begun=True))
             else:
                 others.append(group)

@@ -84,18 +84,18 @@ def holds_any(out: Path) -> bool:
 
 
 def begun(out: Path) -> list[Begun]:
-    """Every group that has a checkpoint in a folder.
+    """Every group that has a checkpoint in a folder."""
+    found = (begun_at(folder) for folder in sorted((out / FOLDER).glob("*")))
+    return [group for group in found if group is not None]
 
-    The folder of a group is named after its runs. One named by an older version, which recorded the settings of every
-    method, is renamed, so that training looks for it where it is.
+
+def rename_old_folder(group: Begun, out: Path) -> None:
+    """Give a group's folder the name under which training looks for it: older versions named it after the settings of
+    every method.
     """
-    groups = []
-    for folder in sorted((out / FOLDER).glob("*")):
-        group = begun_at(folder)
-        if group is not None:
-            expected = group_folder(out, group.keys)
-            groups.append(group if expected.exists() else group._replace(folder=folder.rename(expected)))
-    return groups
+    expected = group_folder(out, group.keys)
+    if not expected.exists():
+        group.folder.rename(expected)
 
 
 def begun_at(folder: Path) -> Begun | None:
