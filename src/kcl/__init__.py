@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kcl.benchmarks.task import Examples, Task, View
     from kcl.core.settings import Settings
     from kcl.errors import KclError
+    from kcl.methods.kcl_settings import KclSettings
     from kcl.models.continual_model import ContinualModel
     from kcl.models.estimator import KernelContinualClassifier
     from kcl.models.kernel_learner import KernelContinualLearner
@@ -25,6 +26,7 @@ __all__ = [
     "ContinualModel",
     "Examples",
     "KclError",
+    "KclSettings",
     "KernelContinualClassifier",
     "KernelContinualLearner",
     "PermutedDigits",
@@ -50,6 +52,7 @@ _HOMES = {
     "ContinualModel": "kcl.models.continual_model",
     "Examples": "kcl.benchmarks.task",
     "KclError": "kcl.errors",
+    "KclSettings": "kcl.methods.kcl_settings",
     "KernelContinualClassifier": "kcl.models.estimator",
     "KernelContinualLearner": "kcl.models.kernel_learner",
     "PermutedDigits": "kcl.benchmarks.moved_pixels",

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from kcl.training.run_group import SeparateRuns
+from kcl.training.single_run import Run
 
 from kcl.bench import answer_time, step_time
 from kcl.cli.commands import main
-from kcl.core.settings import Settings
 from kcl.errors import KclError
 from kcl.experiments.speeds import SPEEDS, TOGETHER
+from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.strong_recipe import strong_settings
 from kcl.nets.resnet import cifar_resnet
 from kcl.ops import compiler, philox, philox_cpu
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,13 +68,13 @@ def test_bad_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith("kcl: ")
 
 
-SMALL = step_time.Work((3, 8, 8), 2, 0, Settings(bases=32, coreset_size_per_class=2), lambda: cifar_resnet(0.02))
+SMALL = step_time.Work((3, 8, 8), 2, 0, KclSettings(bases=32, coreset_size_per_class=2), lambda: cifar_resnet(0.02))
 
 
 def test_the_strong_recipe_is_measured_as_every_method_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the plain loop, although it is at hand: that knows nothing of the recipe."""
     monkeypatch.chdir(Path(__file__).parents[2])
-    learned: list[Settings] = []
+    learned: list[KclSettings] = []
 
     def learn(run: Run, *arguments: Any) -> None:
         learned.append(run.method.settings)

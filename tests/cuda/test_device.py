@@ -29,18 +29,22 @@ except ImportError:
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
+from kcl.training.single_run import Run, batch_order, build_model, learning_rate, seen
+
 from kcl.benchmarks.joint_task import join
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.benchmarks.task import Stream, Task
 from kcl.core.randomness import numpy_generator
-from kcl.core.settings import KERNELS, Settings
+from kcl.core.settings import Settings
 from kcl.data.dataset import Dataset
 from kcl.experiments.experiment import Experiment
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
 from kcl.functional import orthogonal, ridge
-from kcl.methods.recipes import METHODS, published_backbone
+from kcl.methods.kcl_settings import KclSettings
+from kcl.methods.kernels import KERNELS
+from kcl.methods.recipes import METHODS, published_backbone, select_settings
 from kcl.methods.strong_recipe import strong_settings
 from kcl.nets.backbone import Backbone
 from kcl.nets.head import HeadState
@@ -54,7 +58,6 @@ from kcl.training import cuda_graph
 from kcl.training.checkpointer import Every, Keeper
 from kcl.training.draws import PhiloxSource, Replay, Request
 from kcl.training.optimizers import optimizer_of
-from kcl.training.single_run import Run, batch_order, build_model, learning_rate, seen
 from kcl.training.stack import StackedRuns
 from kcl.training.state import over_runs
 from kcl.training.stopping import Interrupted, Stop
@@ -332,7 +335,7 @@ def test_kernels_without_features_are_solved_in_float32_whatever_is_allowed(kern
 
 # Stacked runs
 
-SMALL = Settings(bases=32, width=16, coreset_size_per_class=4, batch_size=10, lr_floor=0.0)
+SMALL = KclSettings(bases=32, width=16, coreset_size_per_class=4, batch_size=10, lr_floor=0.0)
 SEEDS = (3, 11, 2**40 + 1)
 SHAPES = {"mlp": (1, 4, 4), "resnet": (3, 6, 6)}
 RESNET_CHANNELS = 6
@@ -376,7 +379,7 @@ class Made:
     ) -> None:
         calmer = {"lr": 0.1, "dropout": 0.1} if net == "resnet" else {}
         own = [{name: value * calmer.get(name, 1.0) for name, value in NUMBERS[run].items()} for run in which]
-        self.settings = [SMALL.replace(**{**numbers, **settings}) for numbers in own]
+        self.settings = [select_settings(method, SMALL.to_dict() | numbers | settings) for numbers in own]
         data = dataset(samples, SHAPES[net])
         self.seeds = [SEEDS[run] for run in which]
         self.streams: list[Stream] = [PermutedPixels(data, 3, seed) for seed in self.seeds]
@@ -1052,9 +1055,10 @@ def test_the_strong_recipe_learns_at_full_size(benchmark: str, kernel: str, side
 def test_an_experiment_stacks_its_runs_and_keeps_them_all(precision: str) -> None:
     """Seeds and learning rates together as one stack, as many as fit; every run recorded, in order."""
     data = dataset(200, SHAPES["mlp"])
-    settings = SMALL.replace(epochs=3, dropout=0.1)
+    changes = {"epochs": 3, "dropout": 0.1}
+    settings = {method: select_settings(method, SMALL.to_dict() | changes) for method in METHODS}
     specs = [
-        RunSpec("made-up", method, seed, settings.replace(lr=lr, weight_average=average), 2, None)
+        RunSpec("made-up", method, seed, settings[method].replace(lr=lr, weight_average=average), 2, None)
         for method in METHODS
         for lr, average in ((0.1, 0.0), (0.05, 0.0), (0.05, 0.9))
         for seed in (0, 1, 2)

@@ -23,10 +23,10 @@ from kcl.bench import answer_time
 from kcl.bench.step_time import Work
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
-from kcl.core.settings import Settings
 from kcl.data.dataset import Dataset
 from kcl.experiments import task_free
 from kcl.experiments.run_spec import RunSpec
+from kcl.methods.kcl_settings import KclSettings
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import cifar_resnet
 
@@ -37,7 +37,7 @@ if pytest is not None:
         pytest.mark.filterwarnings("default"),
     ]
 
-SMALL = Settings(bases=128, coreset_size_per_class=5, width=64)
+SMALL = KclSettings(bases=128, coreset_size_per_class=5, width=64)
 WORKS = {
     "mlp": Work((1, 8, 8), 4, 0, SMALL, lambda: MLP((1, 8, 8), 64, 2, 0.5)),
     "resnet": Work((3, 32, 32), 5, 0, SMALL, lambda: cifar_resnet(0.02)),

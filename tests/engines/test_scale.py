@@ -12,12 +12,13 @@ from kcl.core.settings import Settings
 from kcl.errors import KclError
 from kcl.experiments.run_folder import MANY, Folder, merged_settings
 from kcl.experiments.run_spec import RunSpec
+from kcl.methods.kcl_settings import KclSettings
 from kcl.report.engine_status import STALE, standings
 from kcl.report.page import page
 
 
 def _specs(count: int, **changes: Any) -> list[RunSpec]:
-    return [RunSpec("permuted-mnist", "kcl", seed, Settings(**changes), 20) for seed in range(count)]
+    return [RunSpec("permuted-mnist", "kcl", seed, KclSettings(**changes), 20) for seed in range(count)]
 
 
 class TestSettingsOfManyRuns:
@@ -36,6 +37,16 @@ class TestSettingsOfManyRuns:
         assert len(told["runs"]) == len(specs) + 2
         assert told["runs"][-1] == {"seed": 1, "settings": {"lr": 0.1, "momentum": 0.5}}
         assert told["later_commands"] == ["another"]
+
+    def test_methods_share_what_both_have(self, tmp_path: Path) -> None:
+        baseline = RunSpec("permuted-mnist", "naive-sgd", 0, Settings(), 20, held_out=0.2)
+        specs = [*_specs(MANY), baseline]
+        Folder(tmp_path, resume=False).begin(specs, "kcl run")
+        path = tmp_path / "settings.json"
+        told = json.loads(path.read_text())
+        assert set(told["shared"]["settings"]) == set(Settings.names())
+        assert told["runs"][-1] == {"method": "naive-sgd", "seed": 0, "held_out": 0.2, "settings": {}}
+        assert merged_settings(path, [spec.fields() for spec in specs], "again") is None
 
     def test_few_are_told_whole(self, tmp_path: Path) -> None:
         Folder(tmp_path, resume=False).begin(_specs(2), "kcl run")

@@ -14,13 +14,13 @@ import torch
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
-from kcl.core.settings import Settings
 from kcl.data.dataset import Dataset
 from kcl.engines import job_planning, worker
 from kcl.engines.job import Order
 from kcl.experiments.experiment import Experiment, Group
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_spec import RunSpec, key_of
+from kcl.methods.kcl_settings import KclSettings
 from kcl.training.checkpointer import Every
 from kcl.training.stopping import Stop
 
@@ -33,7 +33,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[float, float]]
     monkeypatch.setitem(BENCHMARKS, "made-up", Benchmark("for tests", lambda *_: dataset, PermutedPixels))
 
     def ask(*others: dict[str, Any], **settings: Any) -> tuple[float, float]:
-        own = Settings(backbone="cifar-resnet", coreset_size_per_class=2, **settings)
+        own = KclSettings(backbone="cifar-resnet", coreset_size_per_class=2, **settings)
         several = [own, *(own.replace(**other) for other in others)]
         specs = [RunSpec("made-up", "kcl", seed, one, 2, None) for seed in range(5) for one in several]
         experiment = Experiment(specs, "kcl run")
@@ -68,7 +68,7 @@ def test_a_worker_trains_them_once_and_goes_on_with_them(
     images = torch.randint(256, (60, 1, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     dataset = Dataset("made up", images, torch.arange(60) % 3, images.flip(0), torch.arange(60) % 3, ("0", "1", "2"))
     monkeypatch.setitem(BENCHMARKS, "made-up", Benchmark("for tests", lambda *_: dataset, PermutedPixels))
-    small = Settings(bases=16, width=8, coreset_size_per_class=4, weight_average=0.2)
+    small = KclSettings(bases=16, width=8, coreset_size_per_class=4, weight_average=0.2)
     several = [small, small.replace(weight_average=0.0, test_draws=2)]
     specs = [RunSpec("made-up", "kcl", seed, own, 2, None) for own in several for seed in (0, 1)]
 

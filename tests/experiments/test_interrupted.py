@@ -21,7 +21,7 @@ from kcl.cli.checkpoint_options import parse_every
 from kcl.core.locking import locked
 from kcl.errors import KclError
 from kcl.experiments import resuming
-from kcl.training import checkpointer
+from kcl.training import checkpoint, checkpointer
 from kcl.training.checkpointer import Every
 from kcl.training.stopping import Interrupted, Stop
 
@@ -190,6 +190,32 @@ class TestChanges:
         assert said.code == 0
         assert "although something has changed" in said.err
         assert _records(out)[0]["resumed"] == 1
+
+    def test_to_settings_of_every_method_in_older_versions_are_none(
+        self, run: Any, stopped: Any, tmp_path: Path
+    ) -> None:
+        """Checkpoints, results and settings.json held all of them: the finished run is kept, the other goes on."""
+        out, whole = tmp_path / "out", tmp_path / "whole"
+        stopped(*COMMAND, "--seeds", "0,1", "--out", out, after=40)
+        others = {"memory_per_class": 1, "recalled_per_step": 10, "ewc_fisher": "running", "ewc_strength": 10.0}
+        [path] = out.glob("checkpoints/*/*.safetensors")
+        saved = checkpoint.read(path)
+        for fields in saved.about["runs"]:
+            fields["settings"] |= others
+        checkpoint.write(path, saved)
+        path.parent.rename(path.parent.with_name("0123456789abcdef"))
+        [record], listed = _records(out), json.loads((out / "settings.json").read_text())
+        record["settings"] |= others
+        (out / "results.jsonl").write_text(json.dumps(record) + "\n")
+        for fields in listed["runs"]:
+            fields["settings"] |= others
+        (out / "settings.json").write_text(json.dumps(listed))
+        assert run(*COMMAND, "--seeds", "0,1", "--out", out, "--resume").code == 0
+        assert run(*COMMAND, "--seeds", "0,1", "--out", whole).code == 0
+        assert [own["resumed"] for own in _records(out)] == [0, 1]
+        assert [own["fingerprint"] for own in _records(out)] == [own["fingerprint"] for own in _records(whole)]
+        assert json.loads((out / "settings.json").read_text()) == listed
+        assert not (out / "checkpoints").exists()
 
     def test_of_the_device_cannot_be_forced(
         self, run: Any, stopped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from kcl.training.single_run import Run
 
 from kcl.benchmarks.array_stream import ArrayStream
-from kcl.core.settings import Settings
 from kcl.errors import KclError
 from kcl.methods.agem import AveragedGEM, project
+from kcl.methods.episodic import EpisodicSettings
 from kcl.nets.mlp import MLP
-from kcl.training.single_run import Run
 
 
 class TestProjection:
@@ -63,7 +63,7 @@ def stream(draw: Any) -> ArrayStream:
 
 
 def _run(**settings: Any) -> Run:
-    made = Settings(width=8, lr=0.1, lr_decay=1.0, momentum=0.0, **{"dropout": 0.0, **settings})
+    made = EpisodicSettings(width=8, lr=0.1, lr_decay=1.0, momentum=0.0, **{"dropout": 0.0, **settings})
     return Run(AveragedGEM(made, 6, 6), lambda: MLP((6,), 8, 2, made.dropout), 0)
 
 
@@ -112,7 +112,7 @@ class TestMemory:
         assert run.memory_use() == {"samples": 4, "bytes": 4 * (6 * 4 + 4 + 6) + classes}
 
     def test_must_know_the_stream(self, stream: ArrayStream) -> None:
-        run = Run(AveragedGEM(Settings(width=8), 6), lambda: MLP((6,), 8, 2, 0.5), 0)
+        run = Run(AveragedGEM(EpisodicSettings(width=8), 6), lambda: MLP((6,), 8, 2, 0.5), 0)
         with pytest.raises(KclError, match="places"):
             run.learn(stream[0])
 

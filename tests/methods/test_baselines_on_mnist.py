@@ -6,19 +6,20 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from kcl.benchmarks.moved_pixels import PermutedMNIST
-from kcl.core.settings import Settings
-from kcl.methods.ewc import ElasticWeightConsolidation
-from kcl.methods.recipes import METHODS, published_backbone
-from kcl.nets.flat import Layout
-from kcl.nets.mlp import MLP
 from kcl.training.run_group import SeparateRuns
 from kcl.training.single_run import Run
+
+from kcl.benchmarks.moved_pixels import PermutedMNIST
+from kcl.methods.ewc import ElasticWeightConsolidation
+from kcl.methods.recipes import METHODS, published_backbone, select_settings
+from kcl.nets.flat import Layout
+from kcl.nets.mlp import MLP
 from kcl.training.stream_run import Outcome, run_streams
 
 TASKS, SEEDS = 4, (0, 1)
-ALIKE = Settings(lr=0.1, lr_decay=1.0, momentum=0.0, dropout=0.0, width=64, epochs=4, memory_per_class=10)
+ALIKE = {
+    "lr": 0.1, "lr_decay": 1.0, "momentum": 0.0, "dropout": 0.0, "width": 64, "epochs": 4, "memory_per_class": 10,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +31,8 @@ def outcomes(data_dir: Path) -> dict[str, list[Outcome]]:
     for name in ("naive-sgd", "a-gem", "er-reservoir", "multi-task"):
         for seed in SEEDS:
             stream = PermutedMNIST(TASKS, seed, 800, data_dir)
-            method = METHODS[name](ALIKE, 10, 10 * TASKS)
-            run = Run(method, lambda: published_backbone((1, 28, 28), ALIKE), seed)
+            method = METHODS[name](select_settings(name, ALIKE), 10, 10 * TASKS)
+            run = Run(method, lambda settings=method.settings: published_backbone((1, 28, 28), settings), seed)
             found.setdefault(name, []).extend(run_streams(SeparateRuns([run]), [stream]))
     torch.set_num_threads(threads)
     return found
@@ -63,7 +64,9 @@ class TestOnMNIST:
         """Of the thousandth of the weights with the largest Fisher; the penalty is felt, and the others move on."""
         moved, penalties = [], []
         for own in (0.0, strength):
-            settings = ALIKE.replace(ewc_fisher=fisher, ewc_strength=own, ewc_fisher_samples=50, epochs=1)
+            settings = select_settings("ewc", ALIKE).replace(
+                ewc_fisher=fisher, ewc_strength=own, ewc_fisher_samples=50, epochs=1
+            )
             method = ElasticWeightConsolidation(settings, 10)
             run = Run(method, lambda: MLP((1, 28, 28), 64, 2, 0.0), 0)
             stream, layout = PermutedMNIST(2, 0, 800, data_dir), Layout(run.model)

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import kcl
-from kcl.core.settings import KERNELS
 from kcl.functional import kernels
 from kcl.methods import ridge_head
+from kcl.methods.kernels import KERNELS
 from kcl.training.draws import RunNoise
 
 SMALL: dict[str, Any] = {"bases": 32, "width": 16, "dropout": 0.1, "coreset_size_per_class": 4}

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from kcl.training.single_run import Run
 
 from kcl.benchmarks.array_stream import ArrayStream
 from kcl.benchmarks.task import View
-from kcl.core.settings import Settings
-from kcl.methods.ewc import ElasticWeightConsolidation, anchored
+from kcl.methods.ewc import ElasticWeightConsolidation, EwcSettings, anchored
+from kcl.methods.recipes import select_settings
 from kcl.methods.sgd import LinearModel, NaiveSGD
 from kcl.nets.backbone import ModuleBackbone
 from kcl.nets.flat import Layout
-from kcl.training.single_run import Run
 
 
 def _carried(size: int, strength: float) -> dict[str, torch.Tensor]:
@@ -25,7 +25,7 @@ def _carried(size: int, strength: float) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def classic() -> ElasticWeightConsolidation:
-    return ElasticWeightConsolidation(Settings(ewc_fisher="classic", dropout=0.0), class_count=2)
+    return ElasticWeightConsolidation(EwcSettings(ewc_fisher="classic", dropout=0.0), class_count=2)
 
 
 class TestPenalty:
@@ -82,7 +82,7 @@ class TestLinearGaussian:
 
     def test_the_running_fisher_is_the_recurrence_on_known_gradients(self, draw64: Any) -> None:
         """25 steps of g = (w·x − y) x: two full windows enter, the third does not."""
-        method = ElasticWeightConsolidation(Settings(ewc_fisher="running", ewc_window=10), class_count=2)
+        method = ElasticWeightConsolidation(EwcSettings(ewc_fisher="running", ewc_window=10), class_count=2)
         zeros = torch.zeros(3, dtype=torch.float64)
         carried = _carried(3, 1.0) | {
             "fisher": zeros, "window": zeros, "steps": torch.tensor(0), "decay": torch.tensor(0.8, dtype=torch.float64)
@@ -99,7 +99,7 @@ class TestLinearGaussian:
         assert carried["steps"] == 25
 
     def test_the_running_fisher_is_of_the_task_s_gradient_without_the_penalty(self, draw64: Any) -> None:
-        method = ElasticWeightConsolidation(Settings(ewc_fisher="running", ewc_window=1), class_count=2)
+        method = ElasticWeightConsolidation(EwcSettings(ewc_fisher="running", ewc_window=1), class_count=2)
         weights, gradient = draw64.normal(3), draw64.normal(3)
         running = {"fisher": torch.zeros(3), "window": torch.zeros(3), "steps": torch.tensor(0)}
         carried = anchored(_carried(3, 1.0), draw64.uniform(3), draw64.normal(3), add=True) | running
@@ -119,7 +119,7 @@ def stream(draw: Any) -> ArrayStream:
 
 
 def _run(fisher: str, strength: float, **settings: Any) -> Run:
-    made = Settings(
+    made = EwcSettings(
         ewc_fisher=fisher, ewc_strength=strength, lr=0.05, lr_decay=1.0, momentum=0.0, dropout=0.0, **settings
     )
     return Run(ElasticWeightConsolidation(made, 2), lambda: ModuleBackbone(torch.nn.Identity(), (4,)), 0)
@@ -156,7 +156,8 @@ class TestInARun:
 
     def test_without_strength_is_naive(self, fisher: str, stream: ArrayStream) -> None:
         run = _run(fisher, 0.0)
-        naive = Run(NaiveSGD(run.method.settings, 2), lambda: ModuleBackbone(torch.nn.Identity(), (4,)), 0)
+        settings = select_settings("naive-sgd", run.method.settings.to_dict())
+        naive = Run(NaiveSGD(settings, 2), lambda: ModuleBackbone(torch.nn.Identity(), (4,)), 0)
         for task in stream:
             run.learn(task)
             naive.learn(task)
@@ -210,7 +211,7 @@ def test_the_classic_fisher_sees_samples_as_their_task_shows_them() -> None:
     images = torch.zeros(40, 1, 2, 2, dtype=torch.uint8)
     images[:, :, 0] = torch.randint(50, 255, (40, 1, 2), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     task = ArrayStream([(images, torch.arange(40) % 2)])[0]
-    settings = Settings(ewc_fisher="classic", lr=0.05, dropout=0.0, ewc_fisher_samples=40)
+    settings = EwcSettings(ewc_fisher="classic", lr=0.05, dropout=0.0, ewc_fisher_samples=40)
     for turned in (False, True):
         view = View(torch.tensor([2, 3, 0, 1])) if turned else View()
         run = Run(ElasticWeightConsolidation(settings, 2), lambda: ModuleBackbone(torch.nn.Flatten(), (1, 2, 2)), 0)
@@ -221,7 +222,7 @@ def test_the_classic_fisher_sees_samples_as_their_task_shows_them() -> None:
 
 def test_the_classic_fisher_counts_only_the_task_s_own_classes(draw: Any) -> None:
     stream = ArrayStream([(draw.normal(40, 4), torch.arange(40) % 2 + 2 * task) for task in range(2)])
-    settings = Settings(ewc_fisher="classic", lr=0.05, dropout=0.0, ewc_fisher_samples=10)
+    settings = EwcSettings(ewc_fisher="classic", lr=0.05, dropout=0.0, ewc_fisher_samples=10)
     run = Run(ElasticWeightConsolidation(settings, 4), lambda: ModuleBackbone(torch.nn.Identity(), (4,)), 0)
     run.learn(stream[0])
     fisher = Layout(run.model).split(run.carried["importance"])["output.bias"]

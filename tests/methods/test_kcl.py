@@ -15,10 +15,11 @@ from torch.distributions import Normal, kl_divergence
 
 from kcl.benchmarks.array_stream import ArrayStream
 from kcl.benchmarks.task import Task
-from kcl.core.settings import KERNELS, Settings
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
 from kcl.methods.kcl import KernelContinualLearning, KernelModel, unit_length, weighed
+from kcl.methods.kcl_settings import KclSettings
+from kcl.methods.kernels import KERNELS
 from kcl.methods.method import Memory
 from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
@@ -37,7 +38,7 @@ class Bench:
     """A method, its model and what it keeps of a small task, before the first step."""
 
     def __init__(self, seeded: Any, make_noise: Any, **settings: Any) -> None:
-        self.settings = Settings(**(SMALL | settings))
+        self.settings = KclSettings(**(SMALL | settings))
         self.task = _task(make_noise(11))
         self.method = KernelContinualLearning(self.settings, 3)
         with seeded(5):
@@ -73,7 +74,7 @@ def bench(seeded: Any, make_noise: Any) -> Any:
     return lambda **settings: Bench(seeded, make_noise, **settings)
 
 
-def _gram(kernel: str, settings: Settings, x: Tensor, y: Tensor, frequencies: Any, phases: Any) -> Tensor:
+def _gram(kernel: str, settings: KclSettings, x: Tensor, y: Tensor, frequencies: Any, phases: Any) -> Tensor:
     """Every kernel from its formula, sample by sample."""
     difference = x[:, None, :] - y[None, :, :]
     if kernel == "linear":
@@ -91,7 +92,7 @@ def _gram(kernel: str, settings: Settings, x: Tensor, y: Tensor, frequencies: An
 class Reference:
     """Eq. 3, 5 and 11 in double precision, with inverses, torch.distributions and the same draws of ε."""
 
-    def __init__(self, model: KernelModel, settings: Settings, memory: Memory, noise: Any) -> None:
+    def __init__(self, model: KernelModel, settings: KclSettings, memory: Memory, noise: Any) -> None:
         self.model, self.settings, self.noise = copy.deepcopy(model).double(), settings, noise
         self.targets = memory["targets"].double()
         self.coreset = self.features(memory["inputs"])
@@ -245,7 +246,7 @@ class TestBeginning:
         assert [value.item() for value in it.model.head()] == pytest.approx([0.11, 1.0, 0.0])
 
     def test_a_task_it_could_not_learn_is_refused_beforehand(self, bench: Any) -> None:
-        method = KernelContinualLearning(Settings(coreset_size_per_class=10), 3)
+        method = KernelContinualLearning(KclSettings(coreset_size_per_class=10), 3)
         with pytest.raises(KclError, match="none to train on"):
             method.check(bench().task)
 
@@ -335,7 +336,7 @@ class TestPasses:
     @pytest.fixture
     def parts(self, make_noise: Any, seeded: Any) -> Any:
         def make(mixing: bool) -> tuple[KernelContinualLearning, KernelModel, Memory, Task]:
-            task, method = _task(make_noise(11)), KernelContinualLearning(Settings(**SMALL), 3)
+            task, method = _task(make_noise(11)), KernelContinualLearning(KclSettings(**SMALL), 3)
             with seeded(0):
                 model = method.build(_Recording(mixing))
             return method, model, method.begin_task(model, task, np.random.default_rng(3)).memory, task
@@ -394,6 +395,6 @@ def test_features_of_several_stages_are_weighed(draw: Any) -> None:
 
 
 def test_a_backbone_of_one_s_own_has_no_stages(seeded: Any) -> None:
-    method = KernelContinualLearning(Settings(**SMALL, feature_stages=2), 3)
+    method = KernelContinualLearning(KclSettings(**SMALL, feature_stages=2), 3)
     with seeded(0), pytest.raises(KclError, match="feature_stages=2 needs a backbone"):
         method.make(MLP((4,), 6, 1, 0.0))

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from kcl.training.single_run import Run, batch_order
 
 from kcl.benchmarks.array_stream import ArrayStream
 from kcl.core.randomness import numpy_generator
-from kcl.core.settings import Settings
 from kcl.methods import replay
-from kcl.methods.episodic import random_subsets
+from kcl.methods.episodic import EpisodicSettings, random_subsets
 from kcl.methods.replay import ReservoirReplay
 from kcl.nets.mlp import MLP
-from kcl.training.single_run import Run, batch_order
 
 # One in a million for each test that counts: |z| of a standard normal.
 RARE = 4.892
@@ -42,7 +41,7 @@ class TestReservoir:
 
     def _held(self, seed: int, upto: int, epochs: int = 1) -> set[int]:
         """The samples held after `upto` tasks, by their number in the stream."""
-        method = ReservoirReplay(Settings(memory_per_class=2), class_count=2, places=6)
+        method = ReservoirReplay(EpisodicSettings(memory_per_class=2), class_count=2, places=6)
         stream = ArrayStream([(torch.zeros(self.SIZE, 1), torch.arange(self.SIZE) % 2)] * self.TASKS)
         carried = method.carry(None, stream[0])  # type: ignore[arg-type]
         slots = np.full(self.SLOTS, -1)
@@ -109,7 +108,7 @@ def stream(draw: Any) -> ArrayStream:
 
 
 def _run(**settings: Any) -> Run:
-    made = Settings(width=8, lr=0.1, lr_decay=1.0, momentum=0.0, dropout=0.0, memory_per_class=2, **settings)
+    made = EpisodicSettings(width=8, lr=0.1, lr_decay=1.0, momentum=0.0, dropout=0.0, memory_per_class=2, **settings)
     return Run(ReservoirReplay(made, 6, 6), lambda: MLP((6,), 8, 2, 0.0), 3)
 
 

@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kcl.training.single_run import Run
 from torch import Tensor, nn
 
-from kcl import KclError
 from kcl.benchmarks.moved_pixels import PermutedPixels
-from kcl.core.settings import KERNELS, Settings
 from kcl.data.dataset import Dataset
 from kcl.methods.kcl import KernelContinualLearning
-from kcl.methods.recipes import METHODS, published_backbone
+from kcl.methods.kcl_settings import KclSettings
+from kcl.methods.kernels import KERNELS
+from kcl.methods.recipes import published_backbone
 from kcl.nets.backbone import ModuleBackbone
 from kcl.training.checkpoint import digest
 from kcl.training.restoring import run_state
-from kcl.training.single_run import Run
 
 STRENGTH, SCALE, SHIFT, RATE = 0.37, 3.1, -0.4, 0.625
 
@@ -29,7 +29,7 @@ class Made:
     def __init__(self, seeded: Any, **settings: Any) -> None:
         with seeded(0):
             net = nn.Sequential(nn.Linear(4, 7), nn.Tanh())
-            self.method = KernelContinualLearning(Settings(kernel="linear", **settings), 3, 3)
+            self.method = KernelContinualLearning(KclSettings(kernel="linear", **settings), 3, 3)
             self.model = self.method.make(ModuleBackbone(net, (4,))).double()
             self.coreset, self.batch = torch.rand(6, 4).double(), torch.rand(5, 4).double()
             self.correction = torch.randn(6, 3).double()
@@ -110,7 +110,7 @@ def _stream(samples: int = 40) -> PermutedPixels:
 
 
 def _run(**settings: Any) -> Run:
-    given = Settings(**({"coreset_size_per_class": 2, "bases": 16, "width": 64, "dropout": 0.0} | settings))
+    given = KclSettings(**({"coreset_size_per_class": 2, "bases": 16, "width": 64, "dropout": 0.0} | settings))
     return Run(KernelContinualLearning(given, 4, 8), lambda: published_backbone((1, 5, 5), given), seed=0)
 
 
@@ -153,10 +153,3 @@ def test_one_hot_targets_keep_nothing_more() -> None:
     run, [task, _] = _run(), _stream()
     run.learn(task)
     assert set(run.kept[0].memory) == {"inputs", "targets", "strength", "scale", "shift"}
-
-
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "kcl"])
-@pytest.mark.parametrize("changes", [{"soft_targets": 0.5}, {"test_strength": 0.5}], ids=str)
-def test_no_other_method_takes_them(method: str, changes: dict[str, float]) -> None:
-    with pytest.raises(KclError, match=f"{next(iter(changes))} goes with kcl"):
-        METHODS[method](Settings(**changes), 4, 8)  # type: ignore[arg-type]

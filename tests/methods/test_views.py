@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kcl.benchmarks.array_stream import ArrayStream
-from kcl.core.settings import KERNELS, Settings
 from kcl.errors import KclError
 from kcl.methods import views
+from kcl.methods.kcl_settings import KclSettings
+from kcl.methods.kernels import KERNELS
 from kcl.methods.recipes import METHODS, check_backbone
 from kcl.models.continual_model import ContinualModel
 from kcl.models.kernel_learner import KernelContinualLearner
@@ -225,7 +226,7 @@ class TestAgainstNumPy:
 
     @pytest.fixture
     def made(self, seeded: Any) -> tuple[Any, Any, dict[str, Tensor], Tensor, Tensor]:
-        settings = Settings(kernel="linear", rotation_labels=True, test_views="flip", coreset_size_per_class=2)
+        settings = KclSettings(kernel="linear", rotation_labels=True, test_views="flip", coreset_size_per_class=2)
         with seeded(0):
             net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 7), torch.nn.Tanh())
             method = METHODS["kcl"](settings, 3, 3)
@@ -320,12 +321,6 @@ class TestBatchNorm:
 
 
 class TestRefused:
-    @pytest.mark.parametrize("name", [name for name in METHODS if name != "kcl"])
-    @pytest.mark.parametrize("setting", [{"batch_norm": "coreset"}, {"warm_start": True}], ids=str)
-    def test_what_only_coresets_allow(self, name: str, setting: dict[str, Any]) -> None:
-        with pytest.raises(KclError, match=f"{next(iter(setting))}.*{name}"):
-            METHODS[name](Settings(**setting), 10, 10)
-
     @pytest.mark.parametrize(
         ("setting", "told"),
         [
@@ -337,14 +332,14 @@ class TestRefused:
     )
     def test_by_a_backbone_that_cannot(self, setting: dict[str, Any], told: str) -> None:
         with pytest.raises(KclError, match=told):
-            check_backbone((1, 28, 28), Settings(**setting))
+            check_backbone((1, 28, 28), KclSettings(**setting))
         images, labels = torch.zeros(40, 1, 6, 6, dtype=torch.uint8), torch.arange(40) % 2
         with pytest.raises(KclError, match=told):
             KernelContinualLearner(ArrayStream([(images, labels)]), **setting)
 
     def test_muon_without_matrices(self) -> None:
         with pytest.raises(KclError, match="muon needs a backbone with matrices"):
-            check_backbone((20,), Settings(optimizer="muon", backbone="identity"))
+            check_backbone((20,), KclSettings(optimizer="muon", backbone="identity"))
 
     @pytest.mark.parametrize(("shape", "told"), [((40, 3, 6, 8), "square images, not 6 × 8"), ((40, 9), "for images")])
     def test_shapes_that_cannot_be_turned(self, seeded: Any, shape: tuple[int, ...], told: str) -> None:

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl.core.settings import Settings
 from kcl.errors import KclError
+from kcl.methods.kcl_settings import KclSettings
 from kcl.nets.head import KernelRidgeHead
 
 
@@ -32,7 +32,7 @@ def test_begins_as_published() -> None:
 def test_every_permitted_beginning_can_be_learned_from(strength: float) -> None:
     """d|l|/dl is ±1; a gradient of zero would keep λ where it is for ever."""
     try:
-        head = KernelRidgeHead(Settings(ridge_strength=strength).ridge_strength)
+        head = KernelRidgeHead(KclSettings(ridge_strength=strength).ridge_strength)
     except KclError:
         return  # what is not permitted needs no gradient
     head().strength.backward()

@@ -26,7 +26,7 @@ def _record(cell: Cell, seed: int, accuracy: float, tasks: int = 20) -> dict[str
     """A finished run as `results.jsonl` would have it: what the data decide is filled in."""
     [spec] = FULL.specs(cell, [seed])
     lower = [[accuracy if after >= task else None for task in range(tasks)] for after in range(tasks)]
-    fields = dataclasses.asdict(spec) | {"tasks": tasks, "kernel": spec.settings.kernel, "data": "some data"}
+    fields = dataclasses.asdict(spec) | {"tasks": tasks, "kernel": spec.kernel, "data": "some data"}
     if spec.benchmark.startswith("split"):
         fields |= {"ways": list(spec.ways) if isinstance(spec.ways, tuple) else 5, "class_order": "fixed"}
     measured = {"average_accuracy": accuracy, "forgetting": 0.05, "learning_accuracy": accuracy, "seconds": 1.0}

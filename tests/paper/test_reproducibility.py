@@ -219,7 +219,8 @@ class TestExplained:
                 assert f"{ours.mean:.2f} ± {ours.deviation:.2f}" in PAGE
 
     def test_the_runs_are_part_of_what_is_run(self) -> None:
-        changed = [spec for spec in ITEMS["comparison"].specs(FULL, [0]) if spec.settings.recalled_per_step == 256]
+        specs = ITEMS["comparison"].specs(FULL, [0])
+        changed = [spec for spec in specs if spec.settings.to_dict().get("recalled_per_step") == 256]
         assert [(spec.benchmark, spec.method) for spec in changed] == [("split-cifar100", "er-reservoir")]
         assert all(spec.settings.backbone == "mlp" for spec in ITEMS["comparison"].specs(QUICK, [0]))
 

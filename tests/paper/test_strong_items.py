@@ -19,10 +19,10 @@ from kcl.benchmarks.registry import BENCHMARKS, find_benchmark
 from kcl.cli import run_options, tune_options
 from kcl.cli.commands import _parser, main
 from kcl.core.results import read
-from kcl.core.settings import AT_TEST, Settings, parse_setting
-from kcl.experiments.run_spec import RunSpec, by_training
+from kcl.experiments.run_spec import RunSpec, by_training, with_current_settings
 from kcl.experiments.speeds import BATCH, SPEEDS
-from kcl.methods.recipes import METHODS, published_settings
+from kcl.methods.kcl_settings import KclSettings
+from kcl.methods.recipes import METHODS, published_settings, settings_record
 from kcl.methods.strong_recipe import strong_settings
 from kcl.paper import ablation, average_horizon, paper_tables
 from kcl.paper.ablation import PAPER, Ablation, ingredients
@@ -50,7 +50,7 @@ SEEDS = [0, 1, 2]
 def _record(cell: Cell, seed: int, accuracy: float, **changes: Any) -> dict[str, Any]:
     [spec] = FULL.specs(cell, [seed])
     lower = [[accuracy if after >= task else None for task in range(20)] for after in range(20)]
-    fields = dataclasses.asdict(spec) | {"tasks": 20, "kernel": spec.settings.kernel, "data": "some data"}
+    fields = dataclasses.asdict(spec) | {"tasks": 20, "kernel": spec.kernel, "data": "some data"}
     if spec.benchmark.startswith("split"):
         fields |= {"ways": 5, "class_order": "fixed"}
     measured = {"average_accuracy": accuracy, "forgetting": 0.005, "learning_accuracy": 81.5}
@@ -108,7 +108,7 @@ class TestResults:
         for cell in cells:
             settings = (strong_settings if cell.recipe == "strong" else published_settings)(cell.benchmark, cell.method)
             assert FULL.specs(cell, [0])[0].settings == settings.replace(**cell.changes)
-            assert set(cell.changes) <= (set() if cell.method == "kcl" else set(AT_TEST))
+            assert set(cell.changes) <= (set() if cell.method == "kcl" else set(settings.names_at_test()))
 
     def test_the_way_with_the_highest_accuracy_stands_for_another_method(self) -> None:
         row = "ER-Reservoir, strong recipe"
@@ -214,7 +214,7 @@ class TestAblation:
         found = Found([], FULL, SEEDS)
         whole, *others = Ablation().left_out()
         for cell in others:
-            if set(cell.changes) <= set(AT_TEST):
+            if set(cell.changes) <= set(KclSettings.names_at_test()):
                 assert cost_of(cell, found).images_per_sample == cost_of(whole, found).images_per_sample  # type: ignore[union-attr]
 
     def test_rows_are_paired_with_their_own_recipe(self) -> None:
@@ -392,7 +392,7 @@ def _runs(folder: str, benchmark: str, **settings: Any) -> list[dict[str, Any]]:
     """Finished runs of KCL that have these settings, in the order of their seeds."""
     records = read(ROOT / "results" / folder / "results.jsonl")
     own = [run for run in records if (run["benchmark"], run["method"]) == (benchmark, "kcl")]
-    found = [run for run in own if settings.items() <= Settings(**run["settings"]).to_dict().items()]
+    found = [run for run in own if settings.items() <= settings_record("kcl", run["settings"]).items()]
     assert [run["seed"] for run in found] == [0, 1, 2, 3, 4]
     return found
 
@@ -454,7 +454,7 @@ def test_every_search_that_was_done_is_one_of_the_page() -> None:
 
         def decided(about: dict[str, Any], space: list[str]) -> Any:
             searched = {dimension.partition("=")[0] for dimension in space}
-            whole = Settings(**about["runs"]["settings"]).to_dict()  # with those that came later
+            whole = with_current_settings(about["runs"])["settings"]
             settings = {name: own for name, own in whole.items() if name not in searched}
             return {**about, "runs": {**about["runs"], "settings": settings}, "search": space}
 
@@ -470,7 +470,7 @@ def test_the_searches_of_the_page_look_at_no_test_data_and_try_the_recipe_too() 
         search, seeds = tune_options.asked(options)
         found |= {(options.benchmark, options.method)}
         given = dict(own.split("=") for own in options.assignments)
-        changes = {name: parse_setting(name, text) for name, text in given.items()}
+        changes = {name: search.base.settings.parse(name, text) for name, text in given.items()}
         assert search.base.settings == strong_settings(options.benchmark, options.method).replace(**changes)
         assert (search.protocol.tasks, search.protocol.test_data_seen) == (3, False)
         assert not set(range(5)) & set(search.protocol.seeds), "the table's seeds decide nothing"
@@ -512,7 +512,7 @@ def test_what_is_learned_and_what_is_left_is_told_as_it_was_measured() -> None:
             record
             for record in records
             if (record["benchmark"], record["method"]) == (benchmark, "kcl")
-            and Settings(**record["settings"]) == settings
+            and settings_record("kcl", record["settings"]) == settings.to_dict()
         ]
         assert sorted(record["seed"] for record in own) == [0, 1, 2, 3, 4]
         learned, left = (sum(record[name] for record in own) / 5 for name in ("learning_accuracy", "average_accuracy"))
@@ -757,8 +757,9 @@ def test_what_is_told_of_other_methods_was_measured() -> None:
         own = statistics.mean(_accuracies(benchmark, strong_settings(benchmark, "kcl").average_ramp))
         best: dict[str, list[float]] = {}
         for run in read(ROOT / "results" / "strong" / "results.jsonl"):
-            settings = run["settings"]
-            published = settings["memory_per_class"] == strong_settings(benchmark, run["method"]).memory_per_class
+            settings = with_current_settings(run)["settings"]
+            recipe = strong_settings(benchmark, run["method"]).to_dict()
+            published = settings.get("memory_per_class") == recipe.get("memory_per_class")
             if run["benchmark"] == benchmark and run["method"] != "kcl" and published:
                 average_horizon = settings["weight_average"], settings["average_ramp"]
                 best.setdefault(f"{run['method']} {average_horizon}", []).append(run["average_accuracy"])

@@ -25,23 +25,24 @@ from unittest import mock
 
 import numpy as np
 import torch
+from kcl.training.run_group import SeparateRuns
+from kcl.training.single_run import Run
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.cli import model_commands
 from kcl.core import results
-from kcl.core.settings import Settings
 from kcl.data import idx, mapped_images, pickles
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
 from kcl.experiments import resuming
 from kcl.experiments.run_folder import Folder
+from kcl.experiments.run_spec import key_of
+from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.recipes import METHODS, published_backbone
 from kcl.models import model_folder
 from kcl.models.continual_model import ContinualModel
 from kcl.training import checkpoint
 from kcl.training.checkpointer import Every, Keeper
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import run_streams
 
@@ -234,7 +235,7 @@ def sign(content: bytes) -> bytes:
 
 
 def _learner() -> tuple[SeparateRuns, list[PermutedPixels]]:
-    settings = Settings(bases=8, width=4, layers=1, coreset_size_per_class=2)
+    settings = KclSettings(bases=8, width=4, layers=1, coreset_size_per_class=2)
     images = torch.arange(60 * 4, dtype=torch.int64).remainder(251).to(torch.uint8).view(60, 1, 2, 2)
     labels = torch.arange(60) % 2
     stream = PermutedPixels(Dataset("made up", images, labels, images[:10], labels[:10], ("0", "1")), 3, 0)
@@ -246,7 +247,7 @@ def _checkpoint() -> Format:
     """A run in its second task; to read it is to stand where it stood."""
     stop, left = Stop(), [9]
     made_with = resuming.made_with(torch.device("cpu"), "cpu", "tf32", compiled=False)
-    run = {"benchmark": "permuted-digits", "seed": 0, "settings": Settings().to_dict()}
+    run = {"benchmark": "permuted-digits", "seed": 0, "settings": KclSettings().to_dict()}
     about = {"runs": [run], "made with": made_with, "command": "kcl run permuted-digits"}
 
     def watch(_: Any) -> None:
@@ -264,7 +265,7 @@ def _checkpoint() -> Format:
         saved = checkpoint.read(path)
         [group] = resuming.begun(path.parents[2])
         resuming.check_made_with(group, made_with, False, lambda _: None)
-        if json.dumps(run, sort_keys=True) not in group.keys:
+        if key_of(run) not in group.keys:
             resuming.refuse_others([group], [run])
         stop = Stop()
         stop.asked = 15  # stop after one step
@@ -282,7 +283,7 @@ def _model(name: str, signed: bool = False) -> Format:
     `signed`: as if `model.json` held the digest of whatever tensors there are.
     """
     model = ContinualModel(seed=0, backbone=None)
-    model.settings = Settings(bases=8, width=4, layers=1, coreset_size_per_class=2)
+    model.settings = KclSettings(bases=8, width=4, layers=1, coreset_size_per_class=2)
     inputs = torch.arange(24 * 4).remainder(17).float().view(24, 4)
     model.learn(inputs, torch.arange(24) % 2, "a task")
     with tempfile.TemporaryDirectory() as folder:
@@ -308,7 +309,7 @@ def _results() -> Format:
     matrix = [[90.0, None], [80.0, 95.0]]
     record = {
         "format": 1, "benchmark": "permuted-digits", "method": "kcl", "kernel": "vrf", "seed": 0, "tasks": 2,
-        "settings": Settings().to_dict(), "versions": {"kcl": "0.1.0"}, "device": "cpu", "seconds": 1.5,
+        "settings": KclSettings().to_dict(), "versions": {"kcl": "0.1.0"}, "device": "cpu", "seconds": 1.5,
         "accuracy_matrix": matrix, "initial_accuracy": None, "average_accuracy": 87.5, "forgetting": 0.1,
         "learning_accuracy": 92.5, "backward_transfer": -0.1, "forward_transfer": None, "diverged": False,
         "memory": {"samples": 4, "bytes": 400}, "command": "kcl run",
@@ -330,7 +331,7 @@ class _Unmade:
 
 
 def _settings() -> Format:
-    runs = [{"benchmark": "permuted-digits", "seed": seed, "settings": Settings().to_dict()} for seed in range(2)]
+    runs = [{"benchmark": "permuted-digits", "seed": seed, "settings": KclSettings().to_dict()} for seed in range(2)]
     whole = json.dumps({"format": 1, "command": "kcl run", "runs": runs}, indent=2).encode()
 
     def read(path: Path) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from kcl.training.run_group import SeparateRuns
+from kcl.training.single_run import Run
 from torch import Tensor
 
 from kcl.benchmarks.joint_task import join
@@ -19,16 +21,14 @@ from kcl.core.randomness import numpy_generator
 from kcl.core.settings import Settings
 from kcl.data.dataset import Dataset
 from kcl.methods.method import Method
-from kcl.methods.recipes import METHODS
+from kcl.methods.recipes import METHODS, select_settings
 from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import ResNet18
 from kcl.ops import philox, philox_cpu
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run
 from kcl.training.stack import StackedRuns
 
-SMALL = Settings(bases=32, width=16, coreset_size_per_class=4, batch_size=10, lr_floor=0.0, ewc_window=3)
+SMALL = {"bases": 32, "width": 16, "coreset_size_per_class": 4, "batch_size": 10, "lr_floor": 0.0, "ewc_window": 3}
 # Every number that may differ between stacked runs does.
 NUMBERS: list[dict[str, float]] = [
     {"lr": 0.05, "momentum": 0.8, "tau": 0.01, "dropout": 0.2, "ridge_strength": 0.1, "lr_decay": 0.8},
@@ -172,7 +172,7 @@ def make_runs(make_dataset: Callable[..., Dataset]) -> Callable[..., Runs]:
         for numbers, gamma, strengths in zip(NUMBERS, GAMMAS, STRENGTHS, strict=True):
             calmer = {name: value * CALMER[net].get(name, 1.0) for name, value in numbers.items()}
             gammas = {"rbf_gamma": gamma, "laplacian_gamma": gamma}
-            own.append(SMALL.replace(**{**calmer, **gammas, **strengths, **settings}))
+            own.append(select_settings(method, {**SMALL, **calmer, **gammas, **strengths, **settings}))
         streams: list[Stream] = [
             SplitClasses(samples, SHAPES[net], tasks, seed) if split else PermutedPixels(dataset, tasks, seed)
             for seed in seeds

@@ -15,26 +15,26 @@ from typing import Any
 
 import pytest
 import torch
+from kcl.training.run_group import SeparateRuns
 from torch._inductor import config as inductor_config
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.cli import commands
-from kcl.core.settings import Settings
 from kcl.errors import KclError
 from kcl.experiments import task_free
 from kcl.experiments.experiment import Experiment
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
-from kcl.ops import compiler, philox, philox_cpu
-from kcl.ops.compiler import need_compiler
+from kcl.methods.kcl_settings import KclSettings
+from kcl.ops import philox, philox_cpu
+from kcl.training import compiler
 from kcl.training.checkpointer import Every
-from kcl.training.run_group import SeparateRuns
 from kcl.training.stack import StackedRuns
 from kcl.training.stopping import Interrupted, Stop
 
-SMALL = Settings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2, lr=0.3)
+SMALL = KclSettings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2, lr=0.3)
 SPECS = [RunSpec("made-up", "kcl", seed, SMALL, 2, 52) for seed in range(3)]  # four batches of ten, none smaller
 DIGITS = ["run", "permuted-digits", "--tasks", "2", "--train-per-task", "150", "--device", "cpu", "--threads", "1",
           "--set", "bases=16", "width=16", "coreset_size_per_class=3", "--quiet"]  # fmt: skip

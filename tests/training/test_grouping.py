@@ -11,23 +11,24 @@ from typing import Any
 
 import pytest
 import torch
+from kcl.training.run_group import Learner, SeparateRuns
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.benchmarks.task import Task
-from kcl.core.settings import Settings
 from kcl.experiments import experiment as experiment_module
 from kcl.experiments.experiment import Experiment
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec, by_training
+from kcl.methods.kcl_settings import KclSettings
+from kcl.methods.recipes import METHODS, methods_with, select_settings
 from kcl.report import results_table
 from kcl.training.checkpointer import Every
-from kcl.training.run_group import Learner, SeparateRuns
 from kcl.training.stack import StackedRuns
 from kcl.training.stream_run import Progress
 
-SMALL = Settings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2)
+SMALL = KclSettings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2)
 METRICS = ("average_accuracy", "forgetting", "learning_accuracy", "backward_transfer", "forward_transfer")
 
 
@@ -47,7 +48,14 @@ class StackingExperiment(Experiment):
 
 def _specs(seeds: Sequence[int] = (0, 1, 2), method: str = "kcl", tasks: int = 2, **options: Any) -> list[RunSpec]:
     train = options.pop("train_per_task", None)
-    return [RunSpec("made-up", method, seed, SMALL.replace(**options), tasks, train) for seed in seeds]
+    settings = select_settings(method, SMALL.to_dict()).replace(**options)
+    return [RunSpec("made-up", method, seed, settings, tasks, train) for seed in seeds]
+
+
+def _all_fields() -> dict[str, Any]:
+    """Every setting of every method."""
+    types = [method.settings_type for method in METHODS.values()]
+    return {name: settings_type.field(name) for settings_type in types for name in settings_type.names()}
 
 
 def _execute(
@@ -93,15 +101,17 @@ class TestGroups:
         numbers = {
             "lr": (0.1, 0.3), "momentum": (0.0, 0.8), "tau": (0.0, 0.1), "dropout": (0.1, 0.5),
             "ridge_strength": (0.1, 1.0), "rbf_gamma": (0.5, 1.0), "laplacian_gamma": (0.2, 0.3),
-            "lr_decay": (0.5, 1.0), "lr_floor": (0.0, 1e-3), "ewc_strength": (1.0, 10.0), "ewc_decay": (0.5, 0.9),
+            "lr_decay": (0.5, 1.0), "lr_floor": (0.0, 1e-3),
             "muon_lr": (0.005, 0.01), "muon_lr_decay": (0.8, 1.0), "soft_targets": (0.5, 1.0),
         }  # fmt: skip
-        stackable = {field.name for field in dataclasses.fields(Settings) if field.metadata["stackable"]}
-        assert set(numbers) == stackable - {"weight_average", "average_ramp"}  # which act at test only
-        each = [{name: value} for name, values in numbers.items() for value in values]
-        specs = [spec for own in each for spec in _specs(**({"soft_targets": 0.25} | own))]
-        specs = list(dict.fromkeys(specs))
-        assert self._groups(specs) == [specs]
+        of_ewc = {"ewc_strength": (1.0, 10.0), "ewc_decay": (0.5, 0.9)}
+        stackable = {name for name, field in _all_fields().items() if field.metadata["stackable"]}
+        assert {*numbers, *of_ewc} == stackable - {"weight_average", "average_ramp"}  # which act at test only
+        for method, values_of, base in (("kcl", numbers, {"soft_targets": 0.25}), ("ewc", of_ewc, {})):
+            each = [{name: value} for name, values in values_of.items() for value in values]
+            specs = [spec for changes in each for spec in _specs(method=method, **(base | changes))]
+            specs = list(dict.fromkeys(specs))
+            assert self._groups(specs) == [specs]
 
     @pytest.mark.parametrize(
         "options",
@@ -117,7 +127,8 @@ class TestGroups:
         ids=str,
     )  # fmt: skip
     def test_other_differences_keep_runs_apart(self, options: dict[str, Any]) -> None:
-        one, two = _specs(), _specs(**options)
+        method = next(iter(methods_with(next(iter(options)))), "kcl")
+        one, two = _specs(method=method), _specs(**{"method": method} | options)
         mixed = [spec for pair in zip(one, two, strict=True) for spec in pair]
         assert self._groups(mixed) == [one, two]
 
@@ -141,7 +152,7 @@ class TestGroups:
                  "rotation_labels", "batch_norm", "test_views", "warm_start", "log_variance_bound", "test_strength",
                  "shared_metric",
                  "ewc_fisher", "ewc_fisher_samples", "ewc_window"}  # fmt: skip
-        assert {field.name for field in dataclasses.fields(Settings) if not field.metadata["stackable"]} == fixed
+        assert {name for name, field in _all_fields().items() if not field.metadata["stackable"]} == fixed
 
     def test_other_benchmarks_are_apart(self) -> None:
         one = _specs()
@@ -181,7 +192,7 @@ class TestGroups:
         assert rehearsed == ["rehearse", "rehearse_classifier", "rehearse"]
 
     def test_what_fits_counts_trainings_in_every_way_they_are_tested(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        tested: list[list[Settings]] = []
+        tested: list[list[Any]] = []
         rehearse = StackedRuns.rehearse_classifier
 
         def noting(self: StackedRuns, tasks: Sequence[Any]) -> None:
@@ -365,11 +376,15 @@ class TestRunsThatDoNotStack:
         assert [record["runs_at_once"] for record in found] == [1, 1, 1, 2, 2]
 
 
+UNBOUNDED: dict[str, dict[str, Any]] = {"kcl": {"feature_norm": "none"}, "naive-sgd": {}}
+"""Settings under which a large learning rate makes a method diverge."""
+
+
 @pytest.mark.parametrize("made_of", [Experiment, StackingExperiment])
-@pytest.mark.parametrize("method", ["kcl", "naive-sgd"])
+@pytest.mark.parametrize("method", UNBOUNDED)
 class TestDivergence:
     def _specs(self, method: str) -> list[RunSpec]:
-        specs = _specs(method=method, tasks=3, feature_norm="none")
+        specs = _specs(method=method, tasks=3, **UNBOUNDED[method])
         specs[1] = dataclasses.replace(specs[1], settings=specs[1].settings.replace(lr=1e30))
         return specs
 
@@ -389,7 +404,7 @@ class TestDivergence:
         assert "2 (+1 diverged)" in table
 
     def test_of_all_runs_is_recorded_too(self, tmp_path: Path, made_of: type[Experiment], method: str) -> None:
-        specs = _specs((0, 1), method, tasks=3, lr=1e30, lr_floor=1e30, feature_norm="none")
+        specs = _specs((0, 1), method, tasks=3, lr=1e30, lr_floor=1e30, **UNBOUNDED[method])
         found, _, _ = _execute(tmp_path, specs, made_of, runs_at_once=2)
         assert [record["diverged"] for record in found] == [True, True]
         assert "0 (+2 diverged)" in results_table.text(found)

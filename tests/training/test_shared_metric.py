@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-
-from kcl.core.settings import Settings
-from kcl.errors import KclError
-from kcl.functional.metric import metric_of, scatter_within
-from kcl.methods.recipes import METHODS
 from kcl.training.single_run import Run, seen
+
+from kcl.functional.metric import metric_of, scatter_within
 from kcl.training.stream_run import run_streams
 
 SHARE = 0.6
@@ -101,9 +98,3 @@ def test_it_goes_with_other_kernels(make_runs: Any, kernel: str) -> None:
     scores = [own.logits(stream[0].test.inputs, 0) for own in (run, plain)]
     assert all(torch.isfinite(own).all() for own in scores)
     assert not torch.allclose(*scores)
-
-
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "kcl"])
-def test_methods_without_coresets_refuse_it(method: str) -> None:
-    with pytest.raises(KclError, match="shared_metric goes with kcl"):
-        METHODS[method](Settings(shared_metric=0.5), 10)

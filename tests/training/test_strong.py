@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from kcl.core.randomness import numpy_generator
-from kcl.core.settings import KERNELS
+from kcl.methods.kernels import KERNELS
 from kcl.methods.recipes import METHODS
 from kcl.ops import compiler
 from kcl.training.checkpointer import Every, Keeper
@@ -50,7 +50,7 @@ def _with_numbers(runs: Any) -> Any:
             numbers |= {"muon_lr": own.muon_lr * (1.0 + 0.5 * run), "muon_lr_decay": 0.9 - 0.2 * run}
         if own.weight_average:
             numbers |= {"weight_average": own.weight_average + 0.1 * run, "average_ramp": 9.0 - 4.0 * run}
-        if own.soft_targets:
+        if runs.method == "kcl" and own.soft_targets:
             numbers |= {"soft_targets": own.soft_targets * (1.0 + run)}
         runs = runs.but(run, **numbers)
     return runs

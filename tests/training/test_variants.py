@@ -10,21 +10,22 @@ from typing import Any
 
 import pytest
 import torch
+from kcl.training.run_group import Learner, SeparateRuns
+from kcl.training.single_run import Run
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
-from kcl.core.settings import AT_TEST, Settings
+from kcl.core.settings import Settings
 from kcl.experiments.experiment import Experiment
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
+from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Method
 from kcl.methods.recipes import METHODS, published_backbone
 from kcl.training.checkpoint import digest
 from kcl.training.checkpointer import Every, Keeper
 from kcl.training.restoring import run_state
-from kcl.training.run_group import Learner, SeparateRuns
-from kcl.training.single_run import Run
 from kcl.training.stack import StackedRuns
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import Outcome, run_streams
@@ -113,9 +114,9 @@ def _learned(runs: Any, settings: Settings) -> tuple[str, Any]:
 class TestSettings:
     def test_every_setting_is_tried(self) -> None:
         """A new one must be given a value here, and then shows itself whether training knows of it."""
-        assert set(OTHER_VALUES) == {field.name for field in dataclasses.fields(Settings)}
+        assert set(OTHER_VALUES) == {name for method in METHODS.values() for name in method.settings_type.names()}
         averages, others = {"weight_average", "average_ramp"}, {"batch_norm", "test_views", "test_draws"}
-        assert set(AT_TEST) == averages | others | {"test_strength", "shared_metric"}
+        assert set(KclSettings.names_at_test()) == averages | others | {"test_strength", "shared_metric"}
 
     @pytest.mark.parametrize("name", OTHER_VALUES)
     def test_training_knows_of_all_but_those_that_act_at_test(self, make_runs: Any, name: str) -> None:
@@ -125,15 +126,16 @@ class TestSettings:
         one, two = runs.settings[0], runs.settings[0].replace(**{name: value})
         assert getattr(one, name) != value
         (before, scores), (after, other_scores) = _learned(runs, one), _learned(runs, two)
-        assert (before == after) is (name in AT_TEST)
-        assert (one.as_trained() == two.as_trained()) is (name in AT_TEST)
-        if name in AT_TEST:
+        at_test = name in one.names_at_test()
+        assert (before == after) is at_test
+        assert (one.as_trained() == two.as_trained()) is at_test
+        if at_test:
             assert not torch.equal(scores, other_scores)
 
     @pytest.mark.parametrize("method", [name for name in METHODS if name != "kcl"])
     def test_no_method_s_training_knows_of_them(self, make_runs: Any, method: str) -> None:
         runs = make_runs(method, "resnet", samples=28, split=True, ewc_fisher="classic", ewc_fisher_samples=5)
-        together = runs.settings[0].replace(**AVERAGE, **VIEWS, **DRAWS)
+        together = runs.settings[0].replace(**AVERAGE, **VIEWS)
         assert _learned(runs, runs.settings[0])[0] == _learned(runs, together)[0]
 
 
@@ -247,7 +249,7 @@ class Stacking(Experiment):
         return super()._learner(group, streams, separate) if separate else self._stacked(group, streams)
 
 
-SMALL = Settings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2)
+SMALL = KclSettings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2)
 PASSING = ("seconds", "learning_seconds", "runs_at_once", "training_shared_by", "resumed")
 WAYS: list[dict[str, Any]] = [{}, {"weight_average": 0.2}, {"test_draws": 2, "weight_average": 0.2}]
 

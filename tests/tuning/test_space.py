@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from kcl.core.settings import Settings
 from kcl.errors import KclError
-from kcl.tuning.space import Choice, Range, check_names, parse, published
+from kcl.methods.kcl_settings import KclSettings
+from kcl.tuning.space import Choice, Range, parse, published
 
 
 def test_ranges_and_choices() -> None:
-    space = parse(["lr=0.001..0.5:log", "dropout=0..0.5", "bases=64..512", "kernel=vrf,rbf", "width=16,32"])
+    space = parse(["lr=0.001..0.5:log", "dropout=0..0.5", "bases=64..512", "kernel=vrf,rbf", "width=16,32"], "kcl")
     assert space == [
         Range("lr", 0.001, 0.5, log=True),
         Range("dropout", 0.0, 0.5, log=False),
@@ -18,7 +18,7 @@ def test_ranges_and_choices() -> None:
         Choice("kernel", ("vrf", "rbf")),
         Choice("width", (16, 32)),
     ]
-    assert parse([str(dimension) for dimension in space]) == space
+    assert parse([str(dimension) for dimension in space], "kcl") == space
 
 
 @pytest.mark.parametrize(
@@ -33,26 +33,26 @@ def test_ranges_and_choices() -> None:
         ("dropout=0..1.5", "out of range"),
         ("kernel=vrf..rbf", "a word has no range"),
         ("bases=1.5..3", "not a whole number"),
-        ("learning_rate=0.1..1", "unknown setting"),
+        ("learning_rate=0.1..1", "kcl has no setting"),
         ("kernel=vrf,gauss", "unknown kernel"),
     ],
 )
 def test_mistakes_are_named(text: str, told: str) -> None:
     with pytest.raises(KclError, match=told):
-        parse([text])
+        parse([text], "kcl")
 
 
 def test_nothing_to_search_or_the_same_twice_is_refused() -> None:
     with pytest.raises(KclError, match="name what is to be searched"):
-        parse([])
+        parse([], "kcl")
     with pytest.raises(KclError, match="given twice"):
-        parse(["lr=0.1..1", "lr=0.1,0.2"])
-    with pytest.raises(KclError, match="has no kernel"):
-        check_names(parse(["kernel=vrf,rbf"]), "ewc")
+        parse(["lr=0.1..1", "lr=0.1,0.2"], "kcl")
+    with pytest.raises(KclError, match="ewc has no setting 'kernel'"):
+        parse(["kernel=vrf,rbf"], "ewc")
 
 
 def test_the_published_settings_are_a_point_where_they_lie_inside() -> None:
-    settings = Settings(lr=0.1, kernel="vrf")
-    assert published(parse(["lr=0.01..1", "kernel=vrf,rbf"]), settings) == {"lr": 0.1, "kernel": "vrf"}
-    assert published(parse(["lr=0.2..1"]), settings) is None
-    assert published(parse(["kernel=rbf,linear"]), settings) is None
+    settings = KclSettings(lr=0.1, kernel="vrf")
+    assert published(parse(["lr=0.01..1", "kernel=vrf,rbf"], "kcl"), settings) == {"lr": 0.1, "kernel": "vrf"}
+    assert published(parse(["lr=0.2..1"], "kcl"), settings) is None
+    assert published(parse(["kernel=rbf,linear"], "kcl"), settings) is None

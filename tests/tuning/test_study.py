@@ -13,7 +13,7 @@ from kcl.errors import KclError
 from kcl.tuning.space import parse
 from kcl.tuning.study import Study, Trial
 
-SPACE = parse(["lr=0.001..1:log", "dropout=0..0.9", "kernel=vrf,rbf"])
+SPACE = parse(["lr=0.001..1:log", "dropout=0..0.9", "kernel=vrf,rbf"], "kcl")
 
 
 def _value(trial: Trial) -> float:

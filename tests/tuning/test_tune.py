@@ -161,7 +161,7 @@ def test_of_choices_all_are_tried_though_fewer_trials_before_drew_one_of_them_tw
         (["--judge-by", "old", "--first", "all", "--tasks", "1"], "--judge-by old"),
         (["--set", "lr=0.1,0.2"], "give them to --search"),
         (["--search", "lr=1..2"], "given twice"),
-        (["--method", "ewc"], "has no kernel"),
+        (["--method", "ewc"], "ewc has no setting 'bases'"),
         (["--final-seeds", "x"], "--final-seeds"),
         (["--force"], "--force"),
     ],

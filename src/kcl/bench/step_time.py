@@ -21,7 +21,8 @@ import torch
 from kcl.benchmarks.task import Examples, Task
 from kcl.core.settings import Settings
 from kcl.errors import KclError
-from kcl.methods.recipes import METHODS, published_backbone
+from kcl.methods.kcl_settings import KclSettings
+from kcl.methods.recipes import METHODS, published_backbone, select_settings
 from kcl.methods.strong_recipe import strong_settings
 from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
@@ -41,25 +42,31 @@ class Work:
     input_shape: tuple[int, ...]
     ways: int
     samples: int
-    settings: Settings
+    settings: KclSettings
     backbone: Callable[[], Backbone]
     strong: str | None = None
     """The benchmark whose strong recipe this is, with the backbone it asks for; the plain loop knows nothing of it."""
 
+    @property
+    def kcl_settings(self) -> KclSettings:
+        return self.settings if self.strong is None else strong_settings(self.strong, "kcl")
+
     def settings_of(self, method: str) -> Settings:
+        if method == "kcl":
+            return self.kcl_settings
         if self.strong is not None:
             return strong_settings(self.strong, method)
-        return self.settings if method == "kcl" else self.settings.replace(lr=0.01, dropout=0.0)
+        return select_settings(method, self.settings.to_dict()).replace(lr=0.01, dropout=0.0)
 
 
 WORKS = {
-    "mnist": Work((1, 28, 28), 10, 20_200, Settings(), lambda: MLP((1, 28, 28), 256, 2, 0.5)),
-    "cifar100": Work((3, 32, 32), 5, 2_500, Settings(bases=2048, lr=0.03, dropout=0.02), lambda: cifar_resnet(0.02)),
+    "mnist": Work((1, 28, 28), 10, 20_200, KclSettings(), lambda: MLP((1, 28, 28), 256, 2, 0.5)),
+    "cifar100": Work((3, 32, 32), 5, 2_500, KclSettings(bases=2048, lr=0.03, dropout=0.02), lambda: cifar_resnet(0.02)),
     "miniimagenet": Work(
         (3, 84, 84),
         5,
         2_500,
-        Settings(bases=2048, coreset_size_per_class=30, lr=0.03, dropout=0.02),
+        KclSettings(bases=2048, coreset_size_per_class=30, lr=0.03, dropout=0.02),
         lambda: miniimagenet_resnet(0.02),
     ),
 }
@@ -115,7 +122,7 @@ def measure(
 
 
 def _task(work: Work, steps: int | None) -> Task:
-    settings, generator = work.settings_of("kcl"), torch.Generator().manual_seed(0)
+    settings, generator = work.kcl_settings, torch.Generator().manual_seed(0)
     coreset = work.ways * settings.coreset_size_per_class
     count = work.samples if steps is None else coreset + steps * settings.batch_size
     inputs = torch.randint(0, 256, (count, *work.input_shape), generator=generator, dtype=torch.uint8)
@@ -169,7 +176,7 @@ def _engine(
     plain_stack = not cuda and not fused
     learner = RunStack(methods, [make] * runs, range(runs), device, fused, precision, plain=plain_stack)
     first = _seconds(lambda: learner.learn([task] * runs, lambda _: None))
-    coreset = settings.coreset_size_per_class * work.ways if method == "kcl" else 0
+    coreset = settings.coreset_size_per_class * work.ways if isinstance(settings, KclSettings) else 0
     steps = (len(task.train) - coreset) // settings.batch_size * settings.updates_per_batch
     again = Task(1, task.train, task.test, task.classes)
     if cuda:

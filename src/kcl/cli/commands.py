@@ -30,12 +30,13 @@ from kcl.cli.execution import Done, Execution, Stopped
 from kcl.core.devices import choose_device, choose_threads, device_name
 from kcl.core.files import write_json
 from kcl.core.locking import locked
-from kcl.core.settings import BACKBONES, KERNELS
+from kcl.core.settings import BACKBONES, Summaries
 from kcl.engines.retries import first_line, listed, out_of_memory
 from kcl.errors import KclError
 from kcl.experiments.loggers import LOGGERS
 from kcl.experiments.progress import make_display
 from kcl.experiments.run_spec import RunSpec
+from kcl.methods.kernels import KERNELS
 from kcl.methods.recipes import METHODS
 from kcl.methods.strong_recipe import RECIPES
 from kcl.ops.precision import PRECISIONS, at_test, products, used
@@ -337,7 +338,7 @@ def _write_rows(rows: list[dict[str, object]], device: str, options: argparse.Na
 LISTS = {
     "benchmarks": lambda: {name: benchmark.description for name, benchmark in BENCHMARKS.items()},
     "methods": lambda: {name: f"{method.summary} (keeps: {method.keeps})" for name, method in METHODS.items()},
-    "kernels": lambda: dict(KERNELS),
+    "kernels": lambda: dict(Summaries(KERNELS)),
     "backbones": lambda: dict(BACKBONES),
     "recipes": lambda: dict(RECIPES),
     "settings": run_options.setting_lines,
@@ -351,5 +352,5 @@ def _list(options: argparse.Namespace) -> int:
 def _print_lines(lines: dict[str, str]) -> int:
     width = max(map(len, lines))
     for name, text in lines.items():
-        print(f"{name:{width}}  {text}")
+        print(f"{name:{width}}  {text}".rstrip())
     return 0

@@ -20,12 +20,12 @@ from kcl.cli import run_options
 from kcl.core.devices import choose_device, choose_threads, device_name
 from kcl.core.files import write_json, write_whole
 from kcl.core.locking import locked
-from kcl.core.settings import Settings, parse_setting
 from kcl.data import user_data
 from kcl.data.user_data import DEFAULT_LABEL, Samples
 from kcl.errors import KclError
 from kcl.experiments import task_free
 from kcl.experiments.task_free import Engine
+from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.recipes import BENCHMARK_RECIPES
 from kcl.models import model_folder
 from kcl.models.continual_model import LEAST_HELD_OUT, ContinualModel, Prediction
@@ -165,8 +165,8 @@ def _new_model(data: Samples, options: argparse.Namespace, device: str) -> Conti
         name, equals, text = assignment.partition("=")
         if not equals:
             raise KclError(f"--set {assignment!r}: expected NAME=VALUE, such as lr=0.05")
-        settings[name] = parse_setting(name, text)
-    Settings().replace(**settings)
+        settings[name] = KclSettings.parse(name, text)
+    KclSettings().replace(**settings)
     share = 0.1 if options.held_out is None else options.held_out
     made = ContinualModel(options.seed or 0, device=device, standardise=table, held_out_share=share, **settings)
     made.columns = data.columns

@@ -12,6 +12,7 @@ from pathlib import Path
 from kcl.core import results
 from kcl.core.files import write_whole
 from kcl.errors import KclError
+from kcl.experiments.run_spec import with_current_settings
 from kcl.report import figures, results_table
 from kcl.report.engine_status import STANDING, standings
 from kcl.report.groups import Record, group_runs
@@ -54,12 +55,14 @@ def find_results(folders: Sequence[Path]) -> list[Path]:
 
 
 def read_all(files: Sequence[Path], warn: Callable[[str], None]) -> list[Record]:
-    return [record for file in files for record in results.read(file, warn)]
+    """All runs, with the settings that this version records: old lines and new ones of the same run belong together."""
+    return [with_current_settings(record) for file in files for record in results.read(file, warn)]
 
 
 def samples_beside(files: Sequence[Path]) -> list[Samples]:
     """What `kcl run --save-samples` left beside these results."""
-    return [own for folder in dict.fromkeys(file.parent for file in files) for own in read_samples(folder / SAMPLES)]
+    folders = dict.fromkeys(file.parent for file in files)
+    return [with_current_settings(samples) for folder in folders for samples in read_samples(folder / SAMPLES)]
 
 
 def default_title(records: Sequence[Record]) -> str:

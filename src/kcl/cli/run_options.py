@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 from pathlib import Path
 
@@ -11,11 +10,11 @@ from kcl.benchmarks.registry import BENCHMARKS, find_benchmark
 from kcl.benchmarks.split import CLASS_ORDERS
 from kcl.benchmarks.ways import DEFAULT_WAYS, parse_ways, show_ways
 from kcl.core.randomness import LARGEST_SEED
-from kcl.core.settings import Settings, describe_range, parse_setting
+from kcl.core.settings import Settings
 from kcl.data.image_folders import DEFAULT_SIDE
 from kcl.errors import KclError
 from kcl.experiments.run_spec import CHOICES, RunSpec
-from kcl.methods.recipes import find_method
+from kcl.methods.recipes import METHODS, check_setting, find_method, methods_with
 from kcl.methods.strong_recipe import RECIPES, recipe_settings
 
 MANY = 10_000
@@ -95,9 +94,16 @@ def default_out(options: argparse.Namespace) -> Path:
 
 
 def setting_lines() -> dict[str, str]:
-    """Every setting: what it is, what it accepts, what it is unless a benchmark or a method sets it otherwise."""
-    fields = dataclasses.fields(Settings)
-    return {f.name: f"{f.metadata['help']} ({describe_range(f.name)}; default {f.default})" for f in fields}
+    """Meaning, range and default of every setting, below the methods that have it; those of every method first."""
+    sections: dict[str, dict[str, str]] = {}
+    for method in METHODS.values():
+        settings_type = method.settings_type
+        for name in settings_type.names():
+            field, methods = settings_type.field(name), methods_with(name)
+            heading = "every method:" if len(methods) == len(METHODS) else f"{', '.join(methods)}:"
+            text = f"{field.metadata['help']} ({settings_type.describe_range(name)}; default {field.default})"
+            sections.setdefault(heading, {})[f"  {name}"] = text
+    return {name: text for heading, lines in sections.items() for name, text in {heading: "", **lines}.items()}
 
 
 def shown(asked: list[RunSpec]) -> dict[str, str]:
@@ -109,18 +115,16 @@ def shown(asked: list[RunSpec]) -> dict[str, str]:
     lines = {"tasks": str(tasks or "as many as the classes make")}
     lines |= {name: own[name] for name in benchmark.stream_choices}
     lines |= {name: str(getattr(spec, name) or default) for name, default in benchmark.load_choices.items()}
-    for field in dataclasses.fields(Settings):
-        values = dict.fromkeys(str(getattr(spec.settings, field.name)) for spec in asked)
-        lines[field.name] = f"{','.join(values)}  ({field.metadata['help']})"
+    for name, value in spec.settings.to_dict().items():
+        values = dict.fromkeys([str(value), *(str(getattr(other.settings, name)) for other in asked)])
+        lines[name] = f"{','.join(values)}  ({spec.settings.field(name).metadata['help']})"
     return lines
 
 
 def _grid(options: argparse.Namespace) -> list[Settings]:
     """The recipe's settings with the user's changes; comma-separated values are tried in every combination."""
-    assignments = list(options.assignments)
+    assignments, settings_type = list(options.assignments), find_method(options.method).settings_type
     if options.kernel is not None:
-        if options.method != "kcl":
-            raise KclError(f"--kernel goes with --method kcl; {options.method} has no kernel")
         assignments.append(f"kernel={options.kernel}")
     if options.memory_per_class is not None:
         setting = find_method(options.method).memory_setting
@@ -134,9 +138,8 @@ def _grid(options: argparse.Namespace) -> list[Settings]:
             raise KclError(f"--set {assignment!r}: expected NAME=VALUE, such as --set lr=0.05")
         if name in choices:
             raise KclError(f"setting {name} is given twice")
-        if name == "kernel" and options.method != "kcl":
-            raise KclError(f"--set kernel: {options.method} has no kernel; it goes with --method kcl")
-        choices[name] = [parse_setting(name, value) for value in text.split(",")]
+        check_setting(options.method, name)
+        choices[name] = [settings_type.parse(name, value) for value in text.split(",")]
         if len(set(choices[name])) != len(choices[name]):
             raise KclError(f"--set {assignment!r}: a value is given twice")
     base = recipe_settings(options.recipe, options.benchmark, options.method)

@@ -44,8 +44,7 @@ def asked(options: argparse.Namespace) -> tuple[Search, list[int]]:
     runs = run_options.specs(options)
     if len({run.settings for run in runs}) != 1:
         raise KclError("--set with commas is a grid; to search among values give them to --search")
-    dimensions = space.parse(options.search)
-    space.check_names(dimensions, options.method)
+    dimensions = space.parse(options.search, options.method)
     if not 1 <= options.trials <= 100_000:
         raise KclError(f"--trials must be a whole number from 1 to 100000, not {options.trials}")
     if not 1 <= options.trials_at_once <= 10_000:

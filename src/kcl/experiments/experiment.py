@@ -21,7 +21,7 @@ from kcl.benchmarks.registry import find_benchmark
 from kcl.benchmarks.task import Stream
 from kcl.core import results
 from kcl.core.devices import device_name
-from kcl.core.settings import AT_TEST, Settings
+from kcl.core.settings import Settings
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming, task_samples
@@ -211,7 +211,7 @@ class Experiment:
         if len(specs) == 1:
             return self.label(specs[0])
         if len(by_training(specs)) == 1:
-            return f"{self.label(specs[0], but=AT_TEST)} tested in {len(specs)} ways"
+            return f"{self.label(specs[0], but=specs[0].settings.names_at_test())} tested in {len(specs)} ways"
         return f"{specs[0].method}, {len(specs)} runs"
 
     def _train(
@@ -249,6 +249,7 @@ class Experiment:
             elif all(key in asked for key in group.keys):
                 if not elsewhere:
                     resuming.check_made_with(group, self.made_with(), saving.force, say)
+                resuming.rename_old_folder(group, folder.path)
                 going_on.append(Group([asked[key] for key in group.keys], group.separate, begun=True))
             else:
                 others.append(group)
@@ -269,7 +270,7 @@ class Experiment:
     def _logged_run(self, spec: RunSpec) -> LoggedRun:
         settings = spec.settings.to_dict()
         return LoggedRun(
-            self.label(spec), spec.benchmark, spec.method, _kernel(spec), spec.seed, spec.tasks or 0, settings
+            self.label(spec), spec.benchmark, spec.method, spec.kernel, spec.seed, spec.tasks or 0, settings
         )
 
     def label(self, spec: RunSpec, but: Collection[str] = ()) -> str:
@@ -294,7 +295,7 @@ class Experiment:
         names = [self.datasets[dataset_name(spec)].class_names for spec in group]
         for spec, tasks in zip(group, task_samples.collect(learner, streams, names), strict=True):
             if tasks is not None:
-                task_samples.save(folder.path, {**spec.fields(), "kernel": _kernel(spec)}, tasks)
+                task_samples.save(folder.path, {**spec.fields(), "kernel": spec.kernel}, tasks)
 
     def groups(self, specs: Sequence[RunSpec], at_once: int | None = None) -> list[list[RunSpec]]:
         """Runs to be trained together: on a GPU those that stack, on a CPU each alone, where stacking gains nothing.
@@ -370,7 +371,7 @@ class Experiment:
         return {
             "format": results.FORMAT,
             **spec.fields(),
-            "kernel": _kernel(spec),
+            "kernel": spec.kernel,
             "versions": {
                 "kcl": kcl.__version__,
                 "torch": torch.__version__,
@@ -408,7 +409,7 @@ def _tested_in_every_way(trainings: Sequence[Sequence[RunSpec]]) -> list[RunSpec
     others = {spec.settings.testing_key(): spec.settings for own in trainings for spec in own}
     own = {spec.settings.testing_key() for spec in most}
     more = [settings for key, settings in others.items() if key not in own]
-    changes = [{name: getattr(settings, name) for name in AT_TEST} for settings in more]
+    changes = [{name: getattr(settings, name) for name in settings.names_at_test()} for settings in more]
     return [*most, *(replace(most[0], settings=most[0].settings.replace(**change)) for change in changes)]
 
 
@@ -422,7 +423,3 @@ def _varied(specs: Sequence[RunSpec]) -> list[str]:
         return []
     names = [name for name in specs[0].settings.to_dict() if name != "kernel"]
     return [name for name in names if len({getattr(spec.settings, name) for spec in specs}) > 1]
-
-
-def _kernel(spec: RunSpec) -> str | None:
-    return spec.settings.kernel if spec.method == "kcl" else None

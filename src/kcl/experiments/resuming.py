@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 
 import kcl
 from kcl.errors import KclError
+from kcl.experiments.run_spec import key_of, with_current_settings
 from kcl.ops.precision import used
 from kcl.training import checkpointer
 from kcl.training.checkpointer import Every
@@ -47,7 +47,7 @@ class Begun(NamedTuple):
 
     @property
     def keys(self) -> list[str]:
-        return [json.dumps(run, sort_keys=True) for run in self.runs]
+        return [key_of(run) for run in self.runs]
 
 
 @cache
@@ -89,6 +89,15 @@ def begun(out: Path) -> list[Begun]:
     return [group for group in found if group is not None]
 
 
+def rename_old_folder(group: Begun, out: Path) -> None:
+    """Give a group's folder the name under which training looks for it: older versions named it after the settings of
+    every method.
+    """
+    expected = group_folder(out, group.keys)
+    if not expected.exists():
+        group.folder.rename(expected)
+
+
 def begun_at(folder: Path) -> Begun | None:
     """The group whose checkpoints a folder holds."""
     saved = checkpointer.newest(folder)[0] if folder.is_dir() else None
@@ -98,6 +107,7 @@ def begun_at(folder: Path) -> Begun | None:
     named = isinstance(runs, list) and runs and all(isinstance(run, dict) for run in runs)
     if not named or not isinstance(runs, list) or not isinstance(made, dict):
         raise KclError(f"{folder} holds a checkpoint that does not say of which runs it is; delete it to begin anew")
+    runs = [with_current_settings(run) for run in runs]
     return Begun(folder, runs, made, str(command), "separate runs" in saved.about)
 
 

@@ -13,7 +13,7 @@ from kcl.core import results
 from kcl.core.files import read_json, write_json
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
-from kcl.experiments.run_spec import RunSpec, key_of
+from kcl.experiments.run_spec import RunSpec, key_of, with_current_settings
 from kcl.training.checkpointer import clear
 
 MANY = 1000
@@ -29,9 +29,12 @@ def _listed(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """The runs as a file tells them: whole, or, where there are many, without what they share."""
     if len(runs) < MANY:
         return {"runs": runs}
-    first, alike = runs[0], {name for name in runs[0] if all(run[name] == runs[0][name] for run in runs)}
-    settings = {
-        name: value for name, value in first["settings"].items() if all(run["settings"][name] == value for run in runs)
+    first, missing = runs[0], object()
+    alike = {name for name in first if all(run.get(name, missing) == first[name] for run in runs)}
+    settings = {  # those of one method only are not shared
+        name: value
+        for name, value in first["settings"].items()
+        if all(run["settings"].get(name, missing) == value for run in runs)
     }
     own = [
         {name: value for name, value in run.items() if name not in alike and name != "settings"}
@@ -60,10 +63,12 @@ def merged_settings(path: Path, runs: list[dict[str, Any]], command: str) -> dic
         raise KclError(f"{path} is not one that this version of kcl wrote; move it away")
     try:
         all_before = _whole(before)
+        known = {key_of(run) for run in all_before}
     except KclError as error:
         raise KclError(f"{path}: {error}; move it away") from None
-    known = {json.dumps(run, sort_keys=True) for run in all_before}
-    new = [run for run in runs if json.dumps(run, sort_keys=True) not in known]
+    except (TypeError, AttributeError):
+        raise KclError(f"{path}: the runs in it are not told as this version of kcl tells them; move it away") from None
+    new = [run for run in runs if key_of(run) not in known]
     if not new:
         return None
     later = before.get("later_commands")
@@ -111,7 +116,8 @@ class Folder:
     def reload(self) -> None:
         """Look again at what is on the disk: an interrupt may have come just after a run was kept."""
         if self.results.exists():
-            self.finished = {key_of(record): record for record in results.read(self.results, self.say)}
+            records = map(with_current_settings, results.read(self.results, self.say))
+            self.finished = {key_of(record): record for record in records}
 
     def begin(self, specs: Sequence[RunSpec], command: str) -> None:
         """Save the resolved settings of everything asked for, beside those of earlier commands in the same folder."""

@@ -11,13 +11,14 @@ from typing import Any
 
 from kcl.benchmarks.ways import Ways
 from kcl.core.settings import Settings
+from kcl.methods.recipes import select_settings, settings_record
 
 
 @dataclass(frozen=True)
 class RunSpec:
     """Everything that decides what a run computes.
 
-    What is None is left to the benchmark, or has no meaning for it; `Experiment` puts what the benchmark chose there.
+    None leaves a choice to the benchmark, or means nothing for it; `Experiment` fills in what the benchmark chose.
     """
 
     benchmark: str
@@ -32,17 +33,20 @@ class RunSpec:
     data: str | None = None
     """The identity of the data, where different data go by the same name."""
     held_out: float | None = None
-    """To choose settings by: the share of the training samples that the run is tested on, in place of the test data,
-    of which nothing is seen (`benchmarks.held_out`).
+    """For choosing settings: the share of the training samples that the run is tested on, instead of the test data,
+    which it never sees (`benchmarks.held_out`).
     """
 
     @property
+    def kernel(self) -> str | None:
+        return self.settings.kernel_name
+
+    @property
     def label(self) -> str:
-        kernel = f" {self.settings.kernel}" if self.method == "kcl" else ""
-        return f"{self.method}{kernel} seed {self.seed}"
+        return " ".join(filter(None, (self.method, self.kernel, f"seed {self.seed}")))
 
     def fields(self) -> dict[str, Any]:
-        """As JSON has them; `held_out` is younger than files that are still read, and named only where it is given."""
+        """The run as JSON; `held_out` only where it is set, because older files lack it."""
         fields = dataclasses.asdict(self)
         return fields if self.held_out is not None else {k: v for k, v in fields.items() if k != "held_out"}
 
@@ -59,18 +63,24 @@ class RunSpec:
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> RunSpec:
-        """The inverse of `fields`, also after they have been JSON."""
-        ways = fields["ways"]
-        own = {"ways": tuple(ways) if isinstance(ways, list) else ways, "settings": Settings(**fields["settings"])}
-        return cls(**{**fields, **own})
+        """The inverse of `fields`, also from JSON and from a line of results.jsonl, however old."""
+        ways = fields.get("ways")
+        values = {name: fields[name] for name in _names() if name in fields}
+        values["ways"] = tuple(ways) if isinstance(ways, list) else ways
+        values["settings"] = select_settings(fields["method"], fields["settings"])
+        return cls(**values)
+
+
+def _names() -> list[str]:
+    return [field.name for field in dataclasses.fields(RunSpec)]
 
 
 def by_training(specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
-    """Runs that are trained once and tested each in its own way, in lists."""
-    found: dict[RunSpec, list[RunSpec]] = {}
+    """The runs in lists, one for each training: those of a list differ at test only."""
+    trainings: dict[RunSpec, list[RunSpec]] = {}
     for spec in specs:
-        found.setdefault(spec.trained, []).append(spec)
-    return list(found.values())
+        trainings.setdefault(spec.trained, []).append(spec)
+    return list(trainings.values())
 
 
 CHOICES = ("ways", "class_order", "image_size")
@@ -82,13 +92,24 @@ def given(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(spec, name)) is not None}
 
 
-_DEFAULTS = Settings().to_dict()
+# What files recorded
 
 
-def key_of(record: dict[str, Any]) -> str:
-    """The key of the run that a line of results.jsonl records. Settings it lacks are younger than it: the defaults."""
-    fields = {field.name: record.get(field.name) for field in dataclasses.fields(RunSpec)}
+def with_current_settings(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded run with the settings that this version would record (`recipes.settings_record`).
+
+    Older files hold the settings of every method and lack newer ones. What is no run stays as it is.
+    """
+    method, settings = record.get("method"), record.get("settings")
+    if not isinstance(method, str) or not isinstance(settings, dict):
+        return dict(record)
+    return {**record, "settings": settings_record(method, settings)}
+
+
+def key_of(record: Mapping[str, Any]) -> str:
+    """The key of the run that a line of results.jsonl records."""
+    current = with_current_settings(record)
+    fields = {name: current.get(name) for name in _names()}
     if fields["held_out"] is None:
         del fields["held_out"]
-    fields["settings"] = _DEFAULTS | record["settings"]
     return json.dumps(fields, sort_keys=True)

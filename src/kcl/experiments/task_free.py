@@ -104,7 +104,7 @@ def _group(
         say(f"{group[0].benchmark}: learned task {index + 1} of {len(streams[0])}")
     for run, (spec, stream) in enumerate(zip(group, streams, strict=True)):
         found = evaluate(_answerer(learner, run, temperatures[run]), stream, device, test_per_task)
-        about = {"benchmark": spec.benchmark, "kernel": spec.settings.kernel, "seed": spec.seed, "tasks": len(stream)}
+        about = {"benchmark": spec.benchmark, "kernel": spec.kernel, "seed": spec.seed, "tasks": len(stream)}
         sizes = {"train_per_task": spec.train_per_task, "held_out": held_out, "test_per_task": test_per_task}
         yield about | sizes | {"settings": spec.settings.to_dict()} | found
 

@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 from kcl.core.settings import Settings
 from kcl.methods.agem import AveragedGEM
-from kcl.methods.episodic import EpisodicMethod
+from kcl.methods.episodic import EpisodicSettings
+from kcl.methods.ewc import EwcSettings
+from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Method
 from kcl.methods.recipes import RESNETS, find_method
 from kcl.methods.views import rotations
@@ -47,18 +49,18 @@ class Compute(NamedTuple):
 def training_compute(method: str, settings: Settings, tasks: Sequence[Shape]) -> Compute:
     """What a method's training on these tasks takes, no class having fewer samples than its coreset."""
     kind, samples = find_method(method), sum(task.samples for task in tasks)
-    slots = settings.memory_per_class * sum(task.ways for task in tasks)
+    ways = sum(task.ways for task in tasks)
     if kind.joint:
         tasks = [Shape(samples, 0)]
     updates = images = fisher = 0
     for index, task in enumerate(tasks):
-        coreset = settings.coreset_size_per_class * task.ways if kind.keeps_coresets else 0
+        coreset = settings.coreset_size_per_class * task.ways if isinstance(settings, KclSettings) else 0
         learned = task.samples - coreset
         batches = _batches(learned, settings)
-        beside = coreset or _recalled(kind, settings, slots, index)
+        beside = coreset or _recalled(kind, settings, ways, index)
         updates += batches
         images += learned + batches * beside
-        if method == "ewc" and settings.ewc_fisher == "classic":
+        if isinstance(settings, EwcSettings) and settings.ewc_fisher == "classic":
             fisher += min(settings.ewc_fisher_samples, task.samples)
     often = settings.epochs * settings.updates_per_batch
     return Compute(samples, often * updates, rotations(settings) * (often * images + fisher))
@@ -70,8 +72,8 @@ def _batches(samples: int, settings: Settings) -> int:
     return whole + (left > (1 if settings.backbone in RESNETS else 0))
 
 
-def _recalled(kind: type[Method], settings: Settings, slots: int, task: int) -> int:
-    """A-GEM has nothing to recall in the first task."""
-    if not issubclass(kind, EpisodicMethod) or (kind is AveragedGEM and task == 0):
+def _recalled(kind: type[Method], settings: Settings, ways: int, task: int) -> int:
+    """Samples recalled per step; A-GEM has nothing to recall in the first task. `ways`: of all tasks together."""
+    if not isinstance(settings, EpisodicSettings) or (kind is AveragedGEM and task == 0):
         return 0
-    return min(settings.recalled_per_step, slots)
+    return min(settings.recalled_per_step, settings.memory_per_class * ways)

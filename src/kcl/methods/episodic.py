@@ -7,18 +7,26 @@ run's own generator. The step itself then only reads, so that it can be captured
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from kcl.benchmarks.task import Task
+from kcl.core.settings import Settings, setting
 from kcl.core.shapes import Float, Int, Shaped
 from kcl.errors import KclError
 from kcl.methods.method import Memory, Plan, Recalled
 from kcl.methods.sgd import LinearMethod, LinearModel
 
 SLOTTED = ("inputs", "classes", "allowed")
+
+
+@dataclass(frozen=True)
+class EpisodicSettings(Settings):
+    memory_per_class: int = setting(1, "samples kept per class and task", 1, 100_000, since=2)
+    recalled_per_step: int = setting(10, "samples recalled in a step", 1, 1_000_000, since=2)
 
 
 class EpisodicMethod(LinearMethod):
@@ -28,6 +36,8 @@ class EpisodicMethod(LinearMethod):
     among all classes, and the classes of its task: it is recalled among those, as it was learned.
     """
 
+    settings: EpisodicSettings
+    settings_type = EpisodicSettings
     memory_setting = "memory_per_class"
     keeps = "samples, in a memory of fixed size"
 

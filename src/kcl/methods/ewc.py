@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
 from kcl.benchmarks.task import Task
+from kcl.core.settings import Settings, setting
 from kcl.core.shapes import Float
 from kcl.functional.fisher import diagonal_fisher
 from kcl.methods import views
 from kcl.methods.method import Memory, Plan
 from kcl.methods.sgd import LinearMethod, LinearModel
 from kcl.nets.flat import Layout
+
+FISHERS = {
+    "running": "running average of squared batch gradients, rescaled to [0, 1], behind the published numbers",
+    "classic": "each task's own Fisher information at its end, the penalties of all tasks added up",
+}
+
+
+@dataclass(frozen=True)
+class EwcSettings(Settings):
+    ewc_fisher: str = setting("running", "how the importance of weights is estimated", choices=FISHERS, since=2)
+    ewc_strength: float = setting(10.0, "λ of the penalty λ Σ F (θ − θ*)²", 0.0, stackable=True, since=2)
+    ewc_decay: float = setting(
+        0.9, "weight of the newest gradients in the running Fisher", 0.0, 1.0, stackable=True, since=2
+    )
+    ewc_window: int = setting(10, "steps per update of the running Fisher", 1, 1_000_000, since=2)
+    ewc_fisher_samples: int = setting(200, "training samples for a classic Fisher", 1, 10_000_000, since=2)
 
 
 class ElasticWeightConsolidation(LinearMethod):
@@ -45,6 +64,8 @@ class ElasticWeightConsolidation(LinearMethod):
     The loss that is told is the cross-entropy; the penalty enters as its gradient.
     """
 
+    settings: EwcSettings
+    settings_type = EwcSettings
     name = "ewc"
     summary = "EWC: a quadratic penalty holds back the weights that mattered to earlier tasks"
     keeps = "the importance of every weight, and where it is drawn to"

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task
-from kcl.core.settings import Settings
 from kcl.core.shapes import Float, Int
 from kcl.functional import ridge
 from kcl.functional.gaussian import DiagonalGaussian, bounded, kl_divergence, standard_normal_like
@@ -19,6 +18,7 @@ from kcl.functional.metric import metric_of, scatter_within
 from kcl.functional.noise import Noise
 from kcl.methods import ridge_head
 from kcl.methods.coreset import check_coreset, split_coreset
+from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.kernels import KERNELS, Kernel
 from kcl.methods.method import Learnable, Memory, Method
 from kcl.methods.ridge_head import Head
@@ -37,7 +37,7 @@ class KernelModel(nn.Module):
     tau: Tensor
     soft_targets: Tensor
 
-    def __init__(self, backbone: Backbone, kernel: Kernel, settings: Settings) -> None:
+    def __init__(self, backbone: Backbone, kernel: Kernel, settings: KclSettings) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = KernelRidgeHead(settings.ridge_strength)
@@ -52,6 +52,8 @@ class KernelModel(nn.Module):
 
 
 class KernelContinualLearning(Method):
+    settings: KclSettings
+    settings_type = KclSettings
     name = "kcl"
     summary = "kernel continual learning: a kernel ridge classifier per task on its coreset, nothing replayed"
     keeps = "coreset_size_per_class samples per class and task; λ, scale and shift of each task"
@@ -59,10 +61,9 @@ class KernelContinualLearning(Method):
     keeps_coresets = True
     answers_unseen = False  # without its coreset a task has no classifier
 
-    def __init__(self, settings: Settings, class_count: int, places: int | None = None) -> None:
+    def __init__(self, settings: KclSettings, class_count: int, places: int | None = None) -> None:
         super().__init__(settings, class_count, places)
         self.kernel = KERNELS[settings.kernel](settings)
-        self.head_width = settings.bases
 
     def build(self, backbone: Backbone) -> KernelModel:
         return KernelModel(backbone, self.kernel, self.settings)

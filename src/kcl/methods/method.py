@@ -66,6 +66,8 @@ class Recalled(NamedTuple):
 class Method(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
+    settings_type: ClassVar[type[Settings]] = Settings
+    """The settings that the method has."""
     keeps: ClassVar[str]
     """What is kept between tasks, in a few words."""
     memory_setting: ClassVar[str | None] = None
@@ -79,26 +81,15 @@ class Method(ABC):
     joint: ClassVar[bool] = False
     """Whether all tasks are learned at once, as one."""
 
-    head_width: int = 0
-    """Numbers that a query is represented by in a task's head, beside the backbone's features."""
-
     def __init__(self, settings: Settings, class_count: int, places: int | None = None) -> None:
         """`class_count`: classes of the stream, each once; `places`: each as often as a task has it, for methods that
         share a memory of fixed size out between all tasks.
         """
+        if type(settings) is not self.settings_type:
+            raise KclError(f"{self.name} takes {self.settings_type.__name__}, not {type(settings).__name__}")
         self.settings = settings
         self.class_count = class_count
         self.places = places
-        if not self.keeps_coresets and settings.batch_norm == "coreset":
-            raise KclError(f"batch_norm=coreset goes with kcl: {self.name} keeps no samples by task; use running")
-        if not self.keeps_coresets and settings.warm_start:
-            raise KclError(f"warm_start goes with kcl: {self.name} has no λ and scale of a task that could go on")
-        if not self.keeps_coresets and settings.soft_targets:
-            raise KclError(f"soft_targets goes with kcl: {self.name} has no targets of a coreset to learn")
-        if not self.keeps_coresets and settings.test_strength != 1.0:
-            raise KclError(f"test_strength goes with kcl: {self.name} has no λ")
-        if not self.keeps_coresets and settings.shared_metric:
-            raise KclError(f"shared_metric goes with kcl: {self.name} keeps no samples by task")
 
     @property
     def outputs(self) -> int:
@@ -280,7 +271,7 @@ def check_abilities(settings: Settings, sees_images: bool, gathers: bool, has_ma
             f"{views.asked(settings)}: for a backbone that sees images (cifar-resnet, miniimagenet-resnet or a module "
             "of yours), to which a turned or mirrored image is one"
         )
-    if settings.batch_norm == "coreset" and not gathers:
+    if settings.needs_batch_norm and not gathers:
         raise KclError("batch_norm=coreset needs a backbone with BatchNorm: cifar-resnet or miniimagenet-resnet")
     if settings.optimizer == "muon" and not has_matrices:
         raise KclError("optimizer=muon needs a backbone with matrices to train: this one has none")

@@ -1,32 +1,32 @@
-"""The settings each method is published with on each benchmark: the paper's appendix table and the baselines' own.
+"""The settings each method is published with on each benchmark: the paper's appendix table, and those of the baselines.
 
-Sources. KCL: the hyperparameter table in the appendix of Derakhshani et al. (2021), which is also the ground the others
-stand on (`BENCHMARK_RECIPES`). Its baselines' numbers are those of Mirzadeh et al. (2020), for miniImageNet of Chaudhry
-et al. (2020), and it prints none of their settings:
+Sources. KCL: the hyperparameter table in the appendix of Derakhshani et al. (2021), on which the others build
+(`BENCHMARK_RECIPES`: every method takes the settings it has). The paper quotes its baselines' numbers from Mirzadeh et
+al. (2020), for miniImageNet from Chaudhry et al. (2020), and prints none of their settings:
 
 - naive SGD: lr 0.01, no decay, no dropout, batch 10, momentum 0.8 (the authors' code).
-- Stable SGD: the scripts in its repository do not give its published numbers; its author's corrections: Rotated MNIST
+- Stable SGD: the scripts in its repository do not give its published numbers. Its author's corrections: Rotated MNIST
   lr 0.1, decay 0.55, batch 64, dropout 0.25; CIFAR-100 lr 0.15, decay 0.85, batch 10, dropout 0.1. Permuted MNIST: lr
   0.1 and decay 0.8 as in its script, batch 64 and dropout 0.25 as corrected for Rotated MNIST (our choice, on the first
   five tasks: with the script's batches of 10 it hardly learns; see REPRODUCIBILITY.md). Momentum 0.8. Nothing is
   published for miniImageNet: as for CIFAR-100 (our choice).
-- EWC: λ = 10 with the running Fisher, its weight of the newest 0.9, windows of 10 steps on MNIST and 50 elsewhere; lr
+- EWC: λ = 10 with the running Fisher, newest gradients weighted 0.9, windows of 10 steps on MNIST and 50 elsewhere; lr
   0.1 and batches of 32 on MNIST, 0.03 and 10 elsewhere; no momentum, no dropout, no decay.
-- A-GEM, ER-Reservoir: one sample per class and task, 10 recalled a step; rates as EWC's; no momentum, no dropout.
-- multi-task: all tasks in one pass. Its settings are not published; those of naive SGD but lr 0.1 on MNIST and 0.03
+- A-GEM, ER-Reservoir: one sample per class and task, 10 recalled per step; rates as for EWC; no momentum, no dropout.
+- multi-task: all tasks in one pass. Its settings are not published: those of naive SGD, but lr 0.1 on MNIST and 0.03
   elsewhere without momentum, as for the other baselines (our choice).
 
-Batches are of 10 everywhere but where said. (The scripts with which Mirzadeh et al. ran EWC, A-GEM and ER have batches
-of 32 on MNIST. EWC, whose Fisher is made of batches, takes them. A-GEM and ER take the batches of 10 and 10 recalled
-samples of their own papers: those scripts set 10 recalled samples but do not hand that number on, so that their program
-takes its own 64 on MNIST and 256, more than the memory holds, on CIFAR-100.) On the digits, a miniature of ours, Stable
-SGD takes the benchmark's own decay and dropout.
+Batches have 10 samples unless stated otherwise. (The scripts with which Mirzadeh et al. ran EWC, A-GEM and ER have
+batches of 32 on MNIST. EWC, whose Fisher depends on the batches, uses them. A-GEM and ER use the batches of 10 and 10
+recalled samples of their own papers: those scripts set 10 recalled samples but do not pass the number on, so their
+program uses its default, 64 on MNIST and 256, more than the memory holds, on CIFAR-100.) On the digits, our miniature,
+Stable SGD uses the benchmark's decay and dropout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, overload
 
 from kcl.core.settings import Settings, nearest
 from kcl.errors import KclError
@@ -34,6 +34,7 @@ from kcl.methods.agem import AveragedGEM
 from kcl.methods.ewc import ElasticWeightConsolidation
 from kcl.methods.joint_training import MultiTask
 from kcl.methods.kcl import KernelContinualLearning
+from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Method, check_abilities
 from kcl.methods.replay import ReservoirReplay
 from kcl.methods.sgd import NaiveSGD, StableSGD
@@ -67,7 +68,7 @@ _MNIST = {
 }
 _CIFAR100 = _MNIST | {"lr": 0.3, "lr_decay": 0.95, "dropout": 0.02, "bases": 2048, "backbone": "cifar-resnet"}
 _MINIIMAGENET = _CIFAR100 | {"coreset_size_per_class": 30, "backbone": "miniimagenet-resnet"}
-# Our own choice, made without a search, for 1,442 training samples where MNIST has 60,000: nothing was published.
+# Our choice, made without a search, for 1,442 training samples where MNIST has 60,000: nothing is published.
 _DIGITS = _MNIST | {"lr_decay": 0.95, "dropout": 0.1, "bases": 256, "width": 128}
 
 BENCHMARK_RECIPES: dict[str, dict[str, Any]] = {
@@ -75,7 +76,7 @@ BENCHMARK_RECIPES: dict[str, dict[str, Any]] = {
     "rotated-mnist": _MNIST,
     "split-cifar100": _CIFAR100,
     "split-miniimagenet": _MINIIMAGENET,
-    "split-folder": _MINIIMAGENET,  # nothing is published for a user's own images
+    "split-folder": _MINIIMAGENET,  # nothing is published for a user's images
     "permuted-digits": _DIGITS,
     "rotated-digits": _DIGITS,
     "split-digits": _DIGITS,
@@ -83,7 +84,7 @@ BENCHMARK_RECIPES: dict[str, dict[str, Any]] = {
 SPLIT = ("split-cifar100", "split-miniimagenet", "split-folder")
 _PLAIN = {"lr": 0.1, "lr_decay": 1.0, "momentum": 0.0, "dropout": 0.0}
 
-# What a method sets otherwise than the benchmark, and after that what it sets otherwise on one benchmark.
+# What a method changes of the benchmark's recipe on every benchmark, then on single ones.
 METHOD_RECIPES: dict[str, dict[str, Any]] = {
     "kcl": {},
     "naive-sgd": {"lr": 0.01, "lr_decay": 1.0, "dropout": 0.0},
@@ -107,10 +108,55 @@ PAIR_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
+@overload
+def published_settings(benchmark: str, method: Literal["kcl"]) -> KclSettings: ...
+
+
+@overload
+def published_settings(benchmark: str, method: str) -> Settings: ...
+
+
 def published_settings(benchmark: str, method: str) -> Settings:
-    """A method's published settings on a benchmark, before the user's own changes."""
-    own = METHOD_RECIPES[method] | PAIR_RECIPES.get(method, {}).get(benchmark, {})
-    return Settings().replace(**(BENCHMARK_RECIPES[benchmark] | own))
+    """A method's published settings on a benchmark, before the user's changes."""
+    changes = METHOD_RECIPES[method] | PAIR_RECIPES.get(method, {}).get(benchmark, {})
+    return select_settings(method, BENCHMARK_RECIPES[benchmark]).replace(**changes)
+
+
+# Settings by method
+
+
+def select_settings(method: str, values: Mapping[str, Any]) -> Settings:
+    """A method's settings, from values that may belong to other methods too; those it lacks are at their defaults.
+
+    This reads a benchmark's recipe, and what a result line, a checkpoint or a saved model recorded: old files hold the
+    settings of all methods and lack those added since. A name that no method has is refused.
+    """
+    return find_method(method).settings_type().replace(**settings_record(method, values))
+
+
+def settings_record(method: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same as a dict, as a new result line would hold it. What this version does not know stays as it is: values
+    out of range, names that no method has, all of a method that is not registered.
+    """
+    if method not in METHODS:
+        return dict(values)
+    settings_type = METHODS[method].settings_type
+    foreign = {name for other in METHODS.values() for name in other.settings_type.names()} - {*settings_type.names()}
+    return settings_type().to_dict() | {name: value for name, value in values.items() if name not in foreign}
+
+
+def methods_with(setting: str) -> list[str]:
+    """The methods that have a setting."""
+    return [name for name, method in METHODS.items() if setting in method.settings_type.names()]
+
+
+def check_setting(method: str, name: str) -> None:
+    """Refuse a setting that the method does not have, naming the nearest one it has."""
+    names = find_method(method).settings_type.names()
+    if name not in names:
+        others = methods_with(name)
+        belongs = f", which belongs to {', '.join(others)}" if others else ""
+        raise KclError(f"{method} has no setting {name!r}{belongs}; {nearest(name, list(names))}")
 
 
 RESNETS = {"cifar-resnet": cifar_resnet, "miniimagenet-resnet": miniimagenet_resnet}
@@ -118,7 +164,7 @@ RESNETS = {"cifar-resnet": cifar_resnet, "miniimagenet-resnet": miniimagenet_res
 
 
 def check_backbone(input_shape: Sequence[int], settings: Settings) -> None:
-    """Refuse a backbone that cannot see the stream's inputs."""
+    """Refuse a backbone that cannot take the stream's inputs."""
     if settings.backbone in RESNETS and (len(input_shape) != 3 or input_shape[0] != 3):
         raise KclError(
             f"the backbone {settings.backbone} sees colour images, (3, height, width); these inputs have shape "

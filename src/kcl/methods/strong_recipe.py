@@ -1,19 +1,20 @@
-"""The strong recipe: the same method, the same memory, each sample of the stream drawn once, and what the paper leaves
-on the table. `docs/strong.md` explains each step.
+"""The strong recipe: the same method and memory, each sample of the stream drawn once, and what the paper leaves on the
+table. `docs/strong.md` explains each step.
 
-What goes with a method's coresets alone (`soft_targets`, `test_strength`, `batch_norm`, `warm_start`) and what was
-chosen for KCL's own training and tests is given to KCL; everything else to every method, so that they can be compared.
-Values were searched for on the first three tasks of four benchmarks (results/tuning; docs/strong-search.md tells where
-test results had a part), or are a starting point; other benchmarks get those of their kind.
-`log_variance_bound` is for whoever asks for VRF: the linear kernel, which was chosen, has no variances.
+KCL alone gets the settings that act on its coresets (`soft_targets`, `test_strength`, `batch_norm`, `warm_start`) and
+those that were tuned for it; every method gets everything else, so that they can be compared. Values come from searches
+on the first three tasks of four benchmarks (results/tuning; docs/strong-search.md says where test results played a
+part), or are starting points; other benchmarks get those of their kind. `log_variance_bound` matters only to users who
+choose VRF: the recipe's linear kernel has no variances.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 from kcl.core.settings import Settings, nearest
 from kcl.errors import KclError
+from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.recipes import SPLIT, find_method, published_settings
 
 RECIPES = {
@@ -33,7 +34,7 @@ _IMAGES: dict[str, Any] = {
     "updates_per_batch": 2,
     "augmentation": "flip",
 }
-_IMAGES_OWN: dict[str, Any] = {
+_IMAGES_KCL: dict[str, Any] = {
     "kernel": "linear",
     "average_ramp": 2.0,
     "soft_targets": 0.5,
@@ -43,7 +44,7 @@ _IMAGES_OWN: dict[str, Any] = {
     "log_variance_bound": 5.0,
 }
 _DIGITS: dict[str, Any] = {"dropout": 0.1, "weight_average": 0.9999}
-_DIGITS_OWN: dict[str, Any] = {
+_DIGITS_KCL: dict[str, Any] = {
     "kernel": "linear",
     "lr": 0.05,
     "average_ramp": 3.0,
@@ -52,18 +53,26 @@ _DIGITS_OWN: dict[str, Any] = {
     "log_variance_bound": 5.0,
 }
 
-_CHOSEN_OWN: dict[str, dict[str, Any]] = {
+_BENCHMARK_KCL: dict[str, dict[str, Any]] = {
     "split-miniimagenet": {"average_ramp": 1.25, "soft_targets": 1.0, "test_strength": 0.1, "batch_norm": "running"},
     "permuted-mnist": {"test_strength": 0.3},
     "rotated-mnist": {"dropout": 0.05},
 }
-"""Where a benchmark has other values for KCL than those of its kind."""
+"""Values for KCL on single benchmarks that differ from those of their kind."""
 
 
 def strong_changes(benchmark: str, method: str) -> dict[str, Any]:
-    """What the recipe gives a method on a benchmark in place of the published values."""
-    shared, own = (_IMAGES, _IMAGES_OWN) if benchmark in SPLIT else (_DIGITS, _DIGITS_OWN)
-    return shared | own | _CHOSEN_OWN.get(benchmark, {}) if find_method(method).keeps_coresets else shared
+    """The values that the recipe gives a method on a benchmark instead of the published ones."""
+    shared, of_kcl = (_IMAGES, _IMAGES_KCL) if benchmark in SPLIT else (_DIGITS, _DIGITS_KCL)
+    return shared | of_kcl | _BENCHMARK_KCL.get(benchmark, {}) if find_method(method).keeps_coresets else shared
+
+
+@overload
+def strong_settings(benchmark: str, method: Literal["kcl"]) -> KclSettings: ...
+
+
+@overload
+def strong_settings(benchmark: str, method: str) -> Settings: ...
 
 
 def strong_settings(benchmark: str, method: str) -> Settings:
@@ -71,8 +80,16 @@ def strong_settings(benchmark: str, method: str) -> Settings:
     return published_settings(benchmark, method).replace(**strong_changes(benchmark, method))
 
 
+@overload
+def recipe_settings(recipe: str, benchmark: str, method: Literal["kcl"]) -> KclSettings: ...
+
+
+@overload
+def recipe_settings(recipe: str, benchmark: str, method: str) -> Settings: ...
+
+
 def recipe_settings(recipe: str, benchmark: str, method: str) -> Settings:
-    """The settings a recipe gives a method on a benchmark, before the user's own changes."""
+    """The settings a recipe gives a method on a benchmark, before the user's changes."""
     if recipe not in RECIPES:
         raise KclError(f"unknown recipe {recipe!r}; {nearest(recipe, list(RECIPES))}")
     return (strong_settings if recipe == "strong" else published_settings)(benchmark, method)

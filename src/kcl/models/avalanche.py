@@ -35,9 +35,9 @@ except ImportError as error:
     ) from error
 
 from kcl.benchmarks.task import Examples, Stream, Task, View
-from kcl.core.settings import Settings
 from kcl.errors import KclError
 from kcl.methods.kcl import KernelContinualLearning, KernelModel
+from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.recipes import published_backbone
 from kcl.models.inference import Answerer, KnownTask
 from kcl.nets.backbone import Backbone, ModuleBackbone
@@ -56,9 +56,10 @@ NEVER_CALLED = (
 class KernelContinualStrategy(SupervisedTemplate):  # type: ignore[misc]
     """Kernel continual learning as a strategy. Every experience must be one task, with a task label of its own.
 
-    `settings` may be `Settings` or some of them by name; batch size, epochs, learning rates and optimiser are settings
-    (`kcl list settings`). `backbone` may be any module with one row of features per input. `class_count` is how many
-    classes there are in all experiences. Asked for a task that was not learned yet, all classes score the same.
+    `settings` may be `KclSettings` or some of them by name; batch size, epochs, learning rates and optimiser are
+    settings (`kcl list settings`). `backbone` may be any module with one row of features per input. `class_count` is
+    how many classes there are in all experiences. Asked for a task that was not learned yet, all classes score the
+    same.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class KernelContinualStrategy(SupervisedTemplate):  # type: ignore[misc]
         *,
         input_shape: Sequence[int],
         class_count: int,
-        settings: Settings | Mapping[str, Any] | None = None,
+        settings: KclSettings | Mapping[str, Any] | None = None,
         seed: int = 0,
         backbone: nn.Module | None = None,
         device: str | torch.device = "cpu",
@@ -75,7 +76,7 @@ class KernelContinualStrategy(SupervisedTemplate):  # type: ignore[misc]
         evaluator: EvaluationPlugin | Callable[[], EvaluationPlugin] = default_evaluator,
         eval_every: int = -1,
     ) -> None:
-        chosen = settings if isinstance(settings, Settings) else Settings().replace(**(settings or {}))
+        chosen = settings if isinstance(settings, KclSettings) else KclSettings().replace(**(settings or {}))
         if eval_every not in (-1, 0):
             raise KclError(f"eval_every={eval_every}: give 0 to evaluate after every experience, or -1 not to")
         for plugin in plugins or ():
@@ -104,7 +105,7 @@ class KernelContinualStrategy(SupervisedTemplate):  # type: ignore[misc]
             eval_every=eval_every,
         )
 
-    def _backbone(self, given: nn.Module | None, settings: Settings) -> Backbone:
+    def _backbone(self, given: nn.Module | None, settings: KclSettings) -> Backbone:
         if given is None:
             return published_backbone(self.input_shape, settings)
         return ModuleBackbone(given, self.input_shape)

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from kcl.benchmarks.task import Examples, View
 from kcl.core.randomness import numpy_generator
-from kcl.core.settings import Settings, nearest
+from kcl.core.settings import nearest
 from kcl.errors import KclError
 from kcl.methods.kcl import KernelModel
+from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.recipes import published_backbone
 from kcl.models.calibration import expected_calibration_error, fit_temperature
 from kcl.models.inference import DEFAULT_SCORE, Answerer, Answers, KnownTask, as_tensor, checked
@@ -72,7 +73,7 @@ class ContinualModel:
         if not 0.0 <= held_out_share <= 0.5:
             raise KclError(f"held_out_share must lie in 0 … 0.5, not {held_out_share}")
         named = {"backbone": backbone} if isinstance(backbone, str) else {}
-        self.settings = Settings().replace(**settings, **named)
+        self.settings = KclSettings().replace(**settings, **named)
         self.seed, self.device, self.standardise, self.held_out_share = seed, device, standardise, held_out_share
         self.module = None if isinstance(backbone, str) else backbone
         self.tasks: dict[str, LearnedTask] = {}
@@ -330,7 +331,7 @@ def _samples(inputs: Any, labels: Any) -> tuple[Tensor, list[Label]]:
     return (x if x.dtype == torch.uint8 else x.float()), values
 
 
-def _standardising(x: Tensor, settings: Settings) -> View:
+def _standardising(x: Tensor, settings: KclSettings) -> View:
     """Takes out mean and standard deviation of every input feature; a constant one is only centred.
 
     Without a backbone and without normalisation, inputs are also divided by √d: a kernel's width then means the same

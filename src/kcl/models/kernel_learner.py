@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from kcl.benchmarks.task import Stream, Task, View
-from kcl.core.settings import Settings
 from kcl.errors import KclError
 from kcl.methods.kcl import KernelContinualLearning, KernelModel
+from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.recipes import published_backbone
 from kcl.methods.strong_recipe import recipe_settings
 from kcl.models.continual_model import ContinualModel, LearnedTask, Prediction
@@ -43,7 +43,7 @@ class KernelContinualLearner:
     ) -> None:
         if stream.recipe is None and recipe != "paper":
             raise KclError(f"there is no recipe {recipe!r} for a stream of your own; give its settings one by one")
-        published = recipe_settings(recipe, stream.recipe, "kcl") if stream.recipe else Settings()
+        published = recipe_settings(recipe, stream.recipe, "kcl") if stream.recipe else KclSettings()
         if isinstance(backbone, str):
             published, backbone = published.replace(backbone=backbone), None
         elif backbone is not None:
@@ -155,7 +155,7 @@ class KernelContinualLearner:
         return model
 
 
-def _possible(recipe: Settings, module: nn.Module) -> Settings:
+def _possible(recipe: KclSettings, module: nn.Module) -> KclSettings:
     """A recipe with as many feature stages as a module has, and without BatchNorm statistics if it gathers none."""
     backbone = module if isinstance(module, Backbone) else None
     recipe = recipe.replace(feature_stages=max(1, len(backbone.parts) if backbone else 1))

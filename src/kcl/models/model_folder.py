@@ -27,10 +27,10 @@ from torch import Tensor, nn
 import kcl
 from kcl.benchmarks.task import View
 from kcl.core.files import decode
-from kcl.core.settings import Settings
 from kcl.errors import KclError
 from kcl.methods.kcl import KernelModel
-from kcl.methods.recipes import published_backbone
+from kcl.methods.kcl_settings import KclSettings
+from kcl.methods.recipes import published_backbone, settings_record
 from kcl.methods.ridge_head import Head
 from kcl.methods.views import copies_at_test, rotations
 from kcl.models.continual_model import ContinualModel, LearnedTask
@@ -42,22 +42,8 @@ ABOUT, TENSORS = "model.json", "tensors.safetensors"
 LARGEST_ABOUT = 64 * 2**20
 _HELD_OUT = ("held_out", "held_out_accuracy")
 """What the history tells of a lesson whose samples were partly held out."""
-_YOUNGER = {
-    *("optimizer", "muon_lr", "muon_lr_decay", "updates_per_batch", "augmentation", "rotation_labels"),
-    *(
-        "weight_average",
-        "average_ramp",
-        "feature_stages",
-        "batch_norm",
-        "test_views",
-        "warm_start",
-        "log_variance_bound",
-        "test_strength",
-        "shared_metric",
-        "soft_targets",
-    ),
-}
-"""Settings that models of this format were saved without."""
+_FIRST_EDITION = 2
+"""The edition of the settings (`core.settings.setting`) that the first models were saved with."""
 _TYPES = {"uint8": torch.uint8, "float32": torch.float32}
 
 
@@ -262,15 +248,15 @@ def _tensors(model: ContinualModel) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in found.items()}
 
 
-def _settings(saved: dict[str, Any]) -> Settings:
-    """The settings that were saved: one that every model has is not made up for.
-
-    Those younger than a model are at their defaults, which do what was done before there were any.
+def _settings(saved: dict[str, Any]) -> KclSettings:
+    """The settings that were saved. Those added since the first models are at their defaults where they are missing,
+    which do what was done without them; any other must be there.
     """
-    missing = {field.name for field in dataclasses.fields(Settings)} - _YOUNGER - set(saved)
+    needed = (name for name in KclSettings.names() if KclSettings.field(name).metadata["since"] <= _FIRST_EDITION)
+    missing = [name for name in needed if name not in saved]
     if missing:
-        raise ValueError(f"it lacks the settings {', '.join(sorted(missing))}")
-    return Settings().replace(**saved)
+        raise ValueError(f"it lacks the settings {', '.join(missing)}")
+    return KclSettings().replace(**settings_record("kcl", saved))
 
 
 def _task(entry: dict[str, Any]) -> LearnedTask:

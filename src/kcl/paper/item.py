@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from kcl.benchmarks.registry import find_benchmark
 from kcl.benchmarks.ways import DEFAULT_WAYS
 from kcl.core.files import write_whole
-from kcl.experiments.run_spec import RunSpec, key_of
+from kcl.experiments.run_spec import RunSpec, key_of, with_current_settings
 from kcl.paper.cell import Cell, Scale
 from kcl.report import figures
 from kcl.report.groups import Group, group_runs
@@ -33,7 +33,7 @@ class Found:
         folders: Sequence[Path] = (),
     ) -> None:
         self.scale, self.seeds, self.folders = scale, seeds, folders
-        self._records = {_identity(json.loads(key_of(dict(record)))): dict(record) for record in records}
+        self._records = {_identity(json.loads(key_of(record))): with_current_settings(record) for record in records}
 
     def run(self, spec: RunSpec) -> dict[str, Any] | None:
         """The run asked for, where it is finished."""

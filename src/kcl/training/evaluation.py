@@ -177,7 +177,7 @@ class Evaluator:
             return min(len(task.test), max(1, QUERIES_ON_CPU // copies))
         key = (len(task.test), task.test.inputs.shape[1:], group.runs[0])
         if key not in self._batch_sizes:
-            each = copies * (128 * task.test.inputs[0].numel() + 16 * group.method.head_width)
+            each = copies * (128 * task.test.inputs[0].numel() + 16 * group.method.settings.random_features)
             fitting = max(1, _free_memory(self.stack.device) // 4 // (each * len(group.runs)))
             self._batch_sizes[key] = min(len(task.test), 1 << fitting.bit_length() - 1)
         return self._batch_sizes[key]

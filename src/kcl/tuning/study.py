@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from kcl.core.randomness import derive
 from kcl.errors import KclError
+from kcl.experiments.run_spec import with_current_settings
 from kcl.tuning.space import Space, same
 
 INSTALL = 'pip install "kernel-continual-learning[tune]"'
@@ -51,8 +52,8 @@ class Study:
             raise KclError(f"{path} cannot be used as the journal of a search: {error}") from None
         asked = json.dumps({**about, "search": [str(own) for own in space], "seed": seed}, sort_keys=True)
         known = self._study.user_attrs.get("asked")
-        if begun and known is not None and known != asked:
-            raise KclError(f"{path} holds another search: {_difference(known, asked)}; choose another --out")
+        if begun and known is not None and (difference := _difference(known, asked)):
+            raise KclError(f"{path} holds another search: {difference}; choose another --out")
         if known is None:
             self._study.set_user_attr("asked", asked)
         trials = self._study.get_trials(deepcopy=False)
@@ -107,7 +108,10 @@ def _mend(journal: Path) -> None:
 
 
 def _difference(known: str, asked: str) -> str:
+    """In which parts two searches differ; empty where they are the same, whichever version wrote them."""
     before, now = json.loads(known), json.loads(asked)
+    if isinstance(before.get("runs"), dict):
+        before["runs"] = with_current_settings(before["runs"])
     names = [name for name in {**now, **before} if before.get(name) != now.get(name)]
     return "; ".join(f"{name} was {before.get(name)} and is {now.get(name)}" for name in names[:3])
 

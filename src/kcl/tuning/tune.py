@@ -118,7 +118,7 @@ def told(asked: Search, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "trials": [trial._asdict() for trial in study.finished],
         "best": study.best._asdict(),
         "whole stream": [
-            {"seed": record["seed"], "average_accuracy": record["average_accuracy"], "key": key_of(dict(record))}
+            {"seed": record["seed"], "average_accuracy": record["average_accuracy"], "key": key_of(record)}
             for record in records
         ],
     }

@@ -1,0 +1,65 @@
+"""The settings of kernel continual learning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kcl.core.settings import Settings, Summaries, setting
+from kcl.methods.kernels import KERNELS
+
+FEATURE_NORMS = {
+    "l2": "each sample's features have length one",
+    "batch-minmax": "features scaled to [0, 1] over the whole batch, as in the authors' code for the MLP",
+    "none": "features as the backbone gives them",
+}
+BATCH_NORMS = {
+    "running": "running averages of the training",
+    "coreset": "statistics of the task's coreset at the current weights",
+}
+
+
+@dataclass(frozen=True)
+class KclSettings(Settings):
+    kernel: str = setting("vrf", "kernel of the ridge regression", choices=Summaries(KERNELS))
+    coreset_size_per_class: int = setting(20, "coreset samples kept per class", 1, 100_000)
+    bases: int = setting(1024, "random Fourier features D", 1, 1_000_000)
+    tau: float = setting(0.01, "weight of the KL divergence", 0.0, stackable=True)
+    monte_carlo_samples: int = setting(1, "draws of ω per training step (L)", 1, 1000)
+    test_draws: int = setting(1, "draws of ω whose probabilities are averaged at test", 1, 1000, at_test=True)
+    ridge_strength: float = setting(
+        0.1, "initial l of λ = |l| + 0.01, at each task", above=0.0, high=1e6, stackable=True
+    )
+    rbf_gamma: float = setting(0.5, "γ of the RBF kernel and of its fixed random features", above=0.0, stackable=True)
+    laplacian_gamma: float = setting(0.25, "γ of the Laplacian kernel", above=0.0, stackable=True)
+    polynomial_degree: int = setting(3, "degree of the polynomial kernel", 1, 10)
+    feature_norm: str = setting("l2", "how features are normalised before the kernel", choices=FEATURE_NORMS)
+    batch_norm: str = setting(
+        "running", "statistics that BatchNorm uses at test", choices=BATCH_NORMS, at_test=True, since=3
+    )
+    test_strength: float = setting(
+        1.0, "λ at test, as a multiple of the one learned", above=0.0, high=1e6, at_test=True, since=3
+    )
+    shared_metric: float = setting(
+        0.0, "share of the within-class scatter, over all coresets, in the features' metric at test; 0: none", 0.0,
+        below=1.0, at_test=True, since=3,
+    )  # fmt: skip
+    soft_targets: float = setting(
+        0.0, "coreset targets are one-hot plus this times a learned matrix; 0: one-hot", 0.0, 1e3,
+        stackable=True, off_at_zero=True, since=3,
+    )  # fmt: skip
+    warm_start: bool = setting(False, "λ and scale of a task start from those of the task before", since=3)
+    log_variance_bound: float = setting(
+        0.0, "bound on the absolute log-variances of ω, applied smoothly; 0: unbounded", 0.0, 80.0, since=3
+    )
+
+    @property
+    def kernel_name(self) -> str:
+        return self.kernel
+
+    @property
+    def needs_batch_norm(self) -> bool:
+        return self.batch_norm == "coreset"
+
+    @property
+    def random_features(self) -> int:
+        return self.bases
