@@ -1,6 +1,6 @@
-"""A worker process of this machine: orders come in on standard input, one a line, and what becomes of them goes out.
+"""A worker process on this machine: jobs arrive on standard input, one per line, and messages leave on standard output.
 
-The end of its input asks it to save and end, so that it does not outlive whoever started it, however that ended.
+The end of its input asks it to save and end, so it never outlives the command, however that ended.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import signal
 import sys
 import threading
 
-from kcl.engines.job import Message, Order
-from kcl.engines.worker import do
+from kcl.engines.job import Job, Message
+from kcl.engines.worker import run_job
 from kcl.training.stopping import Stop
 
 
 def main() -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what any package prints belongs into the log
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who gives orders
+    os.dup2(2, 1)  # whatever packages print goes to the log
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command
     stop, waiting = Stop(), queue.SimpleQueue[str | None]()
 
     def listen() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
         stop.asked = signal.SIGTERM
         waiting.put(None)
 
-    def tell(message: Message) -> None:
+    def send(message: Message) -> None:
         try:
             out.write(json.dumps(message) + "\n")
             out.flush()
@@ -38,5 +38,5 @@ def main() -> None:
 
     threading.Thread(target=listen, daemon=True).start()
     while (line := waiting.get()) is not None and stop.asked is None:
-        do(Order.from_json(line), tell, stop)
-    os._exit(0)  # the thread that listens may hold standard input
+        run_job(Job.from_json(line), send, stop)
+    os._exit(0)  # the listening thread may block on standard input

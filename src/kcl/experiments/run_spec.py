@@ -17,7 +17,7 @@ from kcl.core.settings import Settings
 class RunSpec:
     """Everything that decides what a run computes.
 
-    What is None is left to the benchmark, or has no meaning for it; `Experiment` puts what the benchmark chose there.
+    None leaves a choice to the benchmark, or does not apply to it; `admission.admit` fills in what it chose.
     """
 
     benchmark: str
@@ -32,17 +32,20 @@ class RunSpec:
     data: str | None = None
     """The identity of the data, where different data go by the same name."""
     held_out: float | None = None
-    """To choose settings by: the share of the training samples that the run is tested on, in place of the test data,
-    of which nothing is seen (`benchmarks.held_out`).
+    """For choosing settings: the share of the training samples that the run is tested on instead of the test data
+    (`benchmarks.held_out`).
     """
 
     @property
+    def kernel(self) -> str | None:
+        return self.settings.kernel if self.method == "kcl" else None
+
+    @property
     def label(self) -> str:
-        kernel = f" {self.settings.kernel}" if self.method == "kcl" else ""
-        return f"{self.method}{kernel} seed {self.seed}"
+        return " ".join([self.method, *([self.kernel] if self.kernel else []), f"seed {self.seed}"])
 
     def fields(self) -> dict[str, Any]:
-        """As JSON has them; `held_out` is younger than files that are still read, and named only where it is given."""
+        """For JSON. `held_out` is left out when it is None: older files, which are still read, do not have it."""
         fields = dataclasses.asdict(self)
         return fields if self.held_out is not None else {k: v for k, v in fields.items() if k != "held_out"}
 
@@ -53,7 +56,7 @@ class RunSpec:
 
     @cached_property
     def trained(self) -> RunSpec:
-        """The run whose training this one shares: the same but for settings that act at test only."""
+        """The run whose training this one shares: the same, except for settings that act at test only."""
         settings = self.settings.as_trained()
         return self if settings is self.settings else dataclasses.replace(self, settings=settings)
 
@@ -66,19 +69,19 @@ class RunSpec:
 
 
 def by_training(specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
-    """Runs that are trained once and tested each in its own way, in lists."""
-    found: dict[RunSpec, list[RunSpec]] = {}
+    """The runs in lists that share one training and differ only in how they are tested."""
+    trainings: dict[RunSpec, list[RunSpec]] = {}
     for spec in specs:
-        found.setdefault(spec.trained, []).append(spec)
-    return list(found.values())
+        trainings.setdefault(spec.trained, []).append(spec)
+    return list(trainings.values())
 
 
 CHOICES = ("ways", "class_order", "image_size")
-"""What a user may choose of some benchmarks."""
+"""Fields that the user can choose for some benchmarks."""
 
 
 def given(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
-    """The fields of a run that are not left to the benchmark."""
+    """Those of the named fields of a run that are not left to the benchmark."""
     return {name: value for name in names if (value := getattr(spec, name)) is not None}
 
 
