@@ -168,7 +168,7 @@ def size(path: Path) -> float:
 STAND_IN = """
 import sys, time
 sys.path.append(sys.argv[1])
-import kcl.engines.worker_process as worker_process
+import kcl.engines.local_workers as local_workers
 
 def run_job(job, send, stop):
     kind, amount = job.runs[0]["kind"], job.runs[0]["amount"]
@@ -180,8 +180,8 @@ def run_job(job, send, stop):
         time.sleep(amount)
     send({"kind": "done", "checkpoints": []})
 
-worker_process.run_job = run_job
-worker_process.main()
+local_workers.run_job = run_job
+local_workers.main()
 """
 
 

@@ -137,7 +137,7 @@ def status_lines(status: dict[str, Any]) -> list[str]:
     return [
         ", ".join(parts),
         *(
-            f"  {own['worker']}: {own['runs']} runs, {own['runs_per_hour']:.1f} an hour, {own['doing']}"
-            for own in workers
+            f"  {worker['worker']}: {worker['runs']} runs, {worker['runs_per_hour']:.1f} an hour, {worker['doing']}"
+            for worker in workers
         ),
     ]

@@ -74,6 +74,6 @@ class Job:
     @classmethod
     def from_json(cls, text: str) -> Job:
         fields = json.loads(text)
-        datasets = tuple(DatasetFile(tuple(own["key"]), own["digest"], own["path"]) for own in fields["datasets"])
+        datasets = tuple(DatasetFile(tuple(file["key"]), file["digest"], file["path"]) for file in fields["datasets"])
         fields |= {"needs": Needs(**fields["needs"]), "compute": Compute(**fields["compute"])}
         return cls(**{**fields, "datasets": datasets, "every": tuple(fields["every"])})

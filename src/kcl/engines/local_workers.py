@@ -1,12 +1,18 @@
-"""Worker processes on this machine, started when they are needed; each takes one job after another."""
+"""Worker processes on this machine, started when they are needed; each takes one job after another.
+
+Jobs arrive on the standard input of a process, one per line, and its messages leave on standard output.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 import selectors
+import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -14,14 +20,42 @@ from pathlib import Path
 import kcl
 from kcl.engines.engine import Engine, Event
 from kcl.engines.job import ENDS, Job, Message, Needs
+from kcl.engines.worker import run_job
 from kcl.errors import KclError
+from kcl.training.stopping import Stop
 
 START = """import sys
 if sys.argv[1] not in sys.path:
     sys.path.insert(0, sys.argv[1])
-from kcl.engines.worker_process import main
+from kcl.engines.local_workers import main
 main()
 """
+
+
+def main() -> None:
+    """What a worker process executes. The end of its input asks it to save and end: it never outlives the command."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever packages print goes to the log
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command
+    stop, waiting = Stop(), queue.SimpleQueue[str | None]()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            waiting.put(line)
+        stop.asked = signal.SIGTERM
+        waiting.put(None)
+
+    def send(message: Message) -> None:
+        try:
+            out.write(json.dumps(message) + "\n")
+            out.flush()
+        except BrokenPipeError:
+            stop.asked = signal.SIGTERM
+
+    threading.Thread(target=listen, daemon=True).start()
+    while (line := waiting.get()) is not None and stop.asked is None:
+        run_job(Job.from_json(line), send, stop)
+    os._exit(0)  # the listening thread may block on standard input
 
 
 class WorkerProcess:

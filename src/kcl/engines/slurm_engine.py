@@ -188,14 +188,14 @@ class SlurmEngine(Engine):
         return events
 
     def _clear_finished(self) -> None:
-        for finished in [own for own in self._finishing if own.handle.paths.result_pickle.exists()]:
+        for finished in [job for job in self._finishing if job.handle.paths.result_pickle.exists()]:
             finished.clear()
             self._finishing.remove(finished)
 
     def stop(self) -> None:
         self._stopping = True
         (self._folder / "stop").touch()
-        for waiting in [own for own in self._jobs if not own.path.exists()]:  # Slurm reports cancelled jobs late
+        for waiting in [job for job in self._jobs if not job.path.exists()]:  # Slurm reports cancelled jobs late
             waiting.handle.cancel(check=False)
             waiting.clear()
             self._jobs.remove(waiting)

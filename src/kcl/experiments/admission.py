@@ -17,7 +17,7 @@ from kcl.core.settings import AT_TEST
 from kcl.data.dataset import Dataset
 from kcl.experiments.learner_building import build_method, step_count
 from kcl.experiments.loggers import LoggedRun
-from kcl.experiments.run_spec import CHOICES, RunSpec, by_training, given
+from kcl.experiments.run_spec import CHOICES, RunSpec, by_training, chosen_fields
 from kcl.methods.recipes import check_backbone
 from kcl.training.compiler import need_compiler
 
@@ -105,11 +105,11 @@ def admit(
     plan = RunPlan(compute, [], dict(datasets or {}), {})
     checked: dict[Any, tuple[dict[str, Any], tuple[TaskSize, ...]]] = {}
     for spec in specs:
-        benchmark, choices = find_benchmark(spec.benchmark), given(spec, CHOICES)
+        benchmark, choices = find_benchmark(spec.benchmark), chosen_fields(spec, CHOICES)
         benchmark.check_choices(spec.benchmark, choices)
         spec = replace(spec, **{**benchmark.load_choices, **choices})
         if dataset_key(spec) not in plan.datasets:
-            dataset = benchmark.load(data_dir, say, **given(spec, benchmark.load_choices))
+            dataset = benchmark.load(data_dir, say, **chosen_fields(spec, benchmark.load_choices))
             plan.datasets[dataset_key(spec)] = dataset if spec.held_out is None else hold_out(dataset, spec.held_out)
         identity = tuple(getattr(spec, field.name) for field in dataclasses.fields(spec) if field.name != "settings")
         check = (identity, spec.settings.stacking_key(), spec.settings.testing_key())
@@ -136,5 +136,5 @@ def _check(spec: RunSpec, dataset: Dataset) -> tuple[dict[str, Any], tuple[TaskS
 
 def _stream(spec: RunSpec, dataset: Dataset) -> Stream:
     benchmark = find_benchmark(spec.benchmark)
-    choices = given(spec, ("tasks", "train_per_task", *benchmark.stream_choices))
+    choices = chosen_fields(spec, ("tasks", "train_per_task", *benchmark.stream_choices))
     return benchmark.stream(dataset, seed=spec.seed, **choices)

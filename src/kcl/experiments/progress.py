@@ -61,8 +61,12 @@ class RemainingTime:
 class Display:
     """Shows nothing; the displays below show something."""
 
+    def __init__(self) -> None:
+        self._remaining = RemainingTime()
+
     def expect(self, done: int, total: int) -> None:
         """`done` of `total` runs were finished before this command."""
+        self._remaining.expect(done, total)
 
     def watch(self, label: str) -> Callable[[Progress], None]:  # noqa: ARG002
         """Called when the training of a group starts; the answer is called with its progress."""
@@ -82,10 +86,8 @@ class Lines(Display):
     """A line on standard error after every task; with an engine, a status line now and then."""
 
     def __init__(self) -> None:
-        self._remaining, self._status_shown = RemainingTime(), 0.0
-
-    def expect(self, done: int, total: int) -> None:
-        self._remaining.expect(done, total)
+        super().__init__()
+        self._status_shown = 0.0
 
     def watch(self, label: str) -> Callable[[Progress], None]:
         start = time.perf_counter()
@@ -119,11 +121,9 @@ class Bar(Display):
     """Live lines: the current group, all runs if there are several, and each run of the group."""
 
     def __init__(self, tqdm: Any) -> None:
-        self._tqdm, self._remaining = tqdm, RemainingTime()
+        super().__init__()
+        self._tqdm = tqdm
         self._bars: list[Any] = []
-
-    def expect(self, done: int, total: int) -> None:
-        self._remaining.expect(done, total)
 
     def watch(self, label: str) -> Callable[[Progress], None]:
         self.close()

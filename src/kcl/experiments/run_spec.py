@@ -80,7 +80,7 @@ CHOICES = ("ways", "class_order", "image_size")
 """Fields that the user can choose for some benchmarks."""
 
 
-def given(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
+def chosen_fields(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
     """Those of the named fields of a run that are not left to the benchmark."""
     return {name: value for name in names if (value := getattr(spec, name)) is not None}
 
