@@ -25,14 +25,18 @@ import torch
 
 from kcl.benchmarks.registry import find_benchmark
 from kcl.core import results
+from kcl.core.compute import Compute
 from kcl.core.metrics import AccuracyMatrix
 from kcl.engines.dispatcher import Dispatcher
 from kcl.engines.engine import Engine, Event
-from kcl.engines.job import Message, Needs, Order
-from kcl.engines.local_workers import Local
+from kcl.engines.job import Job, Needs
+from kcl.engines.local_workers import LocalWorkers
 from kcl.engines.retries import Attempts
-from kcl.engines.status_tracker import Board
+from kcl.engines.status_tracker import StatusTracker
+from kcl.experiments.admission import admit
 from kcl.experiments.experiment import Experiment
+from kcl.experiments.group_training import train_groups
+from kcl.experiments.grouping import remaining_groups
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
 from kcl.methods.recipes import find_method, published_backbone, published_settings
@@ -43,68 +47,51 @@ from kcl.training.stream_run import run_streams
 TASKS = 20
 
 
-class Watcher:
-    """The board, and nothing to look at."""
+class Tracker(StatusTracker):
+    """The status, computed now and then and shown to nobody."""
 
     def __init__(self, total: int) -> None:
-        self.board, self.ticks = Board(0, total, lambda order: order.name), 0
-
-    def queued(self, orders: Sequence[Order]) -> None:
-        self.board.expect(orders)
-
-    def started(self, order: Order) -> None:
-        self.board.started(order)
-
-    def progressed(self, order: Order, worker: str, message: Message) -> None:
-        self.board.progressed(order, worker, message)
-
-    def kept(self, order: Order, worker: str, records: Sequence[dict[str, Any]]) -> None:
-        for record in records:
-            self.board.kept(order, worker, record)
-
-    def ended(self, order: Order, worker: str, message: Message, again: bool) -> None:
-        self.board.ended(order, worker, message["kind"] == "done", again)
-
-    def stuck(self, needs: Sequence[Needs]) -> None: ...
+        super().__init__(0, total, lambda job: job.name)
+        self.ticks = 0
 
     def tick(self) -> None:
         self.ticks += 1
         if self.ticks % 100 == 0:
-            self.board.to_dict()
+            self.to_dict()
 
 
 class Pretended(Engine):
-    """Workers in a time of their own: an order takes its length in seconds; one in a hundred fails."""
+    """Workers in a time of their own: a job takes its length in seconds; one in a hundred fails."""
 
     def __init__(self, workers: int, made: dict[str, list[dict[str, Any]]]) -> None:
         self.free, self.now, self.busy = [f"worker-{number}" for number in range(workers)], 0.0, 0.0
-        self._made, self._heap, self._count = made, list[tuple[float, int, Order, str]](), 0
+        self._made, self._heap, self._count = made, list[tuple[float, int, Job, str]](), 0
         self._random = random.Random(0)
 
     def room(self, needs: Needs) -> bool:  # noqa: ARG002
         return bool(self.free)
 
-    def start(self, order: Order, avoid: str | None = None) -> None:  # noqa: ARG002
+    def start(self, job: Job, avoid: str | None = None) -> None:  # noqa: ARG002
         self._count += 1
-        heapq.heappush(self._heap, (self.now + order.length, self._count, order, self.free.pop()))
-        self.busy += order.length
+        heapq.heappush(self._heap, (self.now + job.length, self._count, job, self.free.pop()))
+        self.busy += job.length
 
     def wait(self, seconds: float) -> list[Event]:
         """All that ends within so many seconds of the first to end."""
         events: list[Event] = []
         until = self._heap[0][0] + seconds
         while self._heap and self._heap[0][0] <= until:
-            self.now, _, order, worker = heapq.heappop(self._heap)
+            self.now, _, job, worker = heapq.heappop(self._heap)
             self.free.append(worker)
             for task in range(TASKS):
                 told = {"kind": "progress", "task": task, "tasks": TASKS, "step": None, "runs": []}
-                events.append(Event(order.name, worker, told))
-            if self._random.random() < 0.01 and order.attempt == 0:
-                events.append(Event(order.name, worker, {"kind": "lost", "error": "pretended"}))
+                events.append(Event(job.name, worker, told))
+            if self._random.random() < 0.01 and job.attempt == 0:
+                events.append(Event(job.name, worker, {"kind": "lost", "error": "pretended"}))
                 continue
-            for record in self._made[order.name]:
-                events.append(Event(order.name, worker, {"kind": "record", "record": record}))
-            events.append(Event(order.name, worker, {"kind": "done", "checkpoints": []}))
+            for record in self._made[job.name]:
+                events.append(Event(job.name, worker, {"kind": "record", "record": record}))
+            events.append(Event(job.name, worker, {"kind": "done", "checkpoints": []}))
         return events
 
     def stop(self) -> None: ...
@@ -135,24 +122,24 @@ def megabytes() -> float:
 
 
 def simulate(count: int, workers: int) -> None:
-    """A grid over learning rates and seeds, each run an order of its own, of 60 to 100 seconds. Times are CPU times."""
+    """A grid over learning rates and seeds, each run a job of its own, of 60 to 100 seconds. Times are CPU times."""
     base, rng, begun = published_settings("permuted-mnist", "kcl"), random.Random(1), time.process_time()
     settings = [base.replace(lr=round(0.001 * (1 + number), 6)) for number in range(max(1, count // 100))]
     specs = [RunSpec("permuted-mnist", "kcl", seed, own, TASKS) for own in settings for seed in range(100)][:count]
-    pairs = [(Order([spec.fields()], "kcl run", "out", length=rng.uniform(60, 100)), spec) for spec in specs]
+    pairs = [(Job([spec.fields()], "kcl run", "out", length=rng.uniform(60, 100)), spec) for spec in specs]
     pairs.sort(key=lambda pair: -pair[0].length)
-    orders = [order for order, _ in pairs]
-    made = {order.name: [record] for order, record in zip(orders, records([own for _, own in pairs]), strict=True)}
-    told: dict[str, Any] = {"runs": count, "workers": workers, "orders made": seconds_since(begun)}
+    jobs = [job for job, _ in pairs]
+    made = {job.name: [record] for job, record in zip(jobs, records([own for _, own in pairs]), strict=True)}
+    told: dict[str, Any] = {"runs": count, "workers": workers, "jobs made": seconds_since(begun)}
     told["memory before, MB"] = round(megabytes())
     with tempfile.TemporaryDirectory() as name:
         out = Path(name)
         folder, begun = Folder(out, resume=False), time.process_time()
         folder.begin(specs, "kcl run")
         told["settings.json, s"], told["settings.json, MB"] = seconds_since(begun), size(out / "settings.json")
-        engine, watcher, attempts = Pretended(workers, made), Watcher(count), Attempts(out / "logs")
+        engine, tracker, attempts = Pretended(workers, made), Tracker(count), Attempts(out / "logs")
         begun, wall = time.process_time(), time.perf_counter()
-        Dispatcher(engine, folder.add_new, watcher, attempts, lambda order: order.name).run(orders)
+        Dispatcher(engine, folder.add_new, tracker, attempts).run(jobs)
         took, wall = time.process_time() - begun, time.perf_counter() - wall
         told |= {"dispatched and kept, s": round(took, 1), "runs a second": round(count / took)}
         told["the same by the wall clock, s"] = round(wall, 1)
@@ -181,30 +168,30 @@ def size(path: Path) -> float:
 STAND_IN = """
 import sys, time
 sys.path.append(sys.argv[1])
-import kcl.engines.child as child
+import kcl.engines.local_workers as local_workers
 
-def do(order, tell, stop):
-    kind, amount = order.runs[0]["kind"], order.runs[0]["amount"]
+def run_job(job, send, stop):
+    kind, amount = job.runs[0]["kind"], job.runs[0]["amount"]
     if kind == "computing":
         value = 0
         for number in range(int(amount)):
             value = (value * 31 + number) % 1000003
     else:
         time.sleep(amount)
-    tell({"kind": "done", "checkpoints": []})
+    send({"kind": "done", "checkpoints": []})
 
-child.do = do
-child.main()
+local_workers.run_job = run_job
+local_workers.main()
 """
 
 
-class StandIns(Local):
+class StandIns(LocalWorkers):
     """Worker processes that compute, or wait, in place of runs."""
 
     program = STAND_IN
 
 
-def efficiency(orders: int) -> None:
+def efficiency(jobs: int) -> None:
     """Time for the same work with 1, 2 and 4 workers; they are started, and warm, before the clock is."""
     rows = []
     for kind, amount in (("computing", 4_000_000), ("waiting", 0.3)):
@@ -213,19 +200,19 @@ def efficiency(orders: int) -> None:
                 engine = StandIns(workers, Path(name) / "logs")
                 _dispatch(engine, "waiting", 0.5, 4 * workers, Path(name))  # warm
                 begun = time.perf_counter()
-                _dispatch(engine, kind, amount, orders, Path(name))
+                _dispatch(engine, kind, amount, jobs, Path(name))
                 rows.append((kind, workers, time.perf_counter() - begun))
                 engine.close()
     single = {kind: took for kind, workers, took in rows if workers == 1}
-    print(f"{orders} stand-ins for runs; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    print(f"{jobs} stand-ins for runs; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     for kind, workers, took in rows:
         gain = single[kind] / took
         print(f"{kind:10} {workers} workers: {took:6.2f} s, {gain:.2f} times one, efficiency {gain / workers:.0%}")
 
 
 def _dispatch(engine: Engine, kind: str, amount: float, count: int, folder: Path) -> None:
-    orders = [Order([{"kind": kind, "amount": amount, "number": number}], "", "") for number in range(count)]
-    Dispatcher(engine, list, Watcher(count), Attempts(folder), lambda order: order.name).run(orders)
+    jobs = [Job([{"kind": kind, "amount": amount, "number": number}], "", "") for number in range(count)]
+    Dispatcher(engine, list, Tracker(count), Attempts(folder)).run(jobs)
 
 
 def overhead(pairs: int) -> None:
@@ -246,8 +233,9 @@ def overhead(pairs: int) -> None:
             else:
                 with tempfile.TemporaryDirectory() as name:
                     names = {("permuted-digits", None, None): dataset}
-                    experiment = Experiment([spec], "bench", datasets=names)
-                    experiment.execute(Folder(Path(name), resume=False), lambda _: lambda _: None, print)
+                    plan = admit([spec], Compute(), datasets=names)
+                    experiment = Experiment(plan, Folder(Path(name), resume=False), "bench", say=print)
+                    train_groups(experiment, remaining_groups(experiment), lambda _: lambda _: None)
             took[way].append(time.process_time() - begun)
     ratios = [local / direct for local, direct in zip(took["local"], took["direct"], strict=True)]
     least = {way: min(times) for way, times in took.items()}
@@ -261,13 +249,13 @@ def main() -> None:
     parser.add_argument("what", choices=("simulate", "efficiency", "overhead"))
     parser.add_argument("--runs", type=int, default=100_000)
     parser.add_argument("--workers", type=int, default=1000)
-    parser.add_argument("--orders", type=int, default=48)
+    parser.add_argument("--jobs", type=int, default=48)
     parser.add_argument("--pairs", type=int, default=7)
     options = parser.parse_args()
     if options.what == "simulate":
         simulate(options.runs, options.workers)
     elif options.what == "efficiency":
-        efficiency(options.orders)
+        efficiency(options.jobs)
     else:
         overhead(options.pairs)
 

@@ -35,10 +35,14 @@ from kcl.benchmarks.joint_task import join
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.benchmarks.task import Stream, Task
+from kcl.core.compute import Compute
 from kcl.core.randomness import numpy_generator
 from kcl.core.settings import Settings
 from kcl.data.dataset import Dataset
+from kcl.experiments.admission import admit
 from kcl.experiments.experiment import Experiment
+from kcl.experiments.group_training import train_groups
+from kcl.experiments.grouping import remaining_groups
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
 from kcl.functional import orthogonal, ridge
@@ -1067,9 +1071,10 @@ def test_an_experiment_stacks_its_runs_and_keeps_them_all(precision: str) -> Non
     try:
         with tempfile.TemporaryDirectory() as out:
             folder = Folder(Path(out), resume=False)
-            experiment = Experiment(specs, "a command", device=DEVICE.type, compiled=False, precision=precision)
-            experiment.execute(folder, lambda _: lambda _: None, lambda _: None)
-            records = experiment.records(folder)
+            plan = admit(specs, Compute(DEVICE.type, compiled=False, precision=precision))
+            experiment = Experiment(plan, folder, "a command")
+            train_groups(experiment, remaining_groups(experiment), lambda _: lambda _: None)
+            records = plan.records(folder.finished)
     finally:
         del BENCHMARKS["made-up"]
     assert [(record["method"], record["seed"], record["settings"]["lr"]) for record in records] == [

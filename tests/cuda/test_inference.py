@@ -23,6 +23,7 @@ from kcl.bench import answer_time
 from kcl.bench.step_time import Work
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
+from kcl.core.compute import Compute
 from kcl.data.dataset import Dataset
 from kcl.experiments import task_free
 from kcl.experiments.run_spec import RunSpec
@@ -78,7 +79,8 @@ def test_tasks_are_found_by_stacked_runs() -> None:
     specs = [RunSpec("made-up", "kcl", seed, settings, 3) for seed in range(3)]
     BENCHMARKS["made-up"] = Benchmark("for tests", lambda *_: data, PermutedPixels)
     try:
-        rows = list(task_free.measure(specs, None, DEVICE, 100, engine=task_free.Engine(False, "tf32")))
+        compute = Compute(DEVICE, compiled=False, precision="tf32")
+        rows = list(task_free.measure(specs, compute, task_free.SampleCounts(held_out=100)))
     finally:
         del BENCHMARKS["made-up"]
     assert [row["seed"] for row in rows] == [0, 1, 2]

@@ -10,52 +10,52 @@ import pytest
 
 from kcl.engines.dispatcher import Dispatcher, Queue
 from kcl.engines.engine import Engine, Event
-from kcl.engines.job import Message, Needs, Order
-from kcl.engines.retries import Attempts, Failure, listed
-from kcl.engines.status_tracker import Board
+from kcl.engines.job import Job, Needs
+from kcl.engines.retries import Attempts, Failure, describe_failures
+from kcl.engines.status_tracker import StatusTracker
 from kcl.training.stopping import Interrupted, Stop
 
 
-def _order(number: int, length: float = 1.0, needs: Needs = Needs(), runs: int = 1) -> Order:  # noqa: B008
-    return Order([{"number": number, "place": place} for place in range(runs)], "kcl run", "out", length=length,
+def _job(number: int, length: float = 1.0, needs: Needs = Needs(), runs: int = 1) -> Job:  # noqa: B008
+    return Job([{"number": number, "place": place} for place in range(runs)], "kcl run", "out", length=length,
                  needs=needs)  # fmt: skip
 
 
 class Pretended(Engine):
-    """`workers` orders at once; each ends at the next look, as `answers` has it for every attempt."""
+    """`workers` jobs at once; each ends at the next look, as `answers` has it for every attempt."""
 
     def __init__(self, workers: int, answers: dict[int, list[str]] | None = None) -> None:
         self.workers, self.answers = workers, answers or {}
-        self.running: list[tuple[Order, str]] = []
+        self.running: list[tuple[Job, str]] = []
         self.started: list[tuple[int, str | None]] = []
         self.most = 0
         self.stopped = False
 
     def room(self, needs: Needs) -> bool:
-        used = sum(order.needs.cpus for order, _ in self.running)
+        used = sum(job.needs.cpus for job, _ in self.running)
         return used + needs.cpus <= self.workers
 
-    def start(self, order: Order, avoid: str | None = None) -> None:
-        self.started.append((order.runs[0]["number"], avoid))
-        self.running.append((order, f"worker-{len(self.started)}"))
+    def start(self, job: Job, avoid: str | None = None) -> None:
+        self.started.append((job.runs[0]["number"], avoid))
+        self.running.append((job, f"worker-{len(self.started)}"))
         self.most = max(self.most, len(self.running))
 
     def wait(self, seconds: float) -> list[Event]:
         events = []
-        for order, worker in self.running:
-            number = order.runs[0]["number"]
+        for job, worker in self.running:
+            number = job.runs[0]["number"]
             said = self.answers.get(number, [])
-            kind = "stopped" if self.stopped else said[order.attempt] if order.attempt < len(said) else "done"
+            kind = "stopped" if self.stopped else said[job.attempt] if job.attempt < len(said) else "done"
             if kind.startswith("further"):
                 task = int(kind.removeprefix("further "))
-                told = {"kind": "progress", "task": task, "tasks": 9, "step": None, "runs": []}
-                events.append(Event(order.name, worker, told))
+                progress = {"kind": "progress", "task": task, "tasks": 9, "step": None, "runs": []}
+                events.append(Event(job.name, worker, progress))
                 kind = "lost"
             if kind in ("done", "half"):
-                runs = order.runs if kind == "done" else order.runs[:1]
-                events += [Event(order.name, worker, {"kind": "record", "record": dict(run)}) for run in runs]
+                runs = job.runs if kind == "done" else job.runs[:1]
+                events += [Event(job.name, worker, {"kind": "record", "record": dict(run)}) for run in runs]
                 kind = "done" if kind == "done" else "lost"
-            events.append(Event(order.name, worker, {"kind": kind, "error": "it fell", "checkpoints": []}))
+            events.append(Event(job.name, worker, {"kind": kind, "error": "it fell", "checkpoints": []}))
         self.running.clear()
         return events
 
@@ -66,13 +66,13 @@ class Pretended(Engine):
         pass
 
 
-class Kept:
-    """A store and a watcher."""
+class Kept(StatusTracker):
+    """A tracker with a store that checks its counts."""
 
     def __init__(self, total: int) -> None:
+        super().__init__(0, total, lambda job: f"run {job.runs[0]['number']}")
         self.records: dict[str, dict[str, Any]] = {}
-        self.board = Board(0, total, lambda order: str(order.runs))
-        self.stuck_with: list[list[Needs]] = []
+        self.no_room_for: list[list[Needs]] = []
         self.after_tick: Any = None
 
     def store(self, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -80,54 +80,37 @@ class Kept:
         self.records |= new
         return list(new.values())
 
-    def queued(self, orders: Sequence[Order]) -> None:
-        self.board.expect(orders)
-
-    def started(self, order: Order) -> None:
-        self.board.started(order)
-
-    def progressed(self, order: Order, worker: str, message: Message) -> None:
-        self.board.progressed(order, worker, message)
-
-    def kept(self, order: Order, worker: str, records: Sequence[dict[str, Any]]) -> None:
-        for record in records:
-            self.board.kept(order, worker, record)
-
-    def ended(self, order: Order, worker: str, message: Message, again: bool) -> None:
-        self.board.ended(order, worker, message["kind"] == "done", again)
-
-    def stuck(self, needs: Sequence[Needs]) -> None:
-        self.stuck_with.append(list(needs))
+    def no_room(self, needs: Sequence[Needs]) -> None:
+        self.no_room_for.append(list(needs))
 
     def tick(self) -> None:
-        board = self.board
-        assert board.queued + board.running + board.done + board.failed == board.total
-        assert min(board.queued, board.running, board.done, board.failed) >= 0
+        assert self.queued + self.running + self.done + self.failed == self.total
+        assert min(self.queued, self.running, self.done, self.failed) >= 0
         if self.after_tick is not None:
             self.after_tick()
 
 
-def _dispatched(tmp_path: Path, engine: Pretended, orders: list[Order], retries: int = 2) -> tuple[Kept, list[Failure]]:
-    kept, attempts = Kept(sum(len(order.runs) for order in orders)), Attempts(tmp_path / "logs", retries)
-    Dispatcher(engine, kept.store, kept, attempts, lambda order: f"run {order.runs[0]['number']}").run(orders)
+def _dispatched(tmp_path: Path, engine: Pretended, jobs: list[Job], retries: int = 2) -> tuple[Kept, list[Failure]]:
+    kept, attempts = Kept(sum(len(job.runs) for job in jobs)), Attempts(tmp_path / "logs", retries)
+    Dispatcher(engine, kept.store, kept, attempts).run(jobs)
     return kept, attempts.given_up
 
 
 def test_the_longest_are_begun_first_as_many_as_there_is_room_for(tmp_path: Path) -> None:
     engine = Pretended(3)
-    orders = sorted((_order(number, length=number) for number in range(10)), key=lambda order: -order.length)
-    kept, failures = _dispatched(tmp_path, engine, orders)
+    jobs = sorted((_job(number, length=number) for number in range(10)), key=lambda job: -job.length)
+    kept, failures = _dispatched(tmp_path, engine, jobs)
     assert [number for number, _ in engine.started] == list(range(9, -1, -1))
     assert engine.most == 3
     assert (len(kept.records), failures) == (10, [])
-    assert (kept.board.done, kept.board.running, kept.board.queued) == (10, 0, 0)
+    assert (kept.done, kept.running, kept.queued) == (10, 0, 0)
 
 
 def test_what_needs_more_than_there_is_does_not_keep_back_what_needs_less() -> None:
     large, small = Needs(cpus=8), Needs(cpus=1)
-    queue = Queue([_order(0, 9.0, large), _order(1, 5.0, small), _order(2, 2.0, small)])
+    queue = Queue([_job(0, 9.0, large), _job(1, 5.0, small), _job(2, 2.0, small)])
     taken = [queue.take(lambda needs: needs.cpus < 8) for _ in range(3)]
-    assert [order.runs[0]["number"] for order in taken if order] == [1, 2]
+    assert [job.runs[0]["number"] for job in taken if job] == [1, 2]
     assert queue
     last = queue.take(lambda _: True)
     assert last is not None
@@ -142,14 +125,14 @@ def test_where_nothing_has_room_that_is_told_and_waited_for(tmp_path: Path) -> N
             return super().wait(seconds)
 
     kept, attempts = Kept(1), Attempts(tmp_path)
-    Dispatcher(Growing(1), kept.store, kept, attempts, str).run([_order(0, needs=Needs(3))])
-    assert kept.stuck_with == [[Needs(3)]] * 2
+    Dispatcher(Growing(1), kept.store, kept, attempts).run([_job(0, needs=Needs(3))])
+    assert kept.no_room_for == [[Needs(3)]] * 2
     assert len(kept.records) == 1
 
 
 def test_failures_are_tried_again_elsewhere_and_given_up_in_the_end(tmp_path: Path) -> None:
     engine = Pretended(2, {3: ["failed", "lost"], 5: ["failed"] * 9})
-    kept, failures = _dispatched(tmp_path, engine, [_order(number) for number in range(7)])
+    kept, failures = _dispatched(tmp_path, engine, [_job(number) for number in range(7)])
     assert len(kept.records) == 6
     [failure] = failures
     assert (failure.label, failure.runs, failure.error) == ("run 5", 1, "it fell")
@@ -159,13 +142,13 @@ def test_failures_are_tried_again_elsewhere_and_given_up_in_the_end(tmp_path: Pa
     assert avoided[0] is None
     assert None not in avoided[1:]
     assert len(set(avoided)) == 3
-    assert kept.board.failed == 1
+    assert kept.failed == 1
 
 
 def test_an_attempt_that_came_further_was_not_in_vain(tmp_path: Path) -> None:
     """Preempted after every task, a run comes to its end; one that falls at the same task does not go on for ever."""
     engine = Pretended(1, {0: [f"further {task}" for task in range(6)], 1: ["further 2"] * 9})
-    kept, failures = _dispatched(tmp_path, engine, [_order(0), _order(1)])
+    kept, failures = _dispatched(tmp_path, engine, [_job(0), _job(1)])
     assert [record["number"] for record in kept.records.values()] == [0]
     assert [failure.label for failure in failures] == ["run 1"]
     assert [number for number, _ in engine.started].count(1) == 4
@@ -173,58 +156,58 @@ def test_an_attempt_that_came_further_was_not_in_vain(tmp_path: Path) -> None:
 
 def test_a_result_that_arrives_twice_is_kept_once(tmp_path: Path) -> None:
     engine = Pretended(1, {0: ["half"]})
-    kept, failures = _dispatched(tmp_path, engine, [_order(0, runs=3)])
-    assert (len(kept.records), kept.board.done, failures) == (3, 3, [])
+    kept, failures = _dispatched(tmp_path, engine, [_job(0, runs=3)])
+    assert (len(kept.records), kept.done, failures) == (3, 3, [])
 
 
 def test_a_signal_stops_all_and_is_passed_on(tmp_path: Path) -> None:
     engine, stop, kept = Pretended(2), Stop(), Kept(9)
 
     def ask() -> None:
-        if kept.board.done >= 4:
+        if kept.done >= 4:
             stop.asked = 2
 
     kept.after_tick = ask
-    dispatcher = Dispatcher(engine, kept.store, kept, Attempts(tmp_path), str, stop)
+    dispatcher = Dispatcher(engine, kept.store, kept, Attempts(tmp_path), stop)
     with pytest.raises(Interrupted):
-        dispatcher.run([_order(number) for number in range(9)])
+        dispatcher.run([_job(number) for number in range(9)])
     assert len(kept.records) == 4
     assert engine.stopped
 
 
 def test_what_failed_is_listed_with_how_to_try_again() -> None:
     failures = [Failure(f"run {number}", 2, "it fell", Path("logs/x.log")) for number in range(25)]
-    text = listed(failures, "kcl run a --out 'b c'")
+    text = describe_failures(failures, "kcl run a --out 'b c'")
     assert text.startswith("50 runs failed:\n  run 0: it fell; log: logs/x.log")
     assert "and 5 more groups" in text
     assert text.endswith("to try them again: kcl run a --out 'b c' --resume")
-    assert listed(failures[:1], "kcl run a --resume").endswith(": kcl run a --resume")
+    assert describe_failures(failures[:1], "kcl run a --resume").endswith(": kcl run a --resume")
 
 
 def test_orders_are_the_same_after_they_have_been_json() -> None:
-    order = _order(4, 2.5, Needs(2, 0.25), runs=2).again()
-    assert Order.from_json(order.to_json()) == order
-    assert order.name == _order(4, runs=2).name
-    assert order.name != _order(5, runs=2).name
+    job = _job(4, 2.5, Needs(2, 0.25), runs=2).next_attempt()
+    assert Job.from_json(job.to_json()) == job
+    assert job.name == _job(4, runs=2).name
+    assert job.name != _job(5, runs=2).name
 
 
-class TestBoard:
+class TestStatusTracker:
     def test_time_left_follows_what_is_done(self) -> None:
         now = [0.0]
-        orders = [_order(0, 30.0), _order(1, 10.0)]
-        board = Board(0, 2, str, lambda: now[0])
-        board.expect(orders)
-        board.started(orders[0])
-        assert board.seconds_left() is None
+        jobs = [_job(0, 30.0), _job(1, 10.0)]
+        tracker = StatusTracker(0, 2, str, lambda: now[0])
+        tracker.jobs_queued(jobs)
+        tracker.job_started(jobs[0])
+        assert tracker.seconds_left() is None
         now[0] = 5.0
-        told = {"kind": "progress", "task": 0, "tasks": 3, "step": [5, 10, 0.1]}
-        board.progressed(orders[0], "a", told)
-        assert board.seconds_left() == pytest.approx(5.0 / 5.0 * 35.0)
+        message = {"kind": "progress", "task": 0, "tasks": 3, "step": [5, 10, 0.1]}
+        tracker.job_progressed(jobs[0], "a", message)
+        assert tracker.seconds_left() == pytest.approx(5.0 / 5.0 * 35.0)
         now[0] = 30.0
-        board.kept(orders[0], "a", {"average_accuracy": 80.0})
-        board.ended(orders[0], "a", well=True, again=False)
-        assert board.seconds_left() == pytest.approx(10.0)
-        assert board.average_accuracy == 80.0
-        assert board.to_dict()["workers"] == [
+        tracker.result_stored(jobs[0], "a", {"average_accuracy": 80.0})
+        tracker.job_ended(jobs[0], "a", {"kind": "done"}, retry=False)
+        assert tracker.seconds_left() == pytest.approx(10.0)
+        assert tracker.average_accuracy == 80.0
+        assert tracker.to_dict()["workers"] == [
             {"worker": "a", "runs": 1, "runs_per_hour": pytest.approx(3600 / 25.0), "doing": ""}
         ]

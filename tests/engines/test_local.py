@@ -13,8 +13,9 @@ import torch
 from engine_commands import LONG, RUNS, environment, finish, lasting, records, start, until
 
 from kcl.cli import commands
+from kcl.core.compute import Compute
 from kcl.engines import worker
-from kcl.engines.job import Message, Order
+from kcl.engines.job import Job, Message
 from kcl.experiments import resuming
 from kcl.training.stopping import Stop
 
@@ -33,7 +34,7 @@ def test_they_give_the_numbers_of_one_process_though_one_is_killed(reference: Pa
     code, said = finish(process)
     assert code == 0, said
     assert "queued, " in said
-    assert "killed by signal 9; it is tried again" in said
+    assert "killed by signal 9; trying again" in said
     assert lasting(out) == lasting(reference)
     assert sorted(path.name for path in out.iterdir()) == [
         "metrics.csv",
@@ -98,7 +99,7 @@ def test_what_fails_again_and_again_is_given_up_and_listed(
         commands.main([*command, "--workers", "2"])
     assert ended.value.code == 1
     said = capsys.readouterr().err
-    assert said.count("it is tried again") == 1
+    assert said.count("trying again") == 1
     assert "1 run failed:" in said
     assert "kcl vrf seed 7: kcl's code here" in said
     assert "to try them again: kcl run" in said
@@ -113,7 +114,8 @@ def test_what_fails_again_and_again_is_given_up_and_listed(
 def test_a_worker_without_the_gpu_it_was_asked_for_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     said: list[Message] = []
-    worker.do(Order([], "kcl run", "out", device="cuda", code=resuming.code()), said.append, Stop())
+    job = Job([], "kcl run", "out", compute=Compute("cuda"), code=resuming.code())
+    worker.run_job(job, said.append, Stop())
     assert [message["kind"] for message in said] == ["failed"]
     assert "finds no CUDA GPU here" in said[0]["error"]
 
@@ -123,9 +125,9 @@ def test_a_worker_without_the_gpu_it_was_asked_for_says_so(monkeypatch: pytest.M
     [
         (["--workers", "0"], "--workers must be"),
         (["--retries", "-1"], "--retries must be"),
-        (["--address", "auto"], "--address goes with --engine ray"),
-        (["--slurm", "time=3"], "--slurm goes with --engine slurm"),
-        (["--workers", "2", "--gpu-memory", "80"], "--gpu-memory goes with --engine ray"),
+        (["--address", "auto"], "--address needs --engine ray"),
+        (["--slurm", "time=3"], "--slurm needs --engine slurm"),
+        (["--workers", "2", "--gpu-memory", "80"], "--gpu-memory needs --engine ray"),
         (["--engine", "ray", "--gpu-memory", "0"], "--gpu-memory must be"),
         (["--engine", "slurm", "--slurm", "time"], "expected NAME=VALUE"),
         (["--engine", "slurm"], "there is no sbatch here"),

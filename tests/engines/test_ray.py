@@ -134,9 +134,9 @@ def test_24_runs_on_three_nodes_of_which_one_worker_dies_and_one_node_leaves(
     code, said = finish(start([*command, "0..2", "--out", out], **told))
     assert code == 0, said
     assert lasting(out) == [run for run in lasting(reference) if run["seed"] < 3]
-    parcels = {path for node in nodes for path in node.cache.glob("images/parcel-*")}
-    assert len({path.name for path in parcels}) == 1, "the data have one content"
-    assert len(parcels) == 3, "and reached every node"
+    files = {path for node in nodes for path in node.cache.glob("images/dataset-*")}
+    assert len({path.name for path in files}) == 1, "the data have one content"
+    assert len(files) == 3, "and reached every node"
 
     process = start([*command, "0..11", "--out", again], **told)
     until(lambda: len(records(again)) >= 4 and _workers(again), process)
@@ -145,5 +145,5 @@ def test_24_runs_on_three_nodes_of_which_one_worker_dies_and_one_node_leaves(
     nodes[2].kill()
     code, said = finish(process)
     assert code == 0, said
-    assert "it is tried again" in said
+    assert "trying again" in said
     assert lasting(again) == lasting(reference)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from engine_commands import RUNS, finish, lasting, records, start, until
 
-from kcl.engines.job import Needs, Order
-from kcl.engines.slurm_engine import Slurm, parse
+from kcl.engines.job import Job, Needs
+from kcl.engines.slurm_engine import SlurmEngine, parse_options
 from kcl.errors import KclError
 
 pytest.importorskip("submitit")
@@ -55,7 +55,7 @@ def test_jobs_that_were_stopped_give_the_numbers_of_one_process_and_ask_for_what
 ) -> None:
     """Begun by submitit's own executor for one machine, gone on with by sbatch."""
     out = tmp_path / "out"
-    command = [*RUNS, "lr=0.1,0.05", "--seeds", "0..5", "--runs-at-once", "4", "--out", out, "--engine", "slurm",
+    command = [*RUNS, "lr=0.1,0.05", "--seeds", "0..5", "--out", out, "--engine", "slurm",
                "--workers", "2"]  # fmt: skip
     process = start([*command, "--slurm", "cluster=local"])
     until(lambda: records(out), process)
@@ -68,9 +68,9 @@ def test_jobs_that_were_stopped_give_the_numbers_of_one_process_and_ask_for_what
     options = ["partition=short", "time=90", "account=lab", "reservation=mine"]
     code, said = finish(start([*command, "--resume", "--slurm", *options], **pretended))
     assert code == 0, said
-    assert _alone(lasting(out)) == [run for run in _alone(lasting(reference)) if run["seed"] < 6]
+    assert lasting(out) == [run for run in lasting(reference) if run["seed"] < 6]
     files = [path.read_text() for path in Path(pretended["PRETENDED"]).glob("sbatch-*")]
-    assert len(files) == left // 4, "four runs a job"
+    assert len(files) == left, "a job for every run"
     for line in ("--partition=short", "--time=90", "--account=lab", "--reservation=mine", "--cpus-per-task=1",
                  "--job-name=kcl", "--nodes=1"):  # fmt: skip
         assert all(f"#SBATCH {line}\n" in text for text in files), line
@@ -79,16 +79,11 @@ def test_jobs_that_were_stopped_give_the_numbers_of_one_process_and_ask_for_what
     assert (out / "logs" / "slurm" / "earlier" / "stop").exists(), "jobs of an earlier command are asked to end"
 
 
-def _alone(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without the company."""
-    return [{name: value for name, value in record.items() if name != "runs_at_once"} for record in found]
-
-
 def test_a_group_for_a_gpu_asks_for_one_and_not_for_the_node_that_failed(
     pretended: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", pretended["PATH"])
-    engine = Slurm(tmp_path, given=parse(["time=30", "gres=gpu:a100:1"]))
+    engine = SlurmEngine(tmp_path, options=parse_options(["time=30", "gres=gpu:a100:1"]))
     asked = engine.parameters(Needs(cpus=4, gpus=0.5), exclude="node7")
     assert (asked["cpus_per_task"], asked["gpus_per_node"]) == (4, 1)
     assert (asked["slurm_time"], asked["slurm_gres"], asked["slurm_exclude"]) == (30, "gpu:a100:1", "node7")
@@ -128,38 +123,38 @@ class _Sbatch:
         self.answers[place].write_text(json.dumps({"kind": kind}) + "\n")
 
 
-def _order(number: int) -> Order:
-    return Order([{"number": number}], "kcl run", "out")
+def _job(number: int) -> Job:
+    return Job([{"number": number}], "kcl run", "out")
 
 
 def test_what_sbatch_does_not_take_beside_other_jobs_waits_until_one_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sbatch = _Sbatch(most=1)
-    monkeypatch.setattr(Slurm, "_executor", lambda _, needs, exclude="": sbatch.executor(needs, exclude))
-    engine = Slurm(tmp_path)
-    engine.start(_order(0))
-    engine.start(_order(1))
+    monkeypatch.setattr(SlurmEngine, "_executor", lambda _, needs, exclude="": sbatch.executor(needs, exclude))
+    engine = SlurmEngine(tmp_path)
+    engine.start(_job(0))
+    engine.start(_job(1))
     assert not engine.room(Needs())
     assert engine.wait(0) == []
     assert len(sbatch.answers) == 1
     sbatch.end(0, "done")
-    assert [event.order for event in engine.wait(0)] == [_order(0).name]
+    assert [event.job for event in engine.wait(0)] == [_job(0).name]
     assert len(sbatch.answers) == 2
     assert engine.room(Needs())
-    engine.start(_order(2))
+    engine.start(_job(2))
     engine.stop()
-    ended = {(event.order, event.message["kind"]) for event in engine.wait(0)}
-    assert ended == {(_order(1).name, "stopped"), (_order(2).name, "stopped")}, "none of them had begun"
+    ended = {(event.job, event.message["kind"]) for event in engine.wait(0)}
+    assert ended == {(_job(1).name, "stopped"), (_job(2).name, "stopped")}, "none of them had begun"
     sbatch.most = 0
     with pytest.raises(KclError, match="could not be submitted: sbatch: error: QOSMax"):
-        Slurm(tmp_path / "other").start(_order(3))
+        SlurmEngine(tmp_path / "other").start(_job(3))
 
 
 def test_where_there_is_no_other_node_the_one_that_failed_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sbatch = _Sbatch(most=1)
-    monkeypatch.setattr(Slurm, "_executor", lambda _, needs, exclude="": sbatch.executor(needs, exclude))
-    Slurm(tmp_path).start(_order(0), avoid="node7-1234")
+    monkeypatch.setattr(SlurmEngine, "_executor", lambda _, needs, exclude="": sbatch.executor(needs, exclude))
+    SlurmEngine(tmp_path).start(_job(0), avoid="node7-1234")
     assert (sbatch.refused, len(sbatch.answers)) == (1, 1)

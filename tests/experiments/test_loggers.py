@@ -26,16 +26,16 @@ def rows(out: Path) -> list[dict[str, str]]:
 
 def test_a_csv_file_is_always_written(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
-    arguments = [*RUN, "--seeds", "0,1", "--runs-at-once", "2", "--out", str(tmp_path)]
+    arguments = [*RUN, "--seeds", "0,1", "--out", str(tmp_path)]
     assert main(arguments) == 0
     written = rows(tmp_path)
     assert [(row["run"], row["tasks_learned"], row["tasks"]) for row in written] == [
         ("kcl vrf seed 0", "1", "2"),
-        ("kcl vrf seed 1", "1", "2"),
         ("kcl vrf seed 0", "2", "2"),
+        ("kcl vrf seed 1", "1", "2"),
         ("kcl vrf seed 1", "2", "2"),
     ]
-    for record, row in zip(read(tmp_path / "results.jsonl"), written[2:], strict=True):
+    for record, row in zip(read(tmp_path / "results.jsonl"), written[1::2], strict=True):
         assert float(row["average_accuracy"]) == record["average_accuracy"]
         assert float(row["forgetting"]) == record["forgetting"]
         assert float(row["accuracy_on_newest_task"]) == record["accuracy_matrix"][1][1]
@@ -71,7 +71,7 @@ def test_weights_and_biases_offline(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     pytest.importorskip("wandb")
     own = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": "", "HOME": str(tmp_path / "home")}
-    arguments = [*RUN, "--log", "wandb", "--seeds", "0,1", "--runs-at-once", "2", "--out", str(tmp_path / "out")]
+    arguments = [*RUN, "--log", "wandb", "--seeds", "0,1", "--out", str(tmp_path / "out")]
     done = subprocess.run(
         [sys.executable, "-m", "kcl", *arguments],
         env=os.environ | own, capture_output=True, text=True, timeout=300, check=False,
@@ -106,5 +106,5 @@ def test_a_log_that_cannot_be_written_is_told_of_once_and_the_runs_go_on(
     monkeypatch.setattr(CsvLogger, "task_learned", full)
     loud = [argument for argument in RUN if argument != "--quiet"]
     assert main([*loud, "--out", str(tmp_path)]) == 0
-    assert capsys.readouterr().err.count("writes no more: No space left on device") == 1
+    assert capsys.readouterr().err.count("No space left on device") == 1
     assert len(read(tmp_path / "results.jsonl")) == 1

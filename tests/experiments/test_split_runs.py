@@ -67,7 +67,7 @@ class TestFolder:
         assert record["memory"]["samples"] == 3 * 2 * 2
         code, _, err = run(*command, "--out", tmp_path / "out", "--resume")
         assert code == 0
-        assert "1 of 1 runs are finished" in err
+        assert "1 of 1 runs" in err
         assert "decoding" not in err
 
     def test_other_images_or_sizes_are_other_runs(self, run: Any, folder: Path, tmp_path: Path) -> None:

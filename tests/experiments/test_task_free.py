@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kcl.training.run_group import SeparateRuns
+from kcl.training.single_run import Run
 
 import kcl
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.cli.commands import main
+from kcl.core.compute import Compute
 from kcl.data import digits
-from kcl.experiments import task_free
+from kcl.experiments import learner_building, task_free
 from kcl.experiments.run_spec import RunSpec
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.recipes import published_backbone, published_settings
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run
 from kcl.training.stack import StackedRuns
 
 pytest.importorskip("sklearn")
@@ -120,16 +121,43 @@ def test_stacked_runs_are_measured_as_separate_ones_are() -> None:
     assert torch.isfinite(stacked.state.flat).all()
 
 
+class LikeGpu(Compute):
+    """Groups and stacks runs as on a GPU, but on the CPU."""
+
+    on_cpu = False
+
+
+def _specs(**changes: Any) -> list[RunSpec]:
+    settings = published_settings("permuted-digits", "kcl").replace(bases=64, width=32, **changes)
+    return [RunSpec("permuted-digits", "kcl", seed, settings, 2, 400) for seed in (0, 1)]
+
+
 def test_stacked_runs_are_measured_as_on_a_gpu() -> None:
-    """The way of a GPU, one group of stacked runs, where none is."""
-    dataset = digits.load()
-    streams = [PermutedPixels(dataset, tasks=2, seed=seed, train_per_task=400) for seed in (0, 1)]
-    settings = published_settings("permuted-digits", "kcl").replace(bases=64, width=32)
-    specs = [RunSpec("permuted-digits", "kcl", seed, settings, 2, 400) for seed in (0, 1)]
-    engine = task_free.Engine(precision="float32")
-    rows = list(task_free._group(specs, streams, "cpu", 50, 200, lambda _: None, engine))
+    """The path of a GPU, one group of stacked runs, where there is none."""
+    compute = LikeGpu(precision="float32", runs_at_once=2)
+    rows = list(task_free.measure(_specs(), compute, task_free.SampleCounts(held_out=50, test=200)))
     assert [row["seed"] for row in rows] == [0, 1]
     for row in rows:
         assert row["test_samples"] == 400
         assert row["known_task_accuracy"] > 40.0
         assert 0.0 <= row["scores"]["typicality"]["task_accuracy"] <= 100.0
+
+
+@pytest.mark.parametrize(("updates", "compiled"), [(1, False), (2, True)])
+def test_several_updates_per_batch_count_as_steps(
+    monkeypatch: pytest.MonkeyPatch, updates: int, compiled: bool
+) -> None:
+    """Two tasks of 400 samples in batches of ten are 80 steps, so that 160 make a run a long one."""
+
+    class Built(Exception):
+        pass
+
+    def stacked(*arguments: Any) -> None:
+        raise Built(arguments[4])
+
+    monkeypatch.setattr(learner_building, "LONG", 160)
+    monkeypatch.setattr(learner_building, "StackedRuns", stacked)
+    specs, samples = _specs(updates_per_batch=updates, epochs=1, batch_size=10), task_free.SampleCounts(50)
+    with pytest.raises(Built) as built:
+        list(task_free.measure(specs, LikeGpu(runs_at_once=2), samples))
+    assert built.value.args == (compiled,)

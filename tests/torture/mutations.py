@@ -31,6 +31,8 @@ from kcl.training.single_run import Run
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.cli import model_commands
 from kcl.core import results
+from kcl.core.compute import Compute
+from kcl.core.settings import Settings
 from kcl.data import idx, mapped_images, pickles
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
@@ -246,8 +248,8 @@ def _learner() -> tuple[SeparateRuns, list[PermutedPixels]]:
 def _checkpoint() -> Format:
     """A run in its second task; to read it is to stand where it stood."""
     stop, left = Stop(), [9]
-    made_with = resuming.made_with(torch.device("cpu"), "cpu", "tf32", compiled=False)
-    run = {"benchmark": "permuted-digits", "seed": 0, "settings": KclSettings().to_dict()}
+    made_with = resuming.made_with(Compute(compiled=False))
+    run = {"benchmark": "permuted-digits", "seed": 0, "settings": Settings().to_dict()}
     about = {"runs": [run], "made with": made_with, "command": "kcl run permuted-digits"}
 
     def watch(_: Any) -> None:
@@ -263,7 +265,7 @@ def _checkpoint() -> Format:
 
     def read(path: Path) -> None:
         saved = checkpoint.read(path)
-        [group] = resuming.begun(path.parents[2])
+        [group] = resuming.unfinished_groups(path.parents[2])
         resuming.check_made_with(group, made_with, False, lambda _: None)
         if key_of(run) not in group.keys:
             resuming.refuse_others([group], [run])

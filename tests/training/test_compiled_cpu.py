@@ -21,13 +21,17 @@ from torch._inductor import config as inductor_config
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.cli import commands
+from kcl.core.compute import Compute
 from kcl.errors import KclError
-from kcl.experiments import task_free
+from kcl.experiments import resuming, task_free
+from kcl.experiments.admission import admit
 from kcl.experiments.experiment import Experiment
+from kcl.experiments.group_training import train_groups
+from kcl.experiments.grouping import group_trainings, remaining_groups
+from kcl.experiments.learner_building import build_learner
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
-from kcl.experiments.run_spec import RunSpec
-from kcl.methods.kcl_settings import KclSettings
+from kcl.experiments.run_spec import RunSpec, by_training
 from kcl.ops import philox, philox_cpu
 from kcl.training import compiler
 from kcl.training.checkpointer import Every
@@ -52,7 +56,7 @@ def _made_up_benchmark(make_dataset: Callable[..., Any], monkeypatch: pytest.Mon
 def eager(monkeypatch: pytest.MonkeyPatch, _draws_without_compiler: None) -> None:
     """No code is generated, so no C++ compiler is needed."""
     monkeypatch.setattr(compiler, "compile_step", lambda traced, _: traced)
-    for name in ("experiments.experiment", "experiments.task_free", "bench.step_time"):
+    for name in ("experiments.admission", "bench.step_time"):
         monkeypatch.setattr(f"kcl.{name}.need_compiler", lambda: None)
 
 
@@ -63,8 +67,8 @@ def no_compiler() -> Iterator[None]:
 
 
 def _execute(path: Path, specs: list[RunSpec], saving: Saving = Saving(), **options: Any) -> list[dict[str, Any]]:  # noqa: B008
-    folder = Folder(path, resume=True)
-    Experiment(specs, "", **options).execute(folder, lambda _: lambda _: None, lambda _: None, saving)
+    experiment = Experiment(admit(specs, Compute(**options)), Folder(path, resume=True), "", saving)
+    train_groups(experiment, remaining_groups(experiment), lambda _: lambda _: None)
     return [json.loads(line) for line in (path / "results.jsonl").read_text().splitlines()]
 
 
@@ -89,32 +93,34 @@ class TestTheLearner:
         self, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], compiled: bool | None
     ) -> None:
         """None: runs one after another as ever. However long they are, nothing is compiled unasked."""
-        monkeypatch.setattr("kcl.experiments.experiment.LONG", 1)
-        made = Experiment(SPECS, "", **options)
-        learner = made._learner(SPECS[:1], [made._stream(SPECS[0])])
+        monkeypatch.setattr("kcl.experiments.learner_building.LONG", 1)
+        plan = admit(SPECS, Compute(**options))
+        learner = build_learner([SPECS[:1]], [plan.stream(SPECS[0])], plan.compute, plan.compute.plain)
         assert isinstance(learner, SeparateRuns if compiled is None else StackedRuns)
         if isinstance(learner, StackedRuns):
             assert learner.compiled is compiled
-        assert made.made_with()["precision"] == (options.get("precision", "float32") if compiled else "float32")
+        assert resuming.made_with(plan.compute)["precision"] == (
+            options.get("precision", "float32") if compiled else "float32"
+        )
 
     def test_has_one_training_however_many_are_wanted_at_once(self) -> None:
-        made = Experiment(SPECS, "", runs_at_once=3, compiled=True)
-        assert made.groups(made.specs) == made.groups(made.specs, 2) == [[spec] for spec in made.specs]
+        plan = admit(SPECS, Compute(runs_at_once=3, compiled=True))
+        groups = group_trainings(plan, by_training(plan.specs), default_size=2)
+        assert [(group.specs, group.plain) for group in groups] == [([spec], False) for spec in plan.specs]
 
-    @pytest.mark.parametrize("engine", [task_free.Engine(True), task_free.Engine(None, "bf16"), task_free.Engine()])
-    def test_of_task_free_answers_too(self, monkeypatch: pytest.MonkeyPatch, engine: task_free.Engine) -> None:
-        monkeypatch.setattr(task_free, "LONG", 1)
+    @pytest.mark.parametrize("compute", [Compute(compiled=True), Compute(precision="bf16"), Compute()])
+    def test_of_task_free_answers_too(self, monkeypatch: pytest.MonkeyPatch, compute: Compute) -> None:
+        monkeypatch.setattr("kcl.experiments.learner_building.LONG", 1)
         kinds: list[Any] = []
-        whole = task_free._learner
 
         def noting(*given: Any) -> Any:
-            kinds.append(whole(*given))
+            kinds.append(build_learner(*given))
             return kinds[-1]
 
-        monkeypatch.setattr(task_free, "_learner", noting)
-        rows = list(task_free.measure(SPECS[:2], None, "cpu", held_out=10, engine=engine))
+        monkeypatch.setattr(task_free, "build_learner", noting)
+        rows = list(task_free.measure(SPECS[:2], compute, task_free.SampleCounts(held_out=10)))
         assert [row["seed"] for row in rows] == [0, 1]
-        assert [isinstance(kind, StackedRuns) and kind.compiled for kind in kinds] == [engine.compiled is True] * 2
+        assert [isinstance(kind, StackedRuns) and kind.compiled for kind in kinds] == [compute.compiled is True] * 2
 
 
 @pytest.mark.usefixtures("eager")

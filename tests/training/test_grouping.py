@@ -16,19 +16,26 @@ from kcl.training.run_group import Learner, SeparateRuns
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.benchmarks.task import Task
-from kcl.experiments import experiment as experiment_module
+from kcl.core.compute import Compute
+from kcl.core.settings import Settings
+from kcl.errors import KclError
+from kcl.experiments import group_training, grouping, learner_building, resuming
+from kcl.experiments.admission import admit
 from kcl.experiments.experiment import Experiment
+from kcl.experiments.group_training import train_groups
+from kcl.experiments.grouping import RunGroup, fitting_trainings, group_trainings, remaining_groups
+from kcl.experiments.learner_building import build_learner
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec, by_training
-from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.recipes import METHODS, methods_with, select_settings
 from kcl.report import results_table
 from kcl.training.checkpointer import Every
 from kcl.training.stack import StackedRuns
 from kcl.training.stream_run import Progress
 
-SMALL = KclSettings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2)
+SMALL = Settings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2)
+CPU, NEVER = Compute(), Saving()
 METRICS = ("average_accuracy", "forgetting", "learning_accuracy", "backward_transfer", "forward_transfer")
 
 
@@ -39,11 +46,10 @@ def _made_up_benchmark(make_dataset: Callable[..., Any], monkeypatch: pytest.Mon
     monkeypatch.setitem(BENCHMARKS, "another", Benchmark("for tests", lambda *_: dataset, PermutedPixels))
 
 
-class StackingExperiment(Experiment):
-    """Trains runs stacked, as on a GPU, but on the CPU."""
+class LikeGpu(Compute):
+    """Groups and stacks runs as on a GPU, but on the CPU."""
 
-    def _learner(self, group: Sequence[RunSpec], streams: Sequence[Any], separate: bool = False) -> Learner:
-        return super()._learner(group, streams, separate) if separate else self._stacked(group, streams)
+    on_cpu = False
 
 
 def _specs(seeds: Sequence[int] = (0, 1, 2), method: str = "kcl", tasks: int = 2, **options: Any) -> list[RunSpec]:
@@ -59,18 +65,18 @@ def _all_fields() -> dict[str, Any]:
 
 
 def _execute(
-    path: Path, specs: list[RunSpec], made_of: type[Experiment] = Experiment, **options: Any
+    path: Path, specs: list[RunSpec], compute: Compute = CPU, saving: Saving = NEVER, resume: bool = False
 ) -> tuple[list[dict[str, Any]], list[str], list[str]]:
-    """The records in the order written, what was said, and the labels that were watched."""
+    """The records in the order written, the messages, and the labels of the groups."""
     said: list[str] = []
     watched: list[str] = []
 
-    def watch(label: str) -> Callable[[Progress], None]:
-        watched.append(label)
+    def watch(group: RunGroup) -> Callable[[Progress], None]:
+        watched.append(experiment.plan.group_label(group.specs))
         return lambda _: None
 
-    folder = Folder(path, resume=False)
-    made_of(specs, "a command", **options).execute(folder, watch, said.append)
+    experiment = Experiment(admit(specs, compute), Folder(path, resume), "a command", saving, said.append)
+    train_groups(experiment, remaining_groups(experiment), watch)
     return [json.loads(line) for line in (path / "results.jsonl").read_text().splitlines()], said, watched
 
 
@@ -81,16 +87,20 @@ def _lasting(record: dict[str, Any]) -> dict[str, Any]:
 
 
 class TestGroups:
-    """`groups`: pure bookkeeping, so also as for a GPU that is not here."""
+    """Grouping is pure bookkeeping, so it can be tested for a GPU that is not here."""
 
-    def _groups(self, specs: list[RunSpec], fitting: int = 1000, **options: Any) -> list[list[RunSpec]]:
-        class OnAGpu(Experiment):
-            def _fitting(self, group: Sequence[Sequence[RunSpec]]) -> int:
-                return min(len(group), fitting)
+    fitting = 1000
+    """Trainings that fit in the memory of the GPU."""
 
-        made = OnAGpu(specs, "a command", **options)
-        made.device = torch.device("cuda")
-        groups = made.groups(specs)
+    @pytest.fixture(autouse=True)
+    def _memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(grouping, "fitting_trainings", lambda _, trainings: min(len(trainings), self.fitting))
+
+    def _groups(
+        self, specs: list[RunSpec], runs_at_once: int | None = None, device: str = "cuda"
+    ) -> list[list[RunSpec]]:
+        plan = admit(specs, Compute(device, runs_at_once=runs_at_once))
+        groups = [group.specs for group in group_trainings(plan, by_training(specs))]
         assert sorted(spec.key for group in groups for spec in group) == sorted(spec.key for spec in specs)
         for group in groups:  # in the order asked for
             firsts = [specs.index(own[0]) for own in by_training(group)]
@@ -143,7 +153,7 @@ class TestGroups:
         expected = [spec for pair in zip(one, two, strict=True) for spec in pair]
         assert self._groups(one + two) == [expected]
         assert self._groups(one + two, runs_at_once=2) == [expected[:4], expected[4:]]
-        assert Experiment(one + two, "").groups(one + two) == [expected[:2], expected[2:4], expected[4:]]
+        assert self._groups(one + two, device="cpu") == [expected[:2], expected[2:4], expected[4:]]
 
     def test_every_setting_is_a_number_that_stacks_or_keeps_apart(self) -> None:
         fixed = {"kernel", "coreset_size_per_class", "bases", "monte_carlo_samples", "test_draws", "polynomial_degree",
@@ -166,9 +176,10 @@ class TestGroups:
         groups = self._groups(_specs(range(7)), runs_at_once=at_once)
         assert [len(group) for group in groups] == sizes
 
-    def test_otherwise_as_many_as_fit(self) -> None:
-        assert [len(group) for group in self._groups(_specs(range(7)), fitting=4)] == [4, 3]
-        assert [len(group) for group in self._groups(_specs(range(7)), fitting=4, runs_at_once=6)] == [6, 1]
+    def test_otherwise_as_many_as_fit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(TestGroups, "fitting", 4)
+        assert [len(group) for group in self._groups(_specs(range(7)))] == [4, 3]
+        assert [len(group) for group in self._groups(_specs(range(7)), runs_at_once=6)] == [6, 1]
 
     def test_what_fits_counts_a_step_and_a_classifier(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A step of one run takes 30 of 1,000; its classifier 30 more, beside 10 that are there anyway."""
@@ -186,9 +197,9 @@ class TestGroups:
         monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 10)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1000, 1000))
         specs = _specs(range(50))
-        assert Experiment(specs, "")._fitting(by_training(specs)) == 700 // 60
+        assert fitting_trainings(admit(specs, Compute()), by_training(specs)) == 700 // 60
         specs = _specs(range(50), "naive-sgd")
-        assert Experiment(specs, "")._fitting(by_training(specs)) == 700 // 30
+        assert fitting_trainings(admit(specs, Compute()), by_training(specs)) == 700 // 30
         assert rehearsed == ["rehearse", "rehearse_classifier", "rehearse"]
 
     def test_what_fits_counts_trainings_in_every_way_they_are_tested(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,31 +217,32 @@ class TestGroups:
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1000, 1000))
         specs = [*_specs(range(50)), *_specs(range(30), weight_average=0.9), *_specs((49,), test_draws=3)]
         specs += _specs((0,), weight_average=0.5)
-        assert Experiment(specs, "")._fitting(by_training(specs)) == 50
+        assert fitting_trainings(admit(specs, Compute()), by_training(specs)) == 50
         ways = [{}, {"weight_average": 0.9}, {"weight_average": 0.5}, {"test_draws": 3}]
         assert tested == [[SMALL.replace(**own) for own in ways]]
 
     def test_updates_are_steps(self) -> None:
         one, three = _specs((0,)), _specs((0,), updates_per_batch=3)
-        steps = [Experiment(specs, "").planned_steps(specs[0]) for specs in (one, three)]
+        steps = [admit(specs, Compute()).steps(specs[0]) for specs in (one, three)]
         assert steps == [12, 36]
 
-    def test_on_a_cpu_each_is_alone_unless_asked(self) -> None:
+    @pytest.mark.parametrize("at_once", [None, 3])
+    def test_on_a_cpu_each_is_alone(self, at_once: int | None) -> None:
         specs = _specs(range(4))
-        assert Experiment(specs, "").groups(specs) == [[spec] for spec in specs]
-        assert Experiment(specs, "", runs_at_once=3).groups(specs) == [specs[:3], specs[3:]]
+        assert self._groups(specs, at_once, "cpu") == [[spec] for spec in specs]
 
     def test_no_runs_make_no_groups(self) -> None:
         assert self._groups([]) == []
 
 
 class TestLearnerChosen:
-    def test_on_a_cpu_runs_are_separate(self) -> None:
-        specs = _specs()
-        made = Experiment(specs, "")
-        learner = made._learner(specs, [made._stream(spec) for spec in specs])
-        assert isinstance(learner, SeparateRuns)
-        assert learner.seeds == [0, 1, 2]
+    def test_on_a_cpu_runs_are_not_stacked(self) -> None:
+        plan = admit(_specs(), Compute())
+        for spec, group in zip(plan.specs, group_trainings(plan, by_training(plan.specs)), strict=True):
+            assert group.plain
+            learner = build_learner(group.trainings, [plan.stream(spec)], plan.compute, group.plain)
+            assert isinstance(learner, SeparateRuns)
+            assert learner.seeds == [spec.seed]
 
     @pytest.mark.parametrize(
         ("asked", "long", "compiled"), [(None, 10, True), (None, 11, False), (True, 11, True), (False, 10, False)]
@@ -239,11 +251,11 @@ class TestLearnerChosen:
         self, monkeypatch: pytest.MonkeyPatch, asked: bool | None, long: int, compiled: bool
     ) -> None:
         """Two tasks of 60 samples in batches of ten are about twelve steps, less what goes into the coreset."""
-        monkeypatch.setattr(experiment_module, "LONG", long)
-        monkeypatch.setattr(experiment_module, "need_compiler", lambda: None)
+        monkeypatch.setattr(learner_building, "LONG", long)
         specs = _specs(tasks=2, train_per_task=50)
-        made = Experiment(specs, "", compiled=asked, precision="float32")
-        learner = made._stacked(specs, [made._stream(spec) for spec in specs])
+        plan = admit(specs, LikeGpu(compiled=asked, precision="float32"))
+        streams = [plan.stream(spec) for spec in specs]
+        learner = build_learner(by_training(specs), streams, plan.compute, plain=False)
         assert isinstance(learner, StackedRuns)
         assert learner.compiled is compiled
         assert learner.precision == "float32"
@@ -251,20 +263,17 @@ class TestLearnerChosen:
 
 @pytest.mark.parametrize("method", ["kcl", "naive-sgd"])
 def test_results_are_bit_equal_whatever_runs_are_beside(tmp_path: Path, method: str) -> None:
-    """The command line's path on a CPU: one after another, in pairs, all together, and a run quite alone."""
+    """The path of the command line on a CPU: `--runs-at-once` has no effect, and other runs have none either."""
     specs = [
         dataclasses.replace(spec, settings=spec.settings.replace(lr=lr))
         for spec, lr in itertools.product(_specs((0, 1), method, epochs=3, momentum=0.5), (0.5, 0.2))
     ]
     alone, _, watched = _execute(tmp_path / "alone", specs)
-    assert [record["runs_at_once"] for record in alone] == [1] * 4
-    assert watched == [f"{place}/4 {spec.label} lr={spec.settings.lr}" for place, spec in enumerate(specs, start=1)]
-    for at_once in (2, 3, 4):
-        together, said, watched = _execute(tmp_path / str(at_once), specs, runs_at_once=at_once)
-        assert together[0]["runs_at_once"] == at_once
-        assert watched[0] == ("" if at_once == 4 else "1/4 ") + f"{method}, {at_once} runs"
-        assert said == []
-        assert [_lasting(record) for record in together] == [_lasting(record) for record in alone]
+    assert watched == [f"{spec.label} lr={spec.settings.lr}" for spec in specs]
+    together, said, _ = _execute(tmp_path / "3", specs, Compute(runs_at_once=3))
+    assert [record["runs_at_once"] for record in (*alone, *together)] == [1] * 8
+    assert said == []
+    assert [_lasting(record) for record in together] == [_lasting(record) for record in alone]
     [quite_alone], _, _ = _execute(tmp_path / "one", specs[2:3])
     assert _lasting(quite_alone) == _lasting(alone[2])
     assert len({json.dumps(record["accuracy_matrix"]) for record in alone}) == 4  # or the agreement would say little
@@ -278,61 +287,63 @@ def test_stacked_runs_write_the_same_results(tmp_path: Path, method: str, rates:
         for spec, lr, dropout in zip(_specs((4, 5, 6), method, epochs=3), rates, (0.1, 0.2, 0.5), strict=True)
     ]
     expected, _, _ = _execute(tmp_path / "separate", specs)
-    found, said, watched = _execute(tmp_path / "stacked", specs, StackingExperiment, runs_at_once=3)
+    found, said, watched = _execute(tmp_path / "stacked", specs, LikeGpu(runs_at_once=3))
     assert [_lasting(record) for record in found] == [_lasting(record) for record in expected]
     assert [record["runs_at_once"] for record in found] == [3] * 3
     assert (said, watched) == ([], [f"{method}, 3 runs"])
     assert len({json.dumps(record["accuracy_matrix"]) for record in found}) == 3
 
 
-class Crowded(StackingExperiment):
-    """On a GPU whose memory holds two trainings, whatever was thought; `late`: it shows in the second task."""
+@pytest.fixture
+def crowded(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A GPU whose memory holds only `room` trainings, whatever was estimated; `late`: it shows in the second task."""
+    limits: dict[str, Any] = {"room": 2, "late": False}
 
-    room, late = 2, False
-
-    def _learner(self, group: Sequence[RunSpec], streams: Sequence[Any], separate: bool = False) -> Learner:
-        learner = super()._learner(group, streams, separate)
-        if len(by_training(group)) <= self.room:
+    def build(trainings: Sequence[Any], *others: Any) -> Learner:
+        learner = build_learner(trainings, *others)
+        if len(trainings) <= limits["room"]:
             return learner
-        if not self.late:
+        if not limits["late"]:
             raise torch.OutOfMemoryError("no room")
         learn = learner.learn
 
-        def limited(tasks: Sequence[Task], *others: Any, **more: Any) -> None:
+        def limited(tasks: Sequence[Task], *given: Any, **named: Any) -> None:
             if tasks[0].index > 0:
                 raise torch.OutOfMemoryError("no room")
-            learn(tasks, *others, **more)
+            learn(tasks, *given, **named)
 
         learner.learn = limited  # type: ignore[method-assign]
         return learner
 
+    monkeypatch.setattr(group_training, "build_learner", build)
+    return limits
+
 
 class TestRunsThatDoNotFit:
-    def test_are_done_in_halves_and_it_is_said(self, tmp_path: Path) -> None:
+    def test_are_done_in_halves_and_it_is_said(self, tmp_path: Path, crowded: dict[str, Any]) -> None:
         specs = _specs(range(5))
         expected, _, _ = _execute(tmp_path / "separate", specs)
-        found, said, watched = _execute(tmp_path / "stacked", specs, Crowded, runs_at_once=5)
+        found, said, watched = _execute(tmp_path / "stacked", specs, LikeGpu(runs_at_once=5))
         assert [_lasting(record) for record in found] == [_lasting(record) for record in expected]
         assert [record["runs_at_once"] for record in found] == [2, 2, 1, 2, 2]
         assert watched == [*(f"kcl, {count} runs" for count in (5, 3, 2)), specs[2].label, "kcl, 2 runs"]
         assert [sentence.partition(" do not fit")[0] for sentence in said] == ["kcl, 5 runs", "kcl, 3 runs"]
         assert not (tmp_path / "stacked" / "checkpoints").exists()
 
-    def test_a_single_training_fails(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(Crowded, "room", 0)
+    def test_a_single_training_fails(self, tmp_path: Path, crowded: dict[str, Any]) -> None:
+        crowded["room"] = 0
         with pytest.raises(torch.OutOfMemoryError):
-            _execute(tmp_path / "stacked", _specs(range(3)), Crowded, runs_at_once=3)
+            _execute(tmp_path / "stacked", _specs(range(3)), LikeGpu(runs_at_once=3))
 
     def test_what_has_got_as_far_as_a_checkpoint_is_not_thrown_away(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, crowded: dict[str, Any]
     ) -> None:
-        monkeypatch.setattr(Crowded, "late", True)
-        made = Crowded(_specs(range(3), tasks=2), "a command", runs_at_once=3)
+        crowded["late"] = True
+        specs, compute = _specs(range(3), tasks=2), LikeGpu(runs_at_once=3)
         with pytest.raises(torch.OutOfMemoryError):
-            made.execute(Folder(tmp_path, resume=False), lambda _: lambda _: None, print, Saving(Every(steps=1)))
-        monkeypatch.setattr(Crowded, "room", 3)
-        made.execute(Folder(tmp_path, resume=True), lambda _: lambda _: None, print)
-        found = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+            _execute(tmp_path, specs, compute, Saving(Every(steps=1)))
+        crowded["room"] = 3
+        found, _, _ = _execute(tmp_path, specs, compute, resume=True)
         assert [(record["runs_at_once"], record["resumed"]) for record in found] == [(3, 1)] * 3
 
 
@@ -344,12 +355,12 @@ class TestRunsThatDoNotStack:
     def test_are_done_one_after_another_and_it_is_said(self, tmp_path: Path) -> None:
         specs = self._uneven()
         expected, _, _ = _execute(tmp_path / "separate", specs)
-        found, said, watched = _execute(tmp_path / "stacked", specs, StackingExperiment, runs_at_once=3)
+        found, said, watched = _execute(tmp_path / "stacked", specs, LikeGpu(runs_at_once=3))
         assert [_lasting(record) for record in found] == [_lasting(record) for record in expected]
         assert [record["runs_at_once"] for record in found] == [1] * 3
         [sentence] = said
         assert "memories of different shapes" in sentence
-        assert "the 3 runs are done one after another" in sentence
+        assert "3 runs one after another" in sentence
         assert watched == ["kcl, 3 runs", *(spec.label for spec in specs)]
 
     def test_in_a_later_task_are_begun_anew(self, tmp_path: Path) -> None:
@@ -365,46 +376,45 @@ class TestRunsThatDoNotStack:
         seeds.append(next(seed for seed in rich if smallest(seed, 1) < size))
         specs = _specs(seeds, train_per_task=15, tasks=2)
         expected, _, _ = _execute(tmp_path / "separate", specs)
-        found, said, _ = _execute(tmp_path / "stacked", specs, StackingExperiment, runs_at_once=2)
+        found, said, _ = _execute(tmp_path / "stacked", specs, LikeGpu(runs_at_once=2))
         assert len(said) == 1
         assert [_lasting(record) for record in found] == [_lasting(record) for record in expected]
 
     def test_leave_other_groups_stacked(self, tmp_path: Path) -> None:
         specs = self._uneven() + _specs(range(2), kernel="rbf")
-        found, said, _ = _execute(tmp_path, specs, StackingExperiment, runs_at_once=3)
+        found, said, _ = _execute(tmp_path, specs, LikeGpu(runs_at_once=3))
         assert len(said) == 1
         assert [record["runs_at_once"] for record in found] == [1, 1, 1, 2, 2]
 
 
-UNBOUNDED: dict[str, dict[str, Any]] = {"kcl": {"feature_norm": "none"}, "naive-sgd": {}}
-"""Settings under which a large learning rate makes a method diverge."""
-
-
-@pytest.mark.parametrize("made_of", [Experiment, StackingExperiment])
-@pytest.mark.parametrize("method", UNBOUNDED)
+@pytest.mark.parametrize("compute", [Compute(), LikeGpu(runs_at_once=1), LikeGpu(runs_at_once=3)], ids=str)
+@pytest.mark.parametrize("method", ["kcl", "naive-sgd"])
 class TestDivergence:
-    def _specs(self, method: str) -> list[RunSpec]:
-        specs = _specs(method=method, tasks=3, **UNBOUNDED[method])
+    def test_is_recorded_without_numbers_and_counted(self, tmp_path: Path, compute: Compute, method: str) -> None:
+        specs = _specs(method=method, tasks=3, feature_norm="none")
         specs[1] = dataclasses.replace(specs[1], settings=specs[1].settings.replace(lr=1e30))
-        return specs
-
-    @pytest.mark.parametrize("at_once", [1, 3])
-    def test_is_recorded_without_numbers_and_counted(
-        self, tmp_path: Path, made_of: type[Experiment], method: str, at_once: int
-    ) -> None:
-        specs = self._specs(method)
         expected, _, _ = _execute(tmp_path / "sound", specs[::2])
-        found, _, _ = _execute(tmp_path / "all", specs, made_of, runs_at_once=at_once)
+        found, said, _ = _execute(tmp_path / "all", specs, compute)
         assert [record["diverged"] for record in found] == [False, True, False]
         assert [found[1][name] for name in METRICS] == [None] * len(METRICS)
         assert found[1]["accuracy_matrix"] == [[None] * 3] * 3
-        if made_of is Experiment:
+        assert [specs[1].label in message for message in said] == [True]
+        if compute.on_cpu:
             assert [_lasting(record) for record in found[::2]] == [_lasting(record) for record in expected]
         table = results_table.text([{**record, "settings": SMALL.to_dict()} for record in found])
         assert "2 (+1 diverged)" in table
 
-    def test_of_all_runs_is_recorded_too(self, tmp_path: Path, made_of: type[Experiment], method: str) -> None:
-        specs = _specs((0, 1), method, tasks=3, lr=1e30, lr_floor=1e30, **UNBOUNDED[method])
-        found, _, _ = _execute(tmp_path, specs, made_of, runs_at_once=2)
+    def test_of_all_runs_is_recorded_too(self, tmp_path: Path, compute: Compute, method: str) -> None:
+        specs = _specs((0, 1), method, tasks=3, lr=1e30, lr_floor=1e30, feature_norm="none")
+        found, _, _ = _execute(tmp_path, specs, compute)
         assert [record["diverged"] for record in found] == [True, True]
         assert "0 (+2 diverged)" in results_table.text(found)
+
+
+def test_several_trainings_in_one_checkpoint_without_stacking_are_refused(tmp_path: Path) -> None:
+    """Older versions saved them with --runs-at-once on a CPU."""
+    specs = _specs()
+    unfinished = resuming.UnfinishedGroup(tmp_path, [spec.fields() for spec in specs], {}, "", plain=True)
+    with pytest.raises(KclError, match="3 trainings"):
+        grouping.resumed_group(unfinished, specs)
+    assert grouping.resumed_group(unfinished, specs[:1]).plain

@@ -15,8 +15,12 @@ from kcl.training.single_run import Run
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
+from kcl.core.compute import Compute
 from kcl.core.settings import Settings
+from kcl.experiments.admission import admit
 from kcl.experiments.experiment import Experiment
+from kcl.experiments.group_training import train_groups
+from kcl.experiments.grouping import RunGroup, remaining_groups
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
@@ -242,11 +246,10 @@ def test_a_training_that_diverges_ends_its_runs_and_no_others(make_runs: Any, en
         assert found[run].matrix.to_lists() == expected[run].matrix.to_lists()
 
 
-class Stacking(Experiment):
-    """Trains runs stacked, as on a GPU, but on the CPU."""
+class LikeGpu(Compute):
+    """Groups and stacks runs as on a GPU, but on the CPU."""
 
-    def _learner(self, group: Sequence[RunSpec], streams: Sequence[Any], separate: bool = False) -> Learner:
-        return super()._learner(group, streams, separate) if separate else self._stacked(group, streams)
+    on_cpu = False
 
 
 SMALL = KclSettings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2)
@@ -254,7 +257,7 @@ PASSING = ("seconds", "learning_seconds", "runs_at_once", "training_shared_by", 
 WAYS: list[dict[str, Any]] = [{}, {"weight_average": 0.2}, {"test_draws": 2, "weight_average": 0.2}]
 
 
-@pytest.mark.parametrize("made_of", [Experiment, Stacking])
+@pytest.mark.parametrize("compute", [Compute(), LikeGpu(runs_at_once=3)], ids=["cpu", "stacked"])
 class TestExperiment:
     @pytest.fixture(autouse=True)
     def _made_up_benchmark(self, make_dataset: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +284,7 @@ class TestExperiment:
 
     @staticmethod
     def _execute(
-        made_of: type[Experiment], path: Path, specs: Sequence[RunSpec], stop_after: int | None = None, **options: Any
+        compute: Compute, path: Path, specs: Sequence[RunSpec], stop_after: int | None = None
     ) -> tuple[dict[str, dict[str, Any]], list[str], list[str]]:
         """Records by key, without what passes; what was said; the labels that were watched."""
         said: list[str] = []
@@ -292,86 +295,86 @@ class TestExperiment:
             left[0] = None if left[0] is None else left[0] - 1
             stop.asked = 15 if left[0] == 0 else stop.asked
 
-        def watch(label: str) -> Callable[[Any], None]:
-            watched.append(label)
+        def watch(group: RunGroup) -> Callable[[Any], None]:
+            watched.append(experiment.plan.group_label(group.specs))
             return count
 
         folder = Folder(path, resume=True)
         saving = Saving(Every(seconds=1e9, thrifty=False), stop)
-        made_of(specs, "a command", **options).execute(folder, watch, said.append, saving)
+        experiment = Experiment(admit(specs, compute), folder, "a command", saving, said.append)
+        train_groups(experiment, remaining_groups(experiment), watch)
         return dict(folder.finished), said, watched
 
     @staticmethod
     def _lasting(records: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         return {key: {k: v for k, v in own.items() if k not in PASSING} for key, own in records.items()}
 
-    def _expected(self, made_of: type[Experiment], path: Path, specs: Sequence[RunSpec]) -> dict[str, dict[str, Any]]:
+    def _expected(self, compute: Compute, path: Path, specs: Sequence[RunSpec]) -> dict[str, dict[str, Any]]:
         """Every way of testing in a command of its own."""
         found: dict[str, dict[str, Any]] = {}
         for place, own in enumerate(WAYS):
             some = [spec for spec in specs if spec.settings == SMALL.replace(**own)]
-            records, said, _ = self._execute(made_of, path / str(place), some, runs_at_once=2)
+            records, said, _ = self._execute(compute, path / str(place), some)
             assert said == []
             assert {record["training_shared_by"] for record in records.values()} == {1}
             found |= records
         return self._lasting(found)
 
     def test_runs_are_trained_once_and_recorded_each(
-        self, made_of: type[Experiment], tmp_path: Path, trained: list[int]
+        self, compute: Compute, tmp_path: Path, trained: list[int]
     ) -> None:
         specs = self._specs()
-        expected = self._expected(made_of, tmp_path, specs)
+        expected = self._expected(compute, tmp_path, specs)
         assert sorted(trained) == [0] * 6 + [1] * 6
         trained.clear()
-        found, said, watched = self._execute(made_of, tmp_path / "all", specs, runs_at_once=2)
+        found, said, watched = self._execute(compute, tmp_path / "all", specs)
         assert sorted(trained) == [0, 0, 1, 1]
         assert self._lasting(found) == expected
-        assert said == ["6 runs are 2 trainings: some differ in how they are tested only"]
-        assert watched == ["kcl, 6 runs"]
-        assert {(own["runs_at_once"], own["training_shared_by"]) for own in found.values()} == {(2, 3)}
+        assert ["6 runs" in message and "2 trainings" in message for message in said] == [True]
+        alone = [f"kcl vrf seed {seed} tested in 3 ways" for seed in (0, 1)]
+        assert watched == (alone if compute.on_cpu else ["kcl, 6 runs"])
+        together = 1 if compute.on_cpu else 2
+        assert {(own["runs_at_once"], own["training_shared_by"]) for own in found.values()} == {(together, 3)}
         for record in found.values():
             assert ("average_bytes" in record["memory"]) is (record["settings"]["weight_average"] > 0.0)
         assert len({json.dumps(own["accuracy_matrix"]) for own in found.values()}) > 2
 
-    def test_one_training_alone_is_told_by_its_seed(self, made_of: type[Experiment], tmp_path: Path) -> None:
-        _, said, _ = self._execute(made_of, tmp_path / "one", self._specs([0]), runs_at_once=1)
-        assert said == ["3 runs are one training: some differ in how they are tested only"]
-        _, _, watched = self._execute(made_of, tmp_path, self._specs(), runs_at_once=1)
-        assert watched == [f"{place}/6 kcl vrf seed {seed} tested in 3 ways" for place, seed in ((1, 0), (4, 1))]
+    def test_one_training_alone_is_told_by_its_seed(self, compute: Compute, tmp_path: Path) -> None:
+        _, said, watched = self._execute(compute, tmp_path / "one", self._specs([0]))
+        assert ["3 runs" in message and "one training" in message for message in said] == [True]
+        assert watched == ["kcl vrf seed 0 tested in 3 ways"]
 
     def test_of_those_half_finished_the_others_alone_are_tested(
-        self, made_of: type[Experiment], tmp_path: Path, trained: list[int]
+        self, compute: Compute, tmp_path: Path, trained: list[int]
     ) -> None:
         specs = self._specs()
-        expected = self._expected(made_of, tmp_path, specs)
-        self._execute(made_of, tmp_path / "all", specs[:3], runs_at_once=2)
+        expected = self._expected(compute, tmp_path, specs)
+        self._execute(compute, tmp_path / "all", specs[:3])
         trained.clear()
-        found, said, _ = self._execute(made_of, tmp_path / "all", specs, runs_at_once=2)
+        found, said, _ = self._execute(compute, tmp_path / "all", specs)
         assert sorted(trained) == [0, 0, 1, 1]
         assert self._lasting(found) == expected
-        assert said == ["3 runs are 2 trainings: some differ in how they are tested only"]
+        assert ["3 runs" in message and "2 trainings" in message for message in said] == [True]
         shared = {spec.key: found[spec.key]["training_shared_by"] for spec in specs}
         assert list(shared.values()) == [2, 1, 2, 2, 1, 2]
 
     @pytest.mark.parametrize("reports", [1, 7])
-    def test_those_stopped_go_on(self, made_of: type[Experiment], tmp_path: Path, reports: int) -> None:
+    def test_those_stopped_go_on(self, compute: Compute, tmp_path: Path, reports: int) -> None:
         specs = self._specs()
-        expected = self._expected(made_of, tmp_path, specs)
+        expected = self._expected(compute, tmp_path, specs)
         with pytest.raises(Interrupted):
-            self._execute(made_of, tmp_path / "all", specs, reports, runs_at_once=2)
-        found, _, _ = self._execute(made_of, tmp_path / "all", specs, runs_at_once=2)
+            self._execute(compute, tmp_path / "all", specs, reports)
+        found, _, _ = self._execute(compute, tmp_path / "all", specs)
         assert self._lasting(found) == expected
-        assert {record["resumed"] for record in found.values()} == {1}
+        assert [found[spec.key]["resumed"] for spec in specs] == ([1, 0] * 3 if compute.on_cpu else [1] * 6)
 
-    def test_those_whose_trainings_do_not_stack_share_them_one_by_one(
-        self, made_of: type[Experiment], tmp_path: Path
-    ) -> None:
+    def test_those_whose_trainings_do_not_stack_share_them_one_by_one(self, compute: Compute, tmp_path: Path) -> None:
         """Few samples per task: seeds differ in how many of each class they draw, so their coresets do."""
         specs = self._specs((0, 1, 2), train=15)
-        expected = self._expected(Experiment, tmp_path, specs)
-        found, said, _ = self._execute(made_of, tmp_path / "all", specs, runs_at_once=3)
+        expected = self._expected(Compute(), tmp_path, specs)
+        found, said, _ = self._execute(compute, tmp_path / "all", specs)
         assert self._lasting(found) == expected
         assert {record["training_shared_by"] for record in found.values()} == {3}
-        if made_of is Stacking:
-            assert "the 9 runs are done one after another" in said[-1]
+        if not compute.on_cpu:
+            assert "9 runs one after another" in said[-1]
             assert {record["runs_at_once"] for record in found.values()} == {1}

@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from kcl.training.run_group import Learner, SeparateRuns
+from kcl.training.run_group import SeparateRuns
 from kcl.training.single_run import Run
 
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.benchmarks.split import SplitClasses
+from kcl.core.compute import Compute
 from kcl.data.dataset import Dataset
+from kcl.experiments.admission import admit
 from kcl.experiments.experiment import Experiment
+from kcl.experiments.group_training import train_groups
+from kcl.experiments.grouping import remaining_groups
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
 from kcl.methods.kcl_settings import KclSettings
@@ -79,24 +83,21 @@ def test_stacked_runs_learn_tasks_of_different_shapes(
         assert one.memory == two.memory
 
 
-class StackingExperiment(Experiment):
-    """Trains runs stacked, as on a GPU, but on the CPU."""
+class LikeGpu(Compute):
+    """Groups and stacks runs as on a GPU, but on the CPU."""
 
-    def _learner(self, group: Sequence[RunSpec], streams: Sequence[Any], separate: bool = False) -> Learner:
-        return super()._learner(group, streams, separate) if separate else self._stacked(group, streams)
+    on_cpu = False
 
 
 def _specs(seeds: Sequence[int] = range(4), **options: Any) -> list[RunSpec]:
     return [RunSpec("made-up", "kcl", seed, SMALL, **options) for seed in seeds]
 
 
-def _execute(path: Path, specs: list[RunSpec], **options: Any) -> tuple[list[dict[str, Any]], list[str]]:
+def _execute(path: Path, specs: list[RunSpec]) -> tuple[list[dict[str, Any]], list[str]]:
     said: list[str] = []
-
-    def watch(_: str) -> Callable[[Any], None]:
-        return lambda _: None
-
-    StackingExperiment(specs, "a command", runs_at_once=9, **options).execute(Folder(path, False), watch, said.append)
+    plan = admit(specs, LikeGpu(runs_at_once=9))
+    experiment = Experiment(plan, Folder(path, False), "a command", say=said.append)
+    train_groups(experiment, remaining_groups(experiment), lambda _: lambda _: None)
     return [json.loads(line) for line in (path / "results.jsonl").read_text().splitlines()], said
 
 
@@ -119,14 +120,14 @@ class TestExperiments:
         asked = _specs([0], tasks=3, ways=5, class_order="fixed")
         left = _specs([0], tasks=3)
         assert asked[0].key != left[0].key
-        assert Experiment(asked, "").specs == Experiment(left, "").specs
-        [spec] = Experiment(left, "").specs
+        assert admit(asked, Compute()).specs == admit(left, Compute()).specs
+        [spec] = admit(left, Compute()).specs
         assert (spec.ways, spec.class_order, spec.data, spec.image_size) == (5, "fixed", "abc", None)
 
     @pytest.mark.parametrize("options", [{"ways": 3}, {"ways": (3, 4)}, {"class_order": "shuffled"}, {"tasks": 1}])
     def test_other_choices_are_other_runs(self, options: dict[str, Any]) -> None:
         base: dict[str, Any] = {"ways": 6}
-        one, two = (Experiment(_specs([0], **given), "").specs[0] for given in (base, base | options))
+        one, two = (admit(_specs([0], **given), Compute()).specs[0] for given in (base, base | options))
         assert one.key != two.key
 
     def test_the_report_takes_seeds_of_one_range_together(self, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The options of `kcl run` that say how runs are saved and gone on with."""
+"""The options of `kcl run` for checkpoints and resuming."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--checkpoint-every", metavar="HOW_OFTEN", default="auto",
-                         help="save unfinished runs after so many steps (200) or so often (90s, 5min, 1h), and after "
-                         "every task; off: never (default: 5min, and tasks, at under 1 %% of the time)")  # fmt: skip
+                         help="save unfinished runs every so many steps (200) or so often (90s, 5min, 1h), and after "
+                         "every task; off: never (default: 5min and after tasks, within 1 %% of the time)")  # fmt: skip
     command.add_argument("--force", action="store_true",
-                         help="when resuming: go on although code or machine have changed, or leave alone what other "
-                         "settings have begun")  # fmt: skip
+                         help="with --resume: continue although code or machine have changed, and ignore "
+                         "unfinished runs of other settings")  # fmt: skip
 
 
 def saving(options: argparse.Namespace, resume: bool, stop: Stop) -> Saving:
     if options.force and not resume:
-        raise KclError("--force goes with --resume: there is nothing else to be forced")
+        raise KclError("--force needs --resume")
     return Saving(parse_every(options.checkpoint_every), stop, options.force, getattr(options, "checkpoints", None))
 
 

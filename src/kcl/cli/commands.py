@@ -30,8 +30,9 @@ from kcl.cli.execution import Done, Execution, Stopped
 from kcl.core.devices import choose_device, choose_threads, device_name
 from kcl.core.files import write_json
 from kcl.core.locking import locked
+from kcl.core.run_files import METRICS
 from kcl.core.settings import BACKBONES, Summaries
-from kcl.engines.retries import first_line, listed, out_of_memory
+from kcl.engines.retries import describe_failures, first_line, out_of_memory
 from kcl.errors import KclError
 from kcl.experiments.loggers import LOGGERS
 from kcl.experiments.progress import make_display
@@ -41,7 +42,6 @@ from kcl.methods.recipes import METHODS
 from kcl.methods.strong_recipe import RECIPES
 from kcl.ops.precision import PRECISIONS, at_test, products, used
 from kcl.report import figures, page, results_table
-from kcl.report.unfinished_runs import METRICS
 from kcl.training.stopping import exit_code
 from kcl.tuning import search_plots, tune
 
@@ -123,7 +123,10 @@ def _parser() -> argparse.ArgumentParser:
             "--threads", type=int, help="CPU threads (default: 1; results depend on it in the last digits)"
         )
         command.add_argument(
-            "--runs-at-once", type=int, metavar="N", help="trainings done together (default: what fits)"
+            "--runs-at-once",
+            type=int,
+            metavar="N",
+            help="trainings per group on a GPU (default: as many as fit); no effect on a CPU",
         )
         command.add_argument("--compile", choices=("auto", "on", "off"), default="auto",
                              help="fuse the step with PyTorch's compiler (default: on a GPU if long; on a CPU, which "
@@ -289,7 +292,7 @@ def _say_stopped(signal: Stopped, out: Path, options: argparse.Namespace, resume
 def _list_failures(done: Done, options: argparse.Namespace) -> None:
     """Runs that were given up: named, and the exit code tells of them; where nothing else is there, that is all."""
     if done.failures:
-        print(f"kcl: {listed(done.failures, options.command_line)}", file=sys.stderr)
+        print(f"kcl: {describe_failures(done.failures, options.command_line)}", file=sys.stderr)
         options.failed = True
         if not done.records:
             raise SystemExit(FAILED)

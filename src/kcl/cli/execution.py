@@ -1,4 +1,4 @@
-"""How the runs of one command are done: on which device, by which engine, saved how, until which signal."""
+"""How the runs of one command are done: device, engine, checkpoints, signals."""
 
 from __future__ import annotations
 
@@ -11,27 +11,30 @@ from typing import Any, NamedTuple, Self
 import torch
 
 from kcl.cli import checkpoint_options, engine_options
+from kcl.core.compute import COMPILE_CHOICES, Compute
 from kcl.core.devices import choose_device, choose_threads
 from kcl.core.locking import locked
+from kcl.core.run_files import STATUS
 from kcl.data.dataset import Dataset
+from kcl.engines.distributed import GROUP_SIZE, run_distributed
 from kcl.engines.engine import Engine
-from kcl.engines.execute import execute
-from kcl.engines.in_process import execute_here
+from kcl.engines.in_process import run_in_process
 from kcl.engines.retries import Failure
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
-from kcl.experiments.experiment import DatasetName, Experiment
+from kcl.experiments.admission import DatasetKey, admit
+from kcl.experiments.experiment import Experiment
+from kcl.experiments.grouping import remaining_groups
 from kcl.experiments.loggers import Loggers
-from kcl.experiments.progress import Bar, Lines, Silent
+from kcl.experiments.progress import Display
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
 from kcl.experiments.task_samples import need_pillow
-from kcl.report.engine_status import STANDING
 from kcl.training.stopping import Stop
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal came while runs were done: how many of them are kept."""
+    """A signal came while runs were training; `done` of `total` are stored."""
 
     def __init__(self, cause: KeyboardInterrupt, done: int, total: int) -> None:
         super().__init__(*cause.args)
@@ -39,7 +42,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class Done(NamedTuple):
-    """The finished runs among those asked for, those given up, and the file that holds the first."""
+    """The results of the requested runs, the runs that were given up, and the file of the results."""
 
     records: list[dict[str, Any]]
     failures: list[Failure]
@@ -47,9 +50,9 @@ class Done(NamedTuple):
 
 
 class Execution:
-    """A context: signals are heeded in it, and the engine ends with it. Every mistake in the options is refused."""
+    """A context that handles signals and closes the engine. Mistakes in the options raise a `KclError` at once."""
 
-    def __init__(self, options: argparse.Namespace, display: Silent | Lines | Bar) -> None:
+    def __init__(self, options: argparse.Namespace, display: Display) -> None:
         if options.runs_at_once is not None and options.runs_at_once < 1:
             raise KclError(f"--runs-at-once must be at least 1, not {options.runs_at_once}")
         torch.set_num_threads(choose_threads(options.threads))
@@ -57,11 +60,12 @@ class Execution:
         self._save_samples = getattr(options, "save_samples", False)
         if self._save_samples:
             need_pillow()
-        self._chosen = engine_options.chosen(options)
-        self.device = choose_device(options.device) if self._chosen is None else self._chosen.device
+        self._choice = engine_options.choose_engine(options)
+        device = choose_device(options.device) if self._choice is None else self._choice.device
+        self.compute = Compute(device, COMPILE_CHOICES[options.compile], options.precision, options.runs_at_once)
         self._stop, self._open = Stop(), ExitStack()
         self._engine: Engine | None = None
-        self._datasets: dict[DatasetName, Dataset] = {}
+        self._datasets: dict[DatasetKey, Dataset] = {}
 
     def __enter__(self) -> Self:
         self._open.enter_context(self._stop.listening())
@@ -71,54 +75,48 @@ class Execution:
         self._open.close()
 
     def run(self, specs: Sequence[RunSpec], out: Path, resume: bool, notes: Mapping[str, Any] | None = None) -> Done:
-        """Do the runs that the folder does not hold; `notes` are kept with the results of each."""
+        """Do the runs that are not in the folder yet; `notes` are added to every result."""
         options, display = self._options, self._display
         saving = checkpoint_options.saving(options, resume, self._stop)
         if saving.checkpoints is not None:
-            remote_checkpoints.open_url(saving.checkpoints)  # refused before anything is done
-        experiment = Experiment(
-            specs,
-            options.command_line,
-            options.data_dir,
-            self.device,
-            options.runs_at_once,
-            {"auto": None, "on": True, "off": False}[options.compile],
-            options.precision,
-            display.say,
-            self._save_samples,
-            self._datasets,
-            notes,
-        )
-        self._datasets = experiment.datasets
-        failures: list[Failure] = []
+            remote_checkpoints.open_url(saving.checkpoints)  # raises before any work is done
+        plan = admit(specs, self.compute, options.data_dir, display.say, self._datasets)
+        self._datasets = plan.datasets
         with locked(out):
-            (out / STANDING).unlink(missing_ok=True)  # of a command that was killed
+            (out / STATUS).unlink(missing_ok=True)  # left by a command that was killed
             if resume:
                 remote_checkpoints.pull_all(saving.checkpoints, out / resuming.FOLDER)
             folder = Folder(out, resume, display.say)
-            reused = len(specs) - len(experiment.pending(folder))
+            experiment = Experiment(
+                plan, folder, options.command_line, saving, display.say, notes or {}, self._save_samples
+            )
+            reused = len(specs) - len(plan.pending(folder.finished))
             if reused:
-                display.say(f"{reused} of {len(specs)} runs are finished in {folder.results} and are not done again")
+                display.say(f"{reused} of {len(specs)} runs are already finished in {folder.results}")
             display.expect(reused, len(specs))
             loggers = Loggers(out, options.log, display.say)
             try:
-                if self._chosen is None:
-                    failures = execute_here(experiment, folder, display, saving, loggers)
-                else:
-                    gpu, retries = self._chosen.gpu_gigabytes, self._chosen.retries
-                    failures = execute(experiment, self._made, folder, display, saving, loggers, retries, gpu)
+                failures = self._train(experiment, folder, loggers)
             except KeyboardInterrupt as signal:
                 folder.reload()
-                raise Stopped(signal, len(experiment.records(folder)), len(specs)) from None
+                raise Stopped(signal, len(plan.records(folder.finished)), len(specs)) from None
             finally:
                 display.close()
                 loggers.close()
-        return Done(experiment.records(folder), failures, folder.results)
+        return Done(plan.records(folder.finished), failures, folder.results)
 
-    def _made(self, logs: Path) -> Engine:
-        """The engine, made when it is first needed."""
-        if self._engine is None and self._chosen is not None:
-            self._engine = self._chosen.make(logs)
+    def _train(self, experiment: Experiment, folder: Folder, loggers: Loggers) -> list[Failure]:
+        groups = remaining_groups(experiment, None if self._choice is None else GROUP_SIZE)
+        folder.begin(experiment.plan.specs, experiment.command)
+        if self._choice is None:
+            return run_in_process(experiment, groups, self._display, loggers)
+        choice = self._choice._replace(make=self._make_engine)
+        return run_distributed(experiment, groups, folder, choice, self._display, loggers)
+
+    def _make_engine(self, logs: Path) -> Engine:
+        """Create the engine when it is first needed, and use it for all later runs."""
+        if self._engine is None and self._choice is not None:
+            self._engine = self._choice.make(logs)
             self._open.callback(self._engine.close)
         if self._engine is None:
             raise KclError("there is no engine")

@@ -17,6 +17,7 @@ import torch
 
 from kcl import __version__
 from kcl.cli import run_options
+from kcl.core.compute import COMPILE_CHOICES, Compute
 from kcl.core.devices import choose_device, choose_threads, device_name
 from kcl.core.files import write_json, write_whole
 from kcl.core.locking import locked
@@ -24,7 +25,6 @@ from kcl.data import user_data
 from kcl.data.user_data import DEFAULT_LABEL, Samples
 from kcl.errors import KclError
 from kcl.experiments import task_free
-from kcl.experiments.task_free import Engine
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.recipes import BENCHMARK_RECIPES
 from kcl.models import model_folder
@@ -246,13 +246,13 @@ def _task_free(options: argparse.Namespace) -> int:
     if options.show_settings:
         print("\n".join(f"{name}: {text}" for name, text in run_options.shown(specs).items()))
         return 0
-    engine = Engine({"auto": None, "on": True, "off": False}[options.compile], options.precision)
-    given = (options.data_dir, device, options.held_out, options.test_per_task)
-    rows = list(task_free.measure(specs, *given, _say, engine))
+    compute = Compute(device, COMPILE_CHOICES[options.compile], options.precision)
+    samples = task_free.SampleCounts(options.held_out, options.test_per_task)
+    rows = list(task_free.measure(specs, compute, samples, options.data_dir, _say))
     print(task_free.table(rows))
     if options.json is not None:
         about = {"command": options.command_line, "device": device_name(torch.device(device))}
-        about["precision"] = used(options.precision, torch.device(device), engine.compiled)
+        about["precision"] = used(options.precision, torch.device(device), compute.compiled)
         versions = {"kcl": __version__, "torch": torch.__version__}
         write_json(options.json, {**about, "versions": versions, "rows": rows})
     return 0

@@ -11,16 +11,17 @@ from pathlib import Path
 
 from kcl.core import results
 from kcl.core.files import write_whole
+from kcl.core.run_files import METRICS, SAMPLES, STATUS
 from kcl.errors import KclError
 from kcl.experiments.run_spec import with_current_settings
 from kcl.report import figures, results_table
-from kcl.report.engine_status import STANDING, standings
+from kcl.report.engine_status import standings
 from kcl.report.groups import Record, group_runs
 from kcl.report.live import LOCAL, LivePage, LiveServer
 from kcl.report.markdown import markdown
 from kcl.report.page import page, write_page
-from kcl.report.page_samples import SAMPLES, Samples, read_samples
-from kcl.report.unfinished_runs import METRICS, running
+from kcl.report.page_samples import Samples, read_samples
+from kcl.report.unfinished_runs import running
 from kcl.training.stopping import Stop
 
 FORMATS = ("html", "md", "png", "pdf")
@@ -85,13 +86,13 @@ def live(
 
     def found() -> list[Path]:
         own = [[folder] if folder.is_file() else sorted(folder.rglob(RESULTS)) for folder in folders]
-        measured = [sorted(path for name in (METRICS, STANDING) for path in folder.rglob(name)) for folder in folders]
+        measured = [sorted(path for name in (METRICS, STATUS) for path in folder.rglob(name)) for folder in folders]
         return list(dict.fromkeys(path for paths in (*own, *measured) for path in paths))
 
     def made(files: Sequence[Path], version: str) -> str:
-        kept = [path for path in files if path.name not in (METRICS, STANDING)]
+        kept = [path for path in files if path.name not in (METRICS, STATUS)]
         going_on = running(path for path in files if path.name == METRICS)
-        standing = standings(path for path in files if path.name == STANDING)
+        standing = standings(path for path in files if path.name == STATUS)
         return page(read_all(kept, lambda _: None), title, version, going_on, samples_beside(kept), standing)
 
     server = LiveServer(LivePage(found, made), LOCAL if host == "localhost" else host, port)

@@ -1,147 +1,124 @@
-"""The one who gives orders: the longest first, to whoever has room; results into one store, failures tried again."""
+"""Gives jobs to an engine, the longest first, stores results in one place, and retries jobs that fail."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from kcl.engines.engine import Engine, Event
-from kcl.engines.job import ENDS, Message, Needs, Order
+from kcl.engines.job import ENDS, Job, Message, Needs
 from kcl.engines.retries import Attempts
+from kcl.engines.status_tracker import StatusTracker
 from kcl.training.stopping import Interrupted, Stop
 
 WAIT = 0.2
-"""Seconds between two looks at whether a signal has come."""
+"""Seconds between two checks for a signal."""
 GRACE = 60.0
-"""Seconds that workers have to save when they are stopped."""
-
-
-class Watcher(Protocol):
-    """What is told of everything that happens."""
-
-    def queued(self, orders: Sequence[Order]) -> None: ...
-
-    def started(self, order: Order) -> None: ...
-
-    def progressed(self, order: Order, worker: str, message: Message) -> None: ...
-
-    def kept(self, order: Order, worker: str, records: Sequence[dict[str, Any]]) -> None: ...
-
-    def ended(self, order: Order, worker: str, message: Message, again: bool) -> None: ...
-
-    def stuck(self, needs: Sequence[Needs]) -> None: ...
-
-    def tick(self) -> None: ...
+"""Seconds that workers have to save after a request to stop."""
 
 
 class Queue:
-    """Orders that wait, by what they need; each kind in the order given, the longest first."""
+    """Waiting jobs by their needs; within the same needs in the given order, the longest first."""
 
-    def __init__(self, orders: Iterable[Order]) -> None:
-        self._waiting: dict[Needs, deque[Order]] = {}
-        for order in orders:
-            self._waiting.setdefault(order.needs, deque()).append(order)
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self._waiting: dict[Needs, deque[Job]] = {}
+        for job in jobs:
+            self._waiting.setdefault(job.needs, deque()).append(job)
 
     def __bool__(self) -> bool:
-        return any(self._waiting.values())
+        return bool(self._waiting)
 
     @property
     def needs(self) -> list[Needs]:
-        """What the orders that wait need."""
         return list(self._waiting)
 
-    def take(self, room: Callable[[Needs], bool]) -> Order | None:
-        """The longest order that there is room for."""
-        for needs in sorted(self._waiting, key=lambda own: -self._waiting[own][0].length):
+    def take(self, room: Callable[[Needs], bool]) -> Job | None:
+        """The longest job that there is room for."""
+        for needs in sorted(self._waiting, key=lambda needs: -self._waiting[needs][0].length):
             if room(needs):
-                order = self._waiting[needs].popleft()
+                job = self._waiting[needs].popleft()
                 if not self._waiting[needs]:
                     del self._waiting[needs]
-                return order
+                return job
         return None
 
-    def put_back(self, order: Order) -> None:
-        """One that has to be tried again: before the others, so that what fails is known soon."""
-        self._waiting.setdefault(order.needs, deque()).appendleft(order)
+    def put_back(self, job: Job) -> None:
+        """A job to retry: it goes first, so that permanent failures show early."""
+        self._waiting.setdefault(job.needs, deque()).appendleft(job)
 
 
 class Dispatcher:
-    """`store` keeps records and answers which of them were new; it is called by nobody else."""
+    """`store` takes records and returns those that were new; nothing else calls it."""
 
     def __init__(
         self,
         engine: Engine,
         store: Callable[[Sequence[dict[str, Any]]], list[dict[str, Any]]],
-        watcher: Watcher,
+        tracker: StatusTracker,
         attempts: Attempts,
-        label: Callable[[Order], str],
         stop: Stop | None = None,
     ) -> None:
-        self._engine, self._store, self._watcher = engine, store, watcher
-        self._attempts, self._label, self._stop = attempts, label, stop or Stop()
-        self._running: dict[str, Order] = {}
-        self._avoid: dict[str, str] = {}
+        self._engine, self._store, self._tracker = engine, store, tracker
+        self._attempts, self._stop = attempts, stop or Stop()
+        self._running: dict[str, Job] = {}
+        self._failed_on: dict[str, str] = {}
+        """The worker on which each job failed last."""
 
-    def run(self, orders: Sequence[Order]) -> None:
-        """Until every order is done or given up, or a signal comes: then all are saved, and it is passed on."""
-        queue = Queue(orders)
-        self._watcher.queued(orders)
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Return when every job is done or given up. After a signal all jobs save, and `Interrupted` is raised."""
+        queue = Queue(jobs)
+        self._tracker.jobs_queued(jobs)
         with self._stop.deferred():
             try:
                 while queue or self._running:
                     self._stop.check()
-                    while (order := queue.take(self._engine.room)) is not None:
-                        self._engine.start(order, self._avoid.get(order.name))
-                        self._running[order.name] = order
-                        self._watcher.started(order)
+                    while (job := queue.take(self._engine.room)) is not None:
+                        self._engine.start(job, self._failed_on.get(job.name))
+                        self._running[job.name] = job
+                        self._tracker.job_started(job)
                     if not self._running:
-                        self._watcher.stuck(queue.needs)
-                    for order in self._heed(self._engine.wait(WAIT)):
-                        queue.put_back(order)
-                    self._watcher.tick()
+                        self._tracker.no_room(queue.needs)
+                    for job in self._handle(self._engine.wait(WAIT)):
+                        queue.put_back(job)
+                    self._tracker.tick()
             except Interrupted:
-                self._wind_up()
+                self._engine.stop()
+                deadline = time.monotonic() + GRACE
+                while self._running and time.monotonic() < deadline:  # store what is finished meanwhile
+                    self._handle(self._engine.wait(WAIT))
                 raise
 
-    def _wind_up(self) -> None:
-        """Everybody saves; what is finished meanwhile is kept."""
-        self._engine.stop()
-        until = time.monotonic() + GRACE
-        while self._running and time.monotonic() < until:
-            self._heed(self._engine.wait(WAIT))
-
-    def _heed(self, events: Sequence[Event]) -> list[Order]:
-        """Keep what was finished, all of it at once; the orders that have to be tried again."""
+    def _handle(self, events: Sequence[Event]) -> list[Job]:
+        """Store all new results at once, and return the jobs to retry."""
         records = [event.message["record"] for event in events if event.message["kind"] == "record"]
         new = {id(record) for record in self._store(records)} if records else set()
-        again = []
+        retried = []
         for name, worker, message in events:
-            order = self._running.get(name)
-            if order is None:
+            job, kind = self._running.get(name), message["kind"]
+            if job is None:
                 continue
-            if message["kind"] == "record":
-                self._watcher.kept(order, worker, [message["record"]] if id(message["record"]) in new else [])
-            elif message["kind"] in ENDS:
-                again += self._end(order, worker, message)
+            if kind == "record":
+                if id(message["record"]) in new:
+                    self._tracker.result_stored(job, worker, message["record"])
+            elif kind in ENDS:
+                retried += self._end(job, worker, message)
             else:
-                if message["kind"] == "progress":
+                if kind == "progress":
                     self._attempts.learned(name, message["task"] + (message["step"] is None))
-                self._watcher.progressed(order, worker, message)
-        return again
+                self._tracker.job_progressed(job, worker, message)
+        return retried
 
-    def _end(self, order: Order, worker: str, message: Message) -> list[Order]:
-        del self._running[order.name]
-        kind = message["kind"]
-        if kind == "done":
-            self._attempts.done(order.name)
-            self._watcher.ended(order, worker, message, again=False)
-            return []
-        if self._stop.asked is not None:  # it was asked to end
-            self._watcher.ended(order, worker, message, again=True)
-            return []
-        self._avoid[order.name] = worker
-        following = self._attempts.failed(order, self._label(order), worker, message)
-        self._watcher.ended(order, worker, message, again=following is not None)
+    def _end(self, job: Job, worker: str, message: Message) -> list[Job]:
+        """The next attempt, if there is one."""
+        del self._running[job.name]
+        following = None
+        if message["kind"] == "done":
+            self._attempts.done(job.name)
+        elif self._stop.asked is None:
+            self._failed_on[job.name] = worker
+            following = self._attempts.failed(job, self._tracker.label(job), worker, message)
+        stopped = message["kind"] != "done" and self._stop.asked is not None
+        self._tracker.job_ended(job, worker, message, retry=stopped or following is not None)
         return [] if following is None else [following]

@@ -1,39 +1,39 @@
-"""What the dispatcher asks of an engine; each engine is one file."""
+"""The interface between the dispatcher and an engine; every engine is one file."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
-from kcl.engines.job import Message, Needs, Order
+from kcl.engines.job import Job, Message, Needs
 
 
 class Event(NamedTuple):
-    """What a worker said about an order, or what became of the worker."""
+    """A message of a worker about a job, or about the loss of the worker."""
 
-    order: str
+    job: str
     worker: str
     message: Message
 
 
 class Engine(ABC):
-    """Takes orders and says what becomes of them. Every order it has taken ends with one message of `order.ENDS`."""
+    """Runs jobs and reports on them. The last message about every job is one of `job.ENDS`."""
 
     @abstractmethod
     def room(self, needs: Needs) -> bool:
-        """Whether an order with these needs would be begun now."""
+        """Whether a job with these needs would start now."""
 
     @abstractmethod
-    def start(self, order: Order, avoid: str | None = None) -> None:
-        """Begin an order; not on the worker named, where there is another."""
+    def start(self, job: Job, avoid: str | None = None) -> None:
+        """Start a job, if possible not on the worker `avoid`."""
 
     @abstractmethod
     def wait(self, seconds: float) -> list[Event]:
-        """What has happened since; after so many seconds, if nothing has, an empty list."""
+        """The events since the last call; an empty list if nothing happens for so many seconds."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Ask every order to save and end; `wait` tells when they have."""
+        """Ask every job to save and end; `wait` reports when they have."""
 
     @abstractmethod
     def close(self) -> None:

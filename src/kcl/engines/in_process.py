@@ -1,62 +1,63 @@
-"""Runs done in this process, one group after another: one that raises is told of at the end, and the others go on."""
+"""Groups trained in this process, one after another. A group that fails is reported at the end; the others continue."""
 
 from __future__ import annotations
 
 import traceback
-from typing import Protocol
+from collections.abc import Sequence
 
 import torch
 
 from kcl.core.files import write_whole
 from kcl.engines.retries import LOGS, Failure, first_line
-from kcl.experiments.experiment import Experiment, Group
+from kcl.experiments.experiment import Experiment
+from kcl.experiments.group_training import train_groups
+from kcl.experiments.grouping import RunGroup
 from kcl.experiments.loggers import Loggers
-from kcl.experiments.resuming import Saving, group_folder
-from kcl.experiments.run_folder import Folder
+from kcl.experiments.progress import Display
+from kcl.experiments.resuming import group_folder
 from kcl.training.stream_run import OnProgress
 
-POISONED = "not begun: after that error this process cannot use the GPU any more"
+UNUSABLE = "not started: after that error this process can no longer use the GPU"
 
 
-class Display(Protocol):
-    def watch(self, label: str) -> OnProgress: ...
-
-    def say(self, message: str) -> None: ...
+class _DeviceLost(Exception):
+    """After an error the device no longer responds."""
 
 
-class _Poisoned(Exception):
-    """What has failed took the device with it."""
-
-
-def execute_here(
-    experiment: Experiment, folder: Folder, display: Display, saving: Saving, loggers: Loggers
+def run_in_process(
+    experiment: Experiment, groups: Sequence[RunGroup], display: Display, loggers: Loggers
 ) -> list[Failure]:
-    """Do the runs that are not finished yet; those that failed. What is refused (KclError) ends all of them."""
+    """Train the groups and return those that failed. A `KclError` ends all of them."""
+    plan, store = experiment.plan, experiment.store
     failures: list[Failure] = []
-    tried: set[str] = set()
+    failed_runs: set[str] = set()
 
-    def failed(group: Group, error: Exception) -> None:
+    def watch(group: RunGroup) -> OnProgress:
+        label, specs = plan.group_label(group.specs), group.specs
+        place = f"{len(plan.records(store.finished)) + 1}/{len(plan.specs)} " if len(plan.specs) > len(specs) else ""
+        return loggers.follow([plan.logged_run(spec) for spec in specs], display.watch(place + label))
+
+    def on_error(group: RunGroup, error: Exception) -> None:
         keys = [spec.key for spec in group.specs]
-        log = folder.path / LOGS / f"{group_folder(folder.path, keys).name}.log"
+        log = store.path / LOGS / f"{group_folder(store.path, keys).name}.log"
         write_whole(log, "".join(traceback.format_exception(error)).encode(errors="replace"))
-        left = sum(key not in folder.finished for key in keys)
-        failures.append(Failure(experiment.group_label(group), left, first_line(error), log))
-        tried.update(keys)
-        if not usable(experiment.device):
-            raise _Poisoned
-        display.say(f"{failures[-1].label}: {failures[-1].error}; it is given up")
+        unfinished = sum(key not in store.finished for key in keys)
+        failures.append(Failure(plan.group_label(group.specs), unfinished, first_line(error), log))
+        failed_runs.update(keys)
+        if not usable(plan.compute.torch_device):
+            raise _DeviceLost
+        display.say(f"{failures[-1].label}: {failures[-1].error}; giving up")
 
     try:
-        experiment.execute(folder, display.watch, display.say, saving, loggers, failed)
-    except _Poisoned:
-        left = sum(spec.key not in tried for spec in experiment.pending(folder))
-        if left:
-            failures.append(Failure("the others", left, POISONED, failures[-1].log))
+        train_groups(experiment, groups, watch, on_error)
+    except _DeviceLost:
+        if left := len(plan.pending({*store.finished, *failed_runs})):
+            failures.append(Failure("the others", left, UNUSABLE, failures[-1].log))
     return failures
 
 
 def usable(device: torch.device) -> bool:
-    """Whether a device still answers: some errors of a GPU stay with the process that met them."""
+    """Whether a device still responds: some GPU errors last as long as the process."""
     if device.type != "cuda":
         return True
     try:

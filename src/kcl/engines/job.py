@@ -1,4 +1,4 @@
-"""What a worker is told and what it answers, as plain JSON: nothing that could run travels between machines."""
+"""What a worker is sent and what it answers, as plain JSON: no executable content travels between machines."""
 
 from __future__ import annotations
 
@@ -9,68 +9,55 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from kcl.core.compute import Compute
+from kcl.engines.dataset_file import DatasetFile
 from kcl.experiments.run_spec import RunSpec
-from kcl.training.checkpointer import Every
 
 Message = dict[str, Any]
-"""`kind` is progress, record, say, or one of `ENDS`; the rest belongs to it."""
+"""`kind` is started, progress, record, say, or one of `ENDS`; the other fields depend on it."""
 ENDS = ("done", "failed", "stopped", "lost")
-"""The last word about an order: kept; raised; saved because it was asked to stop; the worker is gone."""
+"""The last message about a job: finished; raised an error; saved after a request to stop; the worker is gone."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a group takes of the machine it is on."""
+    """The resources of a machine that a job takes."""
 
     cpus: int = 1
     gpus: float = 0.0
-    """Of one GPU: a share, so that several groups fit one with memory enough."""
+    """A share of one GPU, so that several jobs can share a GPU with enough memory."""
 
 
 @dataclass(frozen=True)
-class Parcel:
-    """Data that a group needs: where they are used, and by which content they are known."""
-
-    benchmark: str
-    image_size: int | None
-    held_out: float | None
-    digest: str
-    path: str
-    """Where the file lies on the machine that gave the order."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """A group of runs to be done, and how."""
+class Job:
+    """A group of runs to train, and how."""
 
     runs: Sequence[dict[str, Any]]
     command: str
     out: str
-    parcels: Sequence[Parcel] = ()
-    separate: bool = False
-    begun: bool = False
-    device: str = "cpu"
+    datasets: Sequence[DatasetFile] = ()
+    compute: Compute = field(default_factory=Compute)
+    plain: bool = False
+    resumed: bool = False
     threads: int = 1
-    runs_at_once: int | None = None
-    compiled: bool | None = None
-    precision: str = "tf32"
     save_samples: bool = False
     every: Sequence[Any] = (None, None, True)
+    """The fields of `Every`."""
     force: bool = False
     checkpoints: str | None = None
-    """An fsspec URL where the group is saved; None: in the output folder, which all machines see."""
+    """An fsspec URL for checkpoints; None: the output folder, which all machines share."""
     code: str = ""
-    """The digest of the code that gave the order: a machine with other code does not answer it."""
+    """The digest of the code of the command: a worker with other code refuses the job."""
     length: float = 1.0
-    """About how long it takes, in whatever unit is the same for all."""
+    """An estimate of the time it takes; only the ratios between jobs matter."""
     needs: Needs = Needs()
     notes: dict[str, Any] = field(default_factory=dict)
-    """Kept with the results of every run."""
+    """Added to the result of every run."""
     attempt: int = 0
 
     @cached_property
     def name(self) -> str:
-        """The same for the same group of runs, as the folder of its checkpoints is."""
+        """The same for the same group of runs, and equal to the name of its checkpoint folder."""
         keys = "\n".join(json.dumps(run, sort_keys=True) for run in self.runs)
         return hashlib.sha256(keys.encode()).hexdigest()[:16]
 
@@ -78,19 +65,15 @@ class Order:
     def specs(self) -> list[RunSpec]:
         return [RunSpec.from_fields(run) for run in self.runs]
 
-    def again(self) -> Order:
-        """The next attempt, which may find a checkpoint of the one before."""
+    def next_attempt(self) -> Job:
         return replace(self, attempt=self.attempt + 1)
-
-    def saves(self) -> Every:
-        return Every(*self.every)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), allow_nan=False)
 
     @classmethod
-    def from_json(cls, text: str) -> Order:
+    def from_json(cls, text: str) -> Job:
         fields = json.loads(text)
-        parcels = tuple(Parcel(**parcel) for parcel in fields["parcels"])
-        own = {"needs": Needs(**fields["needs"]), "parcels": parcels, "every": tuple(fields["every"])}
-        return cls(**{**fields, **own})
+        datasets = tuple(DatasetFile(tuple(file["key"]), file["digest"], file["path"]) for file in fields["datasets"])
+        fields |= {"needs": Needs(**fields["needs"]), "compute": Compute(**fields["compute"])}
+        return cls(**{**fields, "datasets": datasets, "every": tuple(fields["every"])})

@@ -1,4 +1,4 @@
-"""Work cut into orders: groups of runs that train together, with what each needs and about how long it takes."""
+"""Groups of runs as jobs, with the resources that each needs and an estimate of how long it takes."""
 
 from __future__ import annotations
 
@@ -7,72 +7,66 @@ from collections.abc import Sequence
 
 import torch
 
-from kcl.engines import dataset_file
-from kcl.engines.job import Needs, Order, Parcel
+from kcl.engines.dataset_file import DatasetFile, pack
+from kcl.engines.job import Job, Needs
 from kcl.experiments import resuming
-from kcl.experiments.experiment import Experiment, Group, dataset_name
-from kcl.experiments.resuming import Saving
-from kcl.experiments.run_spec import by_training
+from kcl.experiments.admission import RunPlan, dataset_key
+from kcl.experiments.experiment import Experiment
+from kcl.experiments.grouping import RunGroup
 from kcl.experiments.speeds import TOGETHER as MEASURED
 from kcl.experiments.speeds import speed_of
 from kcl.methods.views import copies_at_test, rotations
 
-TOGETHER = 20
-"""Runs of a group for a GPU that nobody has looked at; the worker cuts it further if they do not fit."""
 
-
-def orders(
-    experiment: Experiment, groups: Sequence[Group], out: str, saving: Saving, gpu_gigabytes: float | None = None
-) -> list[Order]:
-    """The groups as orders, the longest first: what is begun last should end soon. `gpu_gigabytes`: of one GPU."""
-    packed = {name: dataset_file.pack(dataset) for name, dataset in experiment.datasets.items()}
-    parcels = {name: Parcel(*name, digest, str(path.resolve())) for name, (digest, path) in packed.items()}
-    made = [
-        Order(
+def make_jobs(experiment: Experiment, groups: Sequence[RunGroup], gpu_gigabytes: float | None = None) -> list[Job]:
+    """The longest job first, so that the last ones end at about the same time. `gpu_gigabytes`: memory of one GPU."""
+    plan, saving = experiment.plan, experiment.saving
+    files = {}
+    for key, dataset in plan.datasets.items():
+        digest, path = pack(dataset)
+        files[key] = DatasetFile(key, digest, str(path.resolve()))
+    jobs = [
+        Job(
             runs=[spec.fields() for spec in group.specs],
             command=experiment.command,
-            out=out,
-            parcels=tuple(parcels[name] for name in dict.fromkeys(dataset_name(spec) for spec in group.specs)),
-            separate=group.separate,
-            begun=group.begun,
-            device=experiment.device.type,
+            out=str(experiment.store.path.resolve()),
+            datasets=tuple(files[key] for key in dict.fromkeys(map(dataset_key, group.specs))),
+            compute=plan.compute,
+            plain=group.plain,
+            resumed=group.resumed,
             threads=torch.get_num_threads(),
-            runs_at_once=experiment.runs_at_once,
-            compiled=experiment.compiled,
-            precision=experiment.precision,
             save_samples=experiment.save_samples,
             every=tuple(saving.every),
             force=saving.force,
             checkpoints=saving.checkpoints,
             code=resuming.code(),
-            length=length(experiment, group),
-            notes=experiment.notes,
-            needs=needs(experiment, group, gpu_gigabytes),
+            length=length(plan, group),
+            needs=needs(plan, group, gpu_gigabytes),
+            notes=dict(experiment.notes),
         )
         for group in groups
     ]
-    return sorted(made, key=lambda order: -order.length)
+    return sorted(jobs, key=lambda job: -job.length)
 
 
-def length(experiment: Experiment, group: Group) -> float:
-    """Seconds, were the machine the one that was measured; on a CPU runs are done one after another."""
-    spec, trainings = group.specs[0], len(by_training(group.specs))
+def length(plan: RunPlan, group: RunGroup) -> float:
+    """Seconds on the machine that was measured."""
+    spec = group.specs[0]
     speed = speed_of(spec.settings.backbone)
-    steps = experiment.planned_steps(spec) * rotations(spec.settings)
-    at_a_time = MEASURED if experiment.device.type == "cuda" and not group.separate else 1
-    return steps * (speed.kcl if spec.method == "kcl" else speed.others) / 1e3 * math.ceil(trainings / at_a_time)
+    steps = plan.steps(spec) * rotations(spec.settings)
+    rounds = math.ceil(len(group.trainings) / MEASURED)
+    return steps * (speed.kcl if spec.method == "kcl" else speed.others) / 1e3 * rounds
 
 
-def needs(experiment: Experiment, group: Group, gpu_gigabytes: float | None) -> Needs:
-    """As many CPUs as threads; of a GPU the share that its memory takes, all of it where that is not known. Of samples
-    shown in several views, as many times as much as of one.
+def needs(plan: RunPlan, group: RunGroup, gpu_gigabytes: float | None) -> Needs:
+    """As many CPUs as threads, and on a GPU the share of its memory; the whole GPU if its memory is not known. Testing
+    with several views of a sample multiplies the memory.
     """
     threads = torch.get_num_threads()
-    if experiment.device.type == "cpu":
+    if plan.compute.on_cpu:
         return Needs(threads)
     if gpu_gigabytes is None:
         return Needs(threads, 1.0)
-    backbone, copies = group.specs[0].settings.backbone, max(copies_at_test(spec.settings) for spec in group.specs)
-    each = speed_of(backbone).gigabytes / MEASURED * copies
-    runs = 1 if group.separate else len(by_training(group.specs))
-    return Needs(threads, min(1.0, math.ceil(100 * each * runs / gpu_gigabytes) / 100))
+    views = max(copies_at_test(spec.settings) for spec in group.specs)
+    gigabytes = speed_of(group.specs[0].settings.backbone).gigabytes / MEASURED * views * len(group.trainings)
+    return Needs(threads, min(1.0, math.ceil(100 * gigabytes / gpu_gigabytes) / 100))

@@ -1,61 +1,95 @@
-"""Worker processes on this machine. They are started when they are needed, and take one order after another."""
+"""Worker processes on this machine, started when they are needed; each takes one job after another.
+
+Jobs arrive on the standard input of a process, one per line, and its messages leave on standard output.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 import selectors
+import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import kcl
 from kcl.engines.engine import Engine, Event
-from kcl.engines.job import ENDS, Message, Needs, Order
+from kcl.engines.job import ENDS, Job, Message, Needs
+from kcl.engines.worker import run_job
 from kcl.errors import KclError
+from kcl.training.stopping import Stop
 
 START = """import sys
 if sys.argv[1] not in sys.path:
     sys.path.insert(0, sys.argv[1])
-from kcl.engines.child import main
+from kcl.engines.local_workers import main
 main()
 """
 
 
-class Child:
-    """One worker process; what it prints lies in a log of its own."""
+def main() -> None:
+    """What a worker process executes. The end of its input asks it to save and end: it never outlives the command."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever packages print goes to the log
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command
+    stop, waiting = Stop(), queue.SimpleQueue[str | None]()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            waiting.put(line)
+        stop.asked = signal.SIGTERM
+        waiting.put(None)
+
+    def send(message: Message) -> None:
+        try:
+            out.write(json.dumps(message) + "\n")
+            out.flush()
+        except BrokenPipeError:
+            stop.asked = signal.SIGTERM
+
+    threading.Thread(target=listen, daemon=True).start()
+    while (line := waiting.get()) is not None and stop.asked is None:
+        run_job(Job.from_json(line), send, stop)
+    os._exit(0)  # the listening thread may block on standard input
+
+
+class WorkerProcess:
+    """One worker process; what it prints goes to its own log."""
 
     def __init__(self, name: str, logs: Path, threads: int, program: str) -> None:
         self.name, self.log = name, logs / f"{name}.log"
-        self.order: Order | None = None
+        self.job: Job | None = None
         root = str(Path(kcl.__file__).parents[1])
         environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603 - our own code
-                [sys.executable, "-P", "-c", program, root],  # -P: no module of the folder one happens to be in
+                [sys.executable, "-P", "-c", program, root],  # -P: import nothing from the current folder
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=environment,
-                start_new_session=True,  # Ctrl-C in a terminal reaches whoever gives orders, and only that
+                start_new_session=True,  # Ctrl-C in a terminal reaches only the command
             )
-        assert self.process.stdin is not None  # noqa: S101 - as asked for
+        assert self.process.stdin is not None  # noqa: S101 - both are pipes
         assert self.process.stdout is not None  # noqa: S101
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
         os.set_blocking(self.stdout.fileno(), False)
         self._rest = b""
 
-    def give(self, order: Order) -> None:
-        self.order = order
-        with suppress(BrokenPipeError):  # it has died; `messages` will say so
-            self.stdin.write(order.to_json().encode() + b"\n")
+    def give(self, job: Job) -> None:
+        self.job = job
+        with suppress(BrokenPipeError):  # it has died; `messages` will show that
+            self.stdin.write(job.to_json().encode() + b"\n")
             self.stdin.flush()
 
     def messages(self) -> tuple[list[Message], bool]:
-        """What it has said since, and whether it is still there."""
-        found, alive = [], True
+        """The messages since the last call, and whether the process is still alive."""
+        messages, alive = [], True
         while True:
             try:
                 block = os.read(self.stdout.fileno(), 1 << 20)
@@ -65,21 +99,20 @@ class Child:
                 alive = False
                 break
             *lines, self._rest = (self._rest + block).split(b"\n")
-            found += [json.loads(line) for line in lines]
-        return found, alive
+            messages += [json.loads(line) for line in lines]
+        return messages, alive
 
-    def ended(self) -> str:
-        """How it died."""
+    def cause_of_death(self) -> str:
         self.process.wait()
         code = self.process.returncode
         return f"the process was killed by signal {-code}" if code < 0 else f"the process ended with code {code}"
 
-    def hang_up(self) -> None:
+    def close_input(self) -> None:
         with suppress(BrokenPipeError):
             self.stdin.close()
 
     def close(self) -> None:
-        self.hang_up()
+        self.close_input()
         self.process.kill()
         self.process.wait()
         self.stdout.close()
@@ -88,14 +121,15 @@ class Child:
                 self.log.unlink()
 
 
-class Local(Engine):
-    """As many worker processes as asked for."""
+class LocalWorkers(Engine):
+    """The requested number of worker processes."""
 
     program = START
+    """What a worker process executes."""
 
     def __init__(self, workers: int, logs: Path, threads: int = 1) -> None:
         self.workers, self._logs, self._threads = workers, logs, threads
-        self._children: list[Child] = []
+        self._processes: list[WorkerProcess] = []
         self._started = 0
         self._selector = selectors.DefaultSelector()
         try:
@@ -103,54 +137,54 @@ class Local(Engine):
         except OSError as error:
             raise KclError(f"cannot write to {logs}: {error.strerror or error}") from None
 
-    def room(self, needs: Needs) -> bool:  # noqa: ARG002 - how many there are is for the user to say
-        return sum(child.order is not None for child in self._children) < self.workers
+    def room(self, needs: Needs) -> bool:  # noqa: ARG002 - the user decides how many there are
+        return sum(worker.job is not None for worker in self._processes) < self.workers
 
-    def start(self, order: Order, avoid: str | None = None) -> None:
-        idle = [child for child in self._children if child.order is None and child.name != avoid]
-        if not idle and len(self._children) >= self.workers:
-            self._drop(next(child for child in self._children if child.order is None))  # the one to be avoided
-        (idle[0] if idle else self._add()).give(order)
+    def start(self, job: Job, avoid: str | None = None) -> None:
+        idle = [worker for worker in self._processes if worker.job is None and worker.name != avoid]
+        if not idle and len(self._processes) >= self.workers:
+            self._drop(next(worker for worker in self._processes if worker.job is None))  # the one to avoid
+        (idle[0] if idle else self._add()).give(job)
 
     def wait(self, seconds: float) -> list[Event]:
         events: list[Event] = []
-        if not self._children:
+        if not self._processes:
             time.sleep(seconds)
-        for key, _ in self._selector.select(seconds) if self._children else []:
-            child: Child = key.data
-            messages, alive = child.messages()
+        for key, _ in self._selector.select(seconds) if self._processes else []:
+            worker: WorkerProcess = key.data
+            messages, alive = worker.messages()
             for message in messages:
-                if child.order is None:
+                if worker.job is None:
                     continue
-                events.append(Event(child.order.name, child.name, message))
+                events.append(Event(worker.job.name, worker.name, message))
                 if message["kind"] in ENDS:
-                    child.order = None
+                    worker.job = None
             if not alive:
-                if child.order is not None:
-                    told = {"kind": "lost", "error": child.ended(), "log_file": str(child.log)}
-                    events.append(Event(child.order.name, child.name, told))
-                self._drop(child)
+                if worker.job is not None:
+                    lost = {"kind": "lost", "error": worker.cause_of_death(), "log": f"see {worker.log}"}
+                    events.append(Event(worker.job.name, worker.name, lost))
+                self._drop(worker)
         return events
 
     def stop(self) -> None:
-        for child in self._children:
-            child.hang_up()
+        for worker in self._processes:
+            worker.close_input()
 
     def close(self) -> None:
-        for child in list(self._children):
-            self._drop(child)
+        for worker in list(self._processes):
+            self._drop(worker)
         self._selector.close()
         with suppress(OSError):
-            self._logs.rmdir()  # nothing was written
+            self._logs.rmdir()  # only if it is empty
 
-    def _add(self) -> Child:
+    def _add(self) -> WorkerProcess:
         self._started += 1
-        child = Child(f"worker-{self._started}", self._logs, self._threads, self.program)
-        self._children.append(child)
-        self._selector.register(child.stdout, selectors.EVENT_READ, child)
-        return child
+        worker = WorkerProcess(f"worker-{self._started}", self._logs, self._threads, self.program)
+        self._processes.append(worker)
+        self._selector.register(worker.stdout, selectors.EVENT_READ, worker)
+        return worker
 
-    def _drop(self, child: Child) -> None:
-        self._selector.unregister(child.stdout)
-        self._children.remove(child)
-        child.close()
+    def _drop(self, worker: WorkerProcess) -> None:
+        self._selector.unregister(worker.stdout)
+        self._processes.remove(worker)
+        worker.close()

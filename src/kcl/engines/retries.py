@@ -1,24 +1,26 @@
-"""Orders that did not end well: tried again, elsewhere, a bounded number of times; what is given up is listed."""
+"""Jobs that fail: retried on another worker a limited number of times, then given up and listed."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from kcl.core.files import write_whole
-from kcl.engines.job import Message, Order
+from kcl.engines.job import Job, Message
 
 RETRIES = 2
 LOGS = "logs"
-"""The folder, beside the results, for what is known of runs that failed."""
+"""The folder, next to the results, for the logs of runs that failed."""
+MAX_LOG = 100_000
 
 
 class Failure(NamedTuple):
-    """Runs given up."""
+    """Runs that were given up."""
 
     label: str
     runs: int
@@ -26,59 +28,64 @@ class Failure(NamedTuple):
     log: Path
 
 
+@dataclass
+class _History:
+    """The attempts at one job."""
+
+    without_progress: int = 0
+    tasks: int = 0
+    tasks_before: int = 0
+    log: str = ""
+
+
 class Attempts:
-    """How often each order was tried in vain: an attempt that came further than those before it was not in vain."""
+    """Counts the failed attempts at each job; an attempt that learned more tasks than before resets the count."""
 
     def __init__(self, logs: Path, retries: int = RETRIES) -> None:
         self._logs, self._retries = logs, retries
-        self._vain: dict[str, int] = {}
-        self._before: dict[str, int] = {}
-        self._learned: dict[str, int] = {}
-        self._text: dict[str, str] = {}
+        self._jobs: dict[str, _History] = {}
         self.given_up: list[Failure] = []
 
     def learned(self, name: str, tasks: int) -> None:
-        """An order has come so far."""
-        self._learned[name] = max(self._learned.get(name, 0), tasks)
+        """A job has learned so many tasks."""
+        history = self._jobs.setdefault(name, _History())
+        history.tasks = max(history.tasks, tasks)
 
-    def failed(self, order: Order, label: str, worker: str, message: Message) -> Order | None:
-        """The next attempt; None where there is none."""
-        name, error = order.name, str(message.get("error", "it was lost"))
-        self._note(name, f"attempt {order.attempt + 1} on {worker}: {error}\n{message.get('log', '')}")
-        further = self._learned.get(name, 0) > self._before.get(name, 0)
-        self._before[name] = self._learned.get(name, 0)
-        self._vain[name] = 0 if further else self._vain.get(name, 0) + 1
-        if self._vain[name] <= self._retries:
-            return order.again()
-        log = self._logs / f"{name}.log"
-        write_whole(log, self._text[name].encode(errors="replace"))
-        self.given_up.append(Failure(label, len(order.runs), error, log))
+    def failed(self, job: Job, label: str, worker: str, message: Message) -> Job | None:
+        """The next attempt, or None if the job is given up."""
+        history, error = self._jobs.setdefault(job.name, _History()), str(message.get("error", "it was lost"))
+        entry = f"attempt {job.attempt + 1} on {worker}: {error}\n{message.get('log', '')}"
+        history.log = (history.log + entry)[-MAX_LOG:]
+        history.without_progress = 0 if history.tasks > history.tasks_before else history.without_progress + 1
+        history.tasks_before = history.tasks
+        if history.without_progress <= self._retries:
+            return job.next_attempt()
+        path = self._logs / f"{job.name}.log"
+        write_whole(path, history.log.encode(errors="replace"))
+        self.given_up.append(Failure(label, len(job.runs), error, path))
         return None
 
     def done(self, name: str) -> None:
-        for kept in (self._vain, self._before, self._learned, self._text):
-            kept.pop(name, None)
-
-    def _note(self, name: str, text: str) -> None:
-        self._text[name] = (self._text.get(name, "") + text)[-100_000:]
+        self._jobs.pop(name, None)
 
 
 def first_line(error: BaseException) -> str:
-    """An error nobody expected, in a line; of one that a user can do something about, what that is."""
-    told = f"{type(error).__name__}: {error}".splitlines()[0]
-    return f"{told}; try smaller settings or --runs-at-once" if out_of_memory(error) else told
+    """An unexpected error in one line, with advice where there is some."""
+    line = f"{type(error).__name__}: {error}".splitlines()[0]
+    return f"{line}; try smaller settings or --runs-at-once" if out_of_memory(error) else line
 
 
 def out_of_memory(error: BaseException) -> bool:
-    by_name = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    return by_name or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+    by_type = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return by_type or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
 
 
-def listed(failures: Sequence[Failure], command: str, most: int = 20) -> str:
-    """What failed, where its log is, and how to try again."""
+def describe_failures(failures: Sequence[Failure], command: str, most: int = 20) -> str:
+    """What failed, where the logs are, and how to try again."""
     count = sum(failure.runs for failure in failures)
     lines = [f"{count} run{'' if count == 1 else 's'} failed:"]
-    lines += [f"  {own.label}: {own.error}; log: {own.log}" for own in failures[:most]]
-    lines += [f"  and {len(failures) - most} more groups" for _ in failures[most : most + 1]]
+    lines += [f"  {failure.label}: {failure.error}; log: {failure.log}" for failure in failures[:most]]
+    if len(failures) > most:
+        lines.append(f"  and {len(failures) - most} more groups")
     again = command if "--resume" in shlex.split(command) else command + " --resume"
     return "\n".join([*lines, f"to try them again: {again}"])

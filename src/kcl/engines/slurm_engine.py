@@ -1,7 +1,7 @@
-"""Slurm, through submitit: a job for every group in flight. Jobs and whoever gives orders meet in a shared folder.
+"""Slurm, through submitit: one Slurm job per running job. They communicate with the command through a shared folder.
 
-A job writes what it has to say into a file, a line of JSON each; a file named `stop` asks all of them to save and end.
-What submitit pickles it reads itself, in the jobs; nothing that a job left is unpickled here.
+A Slurm job writes its messages to a file, one line of JSON each; a file named `stop` asks all of them to save and end.
+Only submitit, inside the Slurm jobs, reads what it pickled; nothing that a Slurm job wrote is unpickled here.
 """
 
 from __future__ import annotations
@@ -20,199 +20,197 @@ from pathlib import Path
 from typing import Any
 
 from kcl.engines.engine import Engine, Event
-from kcl.engines.job import ENDS, Message, Needs, Order
-from kcl.engines.worker import do
+from kcl.engines.job import ENDS, Job, Message, Needs
+from kcl.engines.worker import run_job
 from kcl.errors import KclError
 from kcl.training.stopping import Stop
 
 INSTALL = 'pip install "kernel-continual-learning[slurm]"'
-JOBS = 100
+MAX_JOBS = 100
 MINUTES = 24 * 60
-"""How long a job may take unless `time` says otherwise. One that is cut off is tried again, from its checkpoint."""
-LEAVING = 5.0
-"""Seconds that the last files of jobs are waited for."""
-LOOK = 0.5
-"""Seconds between two looks at the files of the jobs."""
+"""The time limit of a Slurm job unless `time` is set. A job that is cut off is retried from its checkpoint."""
+FINAL_WAIT = 5.0
+"""Seconds to wait for the last files of submitit."""
+POLL = 0.5
+"""Seconds between two looks at the files of the Slurm jobs."""
 
 
-def parse(assignments: Sequence[str]) -> dict[str, str]:
-    """Options of sbatch as NAME=VALUE; `cluster=local` does jobs as processes of this machine, to try it out."""
-    given = {}
+def parse_options(assignments: Sequence[str]) -> dict[str, str]:
+    """Options of sbatch as NAME=VALUE; `cluster=local` runs the jobs as processes on this machine, for a trial."""
+    options = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals or not name.replace("_", "").replace("-", "").isalnum():
             raise KclError(f"--slurm {assignment!r}: expected NAME=VALUE, such as --slurm partition=gpu time=120")
-        given[name.replace("-", "_")] = value
-    if not given.get("time", "1").isdecimal():
-        raise KclError(f"--slurm time={given['time']}: expected a number of minutes")
-    if given.get("cluster", "slurm") == "slurm" and not (shutil.which("sbatch") and shutil.which("srun")):
+        options[name.replace("-", "_")] = value
+    if not options.get("time", "1").isdecimal():
+        raise KclError(f"--slurm time={options['time']}: expected a number of minutes")
+    if options.get("cluster", "slurm") == "slurm" and not (shutil.which("sbatch") and shutil.which("srun")):
         raise KclError("--engine slurm: there is no sbatch here; call kcl on a machine that submits to a Slurm cluster")
     _submitit()
-    return given
+    return options
 
 
-def work(text: str, answers: str) -> None:
-    """What a job does. A signal of Slurm that its time is over, or that it must make room, asks it to save and end."""
-    stop, path = Stop(), Path(answers)
+def work(text: str, messages: str) -> None:
+    """What a Slurm job executes. It saves and ends when Slurm signals a time limit or preemption."""
+    stop, path = Stop(), Path(messages)
 
-    def ask(*_: Any) -> None:
+    def request_stop(*_: Any) -> None:
         stop.asked = signal.SIGTERM
 
     for name in ("SIGUSR2", "SIGTERM"):
-        signal.signal(getattr(signal, name), ask)
+        signal.signal(getattr(signal, name), request_stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    def look() -> None:
+    def poll() -> None:
         while not (path.parent / "stop").exists():
-            time.sleep(LOOK)
-        ask()
+            time.sleep(POLL)
+        request_stop()
 
-    threading.Thread(target=look, daemon=True).start()
+    threading.Thread(target=poll, daemon=True).start()
     with path.open("a", encoding="utf-8") as file:
 
-        def tell(message: Message) -> None:
+        def send(message: Message) -> None:
             file.write(json.dumps(message) + "\n")
             file.flush()
             if message["kind"] in (*ENDS, "record"):
                 os.fsync(file.fileno())
 
-        tell({"kind": "here", "worker": f"{socket.gethostname()}-{os.getpid()}"})
-        do(Order.from_json(text), tell, stop)
+        send({"kind": "started", "worker": f"{socket.gethostname()}-{os.getpid()}"})
+        run_job(Job.from_json(text), send, stop)
 
 
-class _Job:
-    """A job in flight, and what it has said so far."""
+class _SlurmJob:
+    """A job in Slurm's queue or running, and the file of its messages."""
 
-    def __init__(self, order: Order, job: Any, answers: Path) -> None:
-        self.order, self.job, self.answers = order, job, answers
-        self.worker, self._read, self._rest, self._gone = f"job {job.job_id}", 0, b"", 0
+    def __init__(self, job: Job, handle: Any, path: Path) -> None:
+        self.job, self.handle, self.path = job, handle, path
+        self.worker, self._position, self._rest, self._ended_polls = f"job {handle.job_id}", 0, b"", 0
 
     def messages(self) -> list[Message]:
+        """The messages since the last call."""
         try:
-            with self.answers.open("rb") as file:
-                file.seek(self._read)
+            with self.path.open("rb") as file:
+                file.seek(self._position)
                 block = file.read()
         except FileNotFoundError:
             return []
-        self._read += len(block)
+        self._position += len(block)
         *lines, self._rest = (self._rest + block).split(b"\n")
         return [json.loads(line) for line in lines]
 
-    def gone(self) -> bool:
-        """Whether it has ended, for so many looks that its last word would have been seen in a shared folder."""
-        self._gone = self._gone + 1 if self.job.done() else 0
-        return self._gone > 4
+    def ended(self) -> bool:
+        """Whether it ended several polls ago, so that its last message would have shown up in the shared folder."""
+        self._ended_polls = self._ended_polls + 1 if self.handle.done() else 0
+        return self._ended_polls > 4
 
     def clear(self) -> None:
-        paths = self.job.paths
-        for path in (self.answers, paths.submission_file, paths.submitted_pickle, paths.result_pickle, paths.stderr,
+        paths = self.handle.paths
+        for path in (self.path, paths.submission_file, paths.submitted_pickle, paths.result_pickle, paths.stderr,
                      paths.stdout):  # fmt: skip
             path.unlink(missing_ok=True)
 
 
-class Slurm(Engine):
-    """The cluster that sbatch on this machine submits to. `given`: options of sbatch."""
+class SlurmEngine(Engine):
+    """The cluster to which sbatch on this machine submits. `options`: of sbatch."""
 
-    def __init__(self, logs: Path, workers: int | None = None, given: Mapping[str, str] | None = None) -> None:
-        self._most, self._given = workers or JOBS, dict(given or {})
-        self._cluster = self._given.pop("cluster", "slurm")
+    def __init__(self, logs: Path, workers: int | None = None, options: Mapping[str, str] | None = None) -> None:
+        self._max_jobs, self._options = workers or MAX_JOBS, dict(options or {})
+        self._cluster = self._options.pop("cluster", "slurm")
         root = logs.absolute() / "slurm"
-        self._folder = root / secrets.token_hex(4)  # what jobs of an earlier command say is not taken for an answer
-        self._jobs: list[_Job] = []
-        self._held: list[tuple[Order, str | None]] = []
-        """Orders that are no job: sbatch would not take them beside those in flight, and is asked again when one of
-        those has ended.
-        """
-        self._leaving: list[_Job] = []
-        """Those that have said their last word; submitit writes a file after that."""
-        self._made, self._stopping = 0, False
+        self._folder = root / secrets.token_hex(4)  # a new one, without messages of earlier commands
+        self._jobs: list[_SlurmJob] = []
+        self._held: list[tuple[Job, str | None]] = []
+        """Jobs that sbatch refused while others were running; submitted again when one of those ends."""
+        self._finishing: list[_SlurmJob] = []
+        """Slurm jobs that sent their last message; submitit writes one more file after that."""
+        self._submissions, self._stopping = 0, False
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             for earlier in root.iterdir():
                 if earlier != self._folder and earlier.is_dir():
-                    (earlier / "stop").touch()  # whoever asked for its jobs was killed: they save and end
+                    (earlier / "stop").touch()  # its command was killed: its Slurm jobs save and end
         except OSError as error:
             raise KclError(f"cannot write to {self._folder}: {error.strerror or error}") from None
         self._submitit = _submitit()
-        self._executor(Needs())  # refused now rather than later
+        self._executor(Needs())  # raises now rather than later
 
-    def room(self, needs: Needs) -> bool:  # noqa: ARG002 - Slurm's own queue knows what there is room for
-        return len(self._jobs) < self._most and not self._held
+    def room(self, needs: Needs) -> bool:  # noqa: ARG002 - Slurm has its own queue
+        return len(self._jobs) < self._max_jobs and not self._held
 
-    def start(self, order: Order, avoid: str | None = None) -> None:
-        self._made += 1
-        answers = self._folder / f"{order.name}-{order.attempt}-{self._made}.jsonl"
+    def start(self, job: Job, avoid: str | None = None) -> None:
+        self._submissions += 1
+        path = self._folder / f"{job.name}-{job.attempt}-{self._submissions}.jsonl"
         try:
-            job = self._submitted(order, answers, avoid.rpartition("-")[0] if avoid else "")
+            handle = self._submit(job, path, avoid.rpartition("-")[0] if avoid else "")
         except KclError:
             if not self._jobs:
                 raise
-            self._held.append((order, avoid))  # most often there is a limit to how many jobs a user may have
+            self._held.append((job, avoid))  # usually there is a limit on the number of jobs per user
         else:
-            self._jobs.append(_Job(order, job, answers))
+            self._jobs.append(_SlurmJob(job, handle, path))
 
-    def _submitted(self, order: Order, answers: Path, exclude: str) -> Any:
+    def _submit(self, job: Job, path: Path, exclude: str) -> Any:
         try:
-            return self._executor(order.needs, exclude).submit(work, order.to_json(), str(answers))
-        except Exception as error:  # what sbatch says comes in submitit's own exceptions
+            return self._executor(job.needs, exclude).submit(work, job.to_json(), str(path))
+        except Exception as error:  # submitit raises its own exceptions with the message of sbatch
             if exclude:  # there may be no other node
-                return self._submitted(order, answers, "")
+                return self._submit(job, path, "")
             raise KclError(f"the job could not be submitted: {' '.join(str(error).split())[:500]}") from None
 
     def wait(self, seconds: float) -> list[Event]:
         events: list[Event] = []
         before = len(self._jobs)
-        for own in list(self._jobs):
-            for message in own.messages():
-                if message["kind"] == "here":
-                    own.worker = message["worker"]
+        for running in list(self._jobs):
+            kind = None
+            for message in running.messages():
+                if message["kind"] == "started":
+                    running.worker = message["worker"]
                 else:
-                    events.append(Event(own.order.name, own.worker, message))
-            kind = events[-1].message["kind"] if events and events[-1].order == own.order.name else None
-            if kind not in ENDS and own.gone():
-                told = {"kind": "lost", "error": f"job {own.job.job_id} ended ({own.job.state})"}
-                events.append(Event(own.order.name, own.worker, told | {"log": f"see {own.job.paths.stderr}"}))
-                kind = "lost"
+                    events.append(Event(running.job.name, running.worker, message))
+                    kind = message["kind"]
             if kind in ENDS:
-                self._jobs.remove(own)
-                self._leaving += [own] if kind != "lost" else []
-        self._sweep()
+                self._jobs.remove(running)
+                self._finishing.append(running)
+            elif running.ended():
+                handle = running.handle
+                lost = {"kind": "lost", "error": f"job {handle.job_id} ended ({handle.state})"}
+                events.append(Event(running.job.name, running.worker, lost | {"log": f"see {handle.paths.stderr}"}))
+                self._jobs.remove(running)
+        self._clear_finished()
         if self._stopping:
-            events += [Event(order.name, "sbatch", {"kind": "stopped"}) for order, _ in self._held]
+            events += [Event(job.name, "sbatch", {"kind": "stopped"}) for job, _ in self._held]
             self._held.clear()
         elif len(self._jobs) < before and self._held:
             self.start(*self._held.pop())
         if not events:
-            time.sleep(max(seconds, LOOK))
+            time.sleep(max(seconds, POLL))
         return events
 
-    def _sweep(self) -> None:
-        """Remove the files of jobs that have gone."""
-        for own in [own for own in self._leaving if own.job.paths.result_pickle.exists()]:
-            own.clear()
-            self._leaving.remove(own)
+    def _clear_finished(self) -> None:
+        for finished in [job for job in self._finishing if job.handle.paths.result_pickle.exists()]:
+            finished.clear()
+            self._finishing.remove(finished)
 
     def stop(self) -> None:
         self._stopping = True
         (self._folder / "stop").touch()
-        for own in [
-            own for own in self._jobs if not own.answers.exists()
-        ]:  # not begun; Slurm tells late that it is gone
-            own.job.cancel(check=False)
-            own.clear()
-            self._jobs.remove(own)
-            self._held.append((own.order, None))
+        for waiting in [job for job in self._jobs if not job.path.exists()]:  # Slurm reports cancelled jobs late
+            waiting.handle.cancel(check=False)
+            waiting.clear()
+            self._jobs.remove(waiting)
+            self._held.append((waiting.job, None))
 
     def close(self) -> None:
-        for own in self._jobs:
-            own.job.cancel(check=False)
-        until = time.monotonic() + LEAVING
-        while self._leaving and time.monotonic() < until:
-            self._sweep()
+        for running in self._jobs:
+            running.handle.cancel(check=False)
+        deadline = time.monotonic() + FINAL_WAIT
+        while self._finishing and time.monotonic() < deadline:
+            self._clear_finished()
             time.sleep(0.05)
         if not self._jobs:
             (self._folder / "stop").unlink(missing_ok=True)
-        with suppress(OSError):  # where nothing is left to be read
+        with suppress(OSError):  # not empty: there is something left to read
             for folder in (self._folder, *self._folder.parents[:2]):
                 folder.rmdir()
 
@@ -225,18 +223,18 @@ class Slurm(Engine):
         return executor
 
     def parameters(self, needs: Needs, exclude: str = "") -> dict[str, Any]:
-        """For submitit: what a group needs, then what the user says."""
+        """For submitit: the needs of a job, then the options of the user."""
         from submitit.slurm.slurm import SlurmExecutor
 
         known = SlurmExecutor._valid_parameters()
-        own: dict[str, Any] = {"time": int(self._given.get("time", MINUTES)), "job_name": "kcl"}
-        own |= {"exclude": exclude} if exclude else {}
-        own |= {name: value for name, value in self._given.items() if name in known and name != "time"}
-        more = {name: value for name, value in self._given.items() if name not in known}
-        own |= {"additional_parameters": more} if more else {}
+        slurm: dict[str, Any] = {"time": int(self._options.get("time", MINUTES)), "job_name": "kcl"}
+        slurm |= {"exclude": exclude} if exclude else {}
+        slurm |= {name: value for name, value in self._options.items() if name in known and name != "time"}
+        unknown = {name: value for name, value in self._options.items() if name not in known}
+        slurm |= {"additional_parameters": unknown} if unknown else {}
         general: dict[str, Any] = {"cpus_per_task": needs.cpus, "nodes": 1, "tasks_per_node": 1}
         general |= {"gpus_per_node": 1} if needs.gpus else {}
-        return general | {f"slurm_{name}": value for name, value in own.items()}
+        return general | {f"slurm_{name}": value for name, value in slurm.items()}
 
 
 def _submitit() -> Any:

@@ -1,4 +1,4 @@
-"""Where a set of orders stands: queued, running, done, failed; accuracy so far, time left, how fast each worker is."""
+"""The status of a set of jobs: queued, running, done, failed; accuracy so far, time left, speed of every worker."""
 
 from __future__ import annotations
 
@@ -6,34 +6,33 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kcl.engines.job import Message, Order
+from kcl.engines.job import Job, Message, Needs
 
 
-class Worker:
-    """What one worker has done since its first order."""
+class WorkerStatus:
+    """What one worker has done since its first job."""
 
     def __init__(self, now: float) -> None:
         self.since, self.runs, self.doing = now, 0, ""
 
-    def per_hour(self, now: float) -> float:
-        """Runs an hour."""
-        return 3600.0 * self.runs / max(now - self.since, 1e-9)
+    def to_dict(self, name: str, now: float) -> dict[str, Any]:
+        per_hour = 3600.0 * self.runs / max(now - self.since, 1e-9)
+        return {"worker": name, "runs": self.runs, "runs_per_hour": round(per_hour, 2), "doing": self.doing}
 
 
-class Board:
-    """Counts of runs, not of orders. `clock` gives seconds that never go back."""
+class StatusTracker:
+    """Notified by the dispatcher of everything that happens. Counts runs, not jobs. `clock`: monotonic seconds."""
 
     def __init__(
-        self, done: int, total: int, label: Callable[[Order], str], clock: Callable[[], float] = time.monotonic
+        self, done: int, total: int, label: Callable[[Job], str], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.total, self.done, self.failed, self.running, self._label, self._clock = total, done, 0, 0, label, clock
-        self.workers: dict[str, Worker] = {}
-        self._length, self._finished, self._begun = 0.0, 0.0, clock()
-        self._part: dict[str, float] = {}
-        self._left: dict[str, int] = {}
-        """Runs of each order that are not kept yet."""
-        self._accuracy = 0.0
-        self._measured = 0
+        self.total, self.done, self.failed, self.running, self.label, self._clock = total, done, 0, 0, label, clock
+        self.workers: dict[str, WorkerStatus] = {}
+        self._length, self._finished_length, self._start = 0.0, 0.0, clock()
+        self._partial_length: dict[str, float] = {}
+        self._unstored: dict[str, int] = {}
+        """Runs of each job whose results are not stored yet."""
+        self._accuracies: list[float] = []
 
     @property
     def queued(self) -> int:
@@ -41,46 +40,49 @@ class Board:
 
     @property
     def average_accuracy(self) -> float | None:
-        """Of the runs finished since the command began."""
-        return self._accuracy / self._measured if self._measured else None
+        """Of the runs finished since the command started."""
+        return sum(self._accuracies) / len(self._accuracies) if self._accuracies else None
 
-    def expect(self, orders: Sequence[Order]) -> None:
-        self._length, self._begun = sum(order.length for order in orders), self._clock()
+    def jobs_queued(self, jobs: Sequence[Job]) -> None:
+        self._length, self._start = sum(job.length for job in jobs), self._clock()
 
-    def started(self, order: Order) -> None:
-        self._left.setdefault(order.name, len(order.runs))
-        self.running += self._left[order.name]
+    def job_started(self, job: Job) -> None:
+        self.running += self._unstored.setdefault(job.name, len(job.runs))
 
-    def progressed(self, order: Order, worker: str, message: Message) -> None:
-        self._worker(worker).doing = self._label(order)
+    def job_progressed(self, job: Job, worker: str, message: Message) -> None:
+        self._worker(worker).doing = self.label(job)
         if message["kind"] == "progress":
-            within = 1.0 if message["step"] is None else message["step"][0] / message["step"][1]
-            self._part[order.name] = order.length * (message["task"] + within) / message["tasks"]
+            within_task = 1.0 if message["step"] is None else message["step"][0] / message["step"][1]
+            self._partial_length[job.name] = job.length * (message["task"] + within_task) / message["tasks"]
 
-    def kept(self, order: Order, worker: str, record: dict[str, Any]) -> None:
+    def result_stored(self, job: Job, worker: str, record: dict[str, Any]) -> None:
         self.done += 1
         self.running -= 1
-        self._left[order.name] -= 1
+        self._unstored[job.name] -= 1
         self._worker(worker).runs += 1
         if record.get("average_accuracy") is not None:
-            self._accuracy += record["average_accuracy"]
-            self._measured += 1
+            self._accuracies.append(record["average_accuracy"])
 
-    def ended(self, order: Order, worker: str, well: bool, again: bool) -> None:
-        self._part.pop(order.name, None)
-        self.running -= self._left[order.name]
+    def job_ended(self, job: Job, worker: str, message: Message, retry: bool) -> None:
+        self._partial_length.pop(job.name, None)
+        self.running -= self._unstored[job.name]
         if worker in self.workers:
             self.workers[worker].doing = ""
-        if again:
-            return
-        self._finished += order.length
-        left = self._left.pop(order.name)
-        self.failed += 0 if well else left
+        if not retry:
+            self._finished_length += job.length
+            unstored = self._unstored.pop(job.name)
+            self.failed += 0 if message["kind"] == "done" else unstored
+
+    def no_room(self, needs: Sequence[Needs]) -> None:
+        """No job is running, and there is no room for those that wait, which have these needs."""
+
+    def tick(self) -> None:
+        """Called after every round of events."""
 
     def seconds_left(self) -> float | None:
-        """At the pace so far; None while nothing tells it."""
-        done = self._finished + sum(self._part.values())
-        return (self._clock() - self._begun) / done * (self._length - done) if done > 0 else None
+        """At the present pace; None before it is known."""
+        done = self._finished_length + sum(self._partial_length.values())
+        return (self._clock() - self._start) / done * (self._length - done) if done > 0 else None
 
     def to_dict(self) -> dict[str, Any]:
         now, left = self._clock(), self.seconds_left()
@@ -89,11 +91,8 @@ class Board:
             **{name: getattr(self, name) for name in ("total", "queued", "running", "done", "failed")},
             "average_accuracy": None if self.average_accuracy is None else round(self.average_accuracy, 3),
             "seconds_left": None if left is None else round(left, 1),
-            "workers": [
-                {"worker": name, "runs": own.runs, "runs_per_hour": round(own.per_hour(now), 2), "doing": own.doing}
-                for name, own in self.workers.items()
-            ],
+            "workers": [worker.to_dict(name, now) for name, worker in self.workers.items()],
         }
 
-    def _worker(self, name: str) -> Worker:
-        return self.workers.setdefault(name, Worker(self._clock()))
+    def _worker(self, name: str) -> WorkerStatus:
+        return self.workers.setdefault(name, WorkerStatus(self._clock()))

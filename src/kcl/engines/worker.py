@@ -1,4 +1,4 @@
-"""An order, done in this process: the runs are trained as on one machine, and all that becomes of them is told."""
+"""A job done in this process: its runs are trained as usual, and everything that happens is reported in messages."""
 
 from __future__ import annotations
 
@@ -13,133 +13,116 @@ from typing import Any
 import torch
 
 from kcl.core.devices import choose_device
-from kcl.engines import dataset_file
-from kcl.engines.job import Message, Order, Parcel
+from kcl.engines.dataset_file import DatasetFile, unpack
+from kcl.engines.job import Job, Message
 from kcl.engines.retries import first_line
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
-from kcl.experiments.experiment import Experiment, Group
+from kcl.experiments.admission import admit
+from kcl.experiments.experiment import Experiment
+from kcl.experiments.group_training import train_group
+from kcl.experiments.grouping import RunGroup, group_trainings, resumed_group
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_spec import by_training
-from kcl.training.checkpointer import clear
+from kcl.training.checkpointer import Every, clear
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import OnProgress, Progress
 
-Tell = Callable[[Message], None]
-Fetch = Callable[[Parcel], bytes | Path]
-EVERY = 1.0
-"""Seconds between two words about steps; the end of a task is told at once."""
+Send = Callable[[Message], None]
+Fetch = Callable[[DatasetFile], bytes | Path]
+PROGRESS_EVERY = 1.0
+"""Seconds between two messages about steps; the end of a task is reported at once."""
 
 
-def beside(wanted: Parcel) -> Path:
-    """The file that gave the data, for a machine that sees the same folders."""
-    return Path(wanted.path)
-
-
-def do(order: Order, tell: Tell, stop: Stop, fetch: Fetch = beside) -> None:
-    """Do an order; the last thing told is how it ended. Nothing is raised."""
+def run_job(job: Job, send: Send, stop: Stop, fetch: Fetch = lambda file: Path(file.path)) -> None:
+    """Do a job. Nothing is raised; the last message says how it ended. `fetch` gets the content of a dataset file; by
+    default both machines share the folder it is in.
+    """
     try:
-        tell({"kind": "done", "checkpoints": _do(order, tell, stop, fetch)})
+        send({"kind": "done", "checkpoints": _run(job, send, stop, fetch)})
     except Interrupted:
-        tell({"kind": "stopped"})
+        send({"kind": "stopped"})
     except KclError as error:
-        tell({"kind": "failed", "error": str(error)})
+        send({"kind": "failed", "error": str(error)})
     except Exception as error:
-        tell({"kind": "failed", "error": first_line(error), "log": traceback.format_exc()})
+        send({"kind": "failed", "error": first_line(error), "log": traceback.format_exc()})
 
 
-def _do(order: Order, tell: Tell, stop: Stop, fetch: Fetch) -> list[str]:
-    """The names of the checkpoints that are not needed any more when the results are on the disk of whoever asked."""
-    if order.code != resuming.code():
+def _run(job: Job, send: Send, stop: Stop, fetch: Fetch) -> list[str]:
+    """The names of the checkpoint folders that can be removed once the results are stored."""
+    if job.code != resuming.code():
         raise KclError(
-            f"kcl's code here ({resuming.code()}) is not that of the machine that asks ({order.code}); "
+            f"kcl's code here ({resuming.code()}) differs from that of the command ({job.code}); "
             "install the same version on all machines"
         )
-    device = choose_device(order.device)
-    torch.set_num_threads(order.threads)
-    datasets = {
-        (wanted.benchmark, wanted.image_size, wanted.held_out): dataset_file.unpack(
-            wanted.digest, partial(fetch, wanted)
-        )
-        for wanted in order.parcels
-    }
+    choose_device(job.compute.device)  # raises if the device is not available here
+    torch.set_num_threads(job.threads)
+    datasets = {file.key: unpack(file.digest, partial(fetch, file)) for file in job.datasets}
 
     def say(text: str) -> None:
-        tell({"kind": "say", "text": text})
+        send({"kind": "say", "text": text})
 
-    experiment = Experiment(
-        order.specs,
-        order.command,
-        device=device,
-        runs_at_once=order.runs_at_once,
-        compiled=order.compiled,
-        precision=order.precision,
-        say=say,
-        save_samples=order.save_samples,
-        datasets=datasets,
-        notes=order.notes,
-    )
-    keeping = Relay(Path(order.out), tell)
-    saving = Saving(order.saves(), stop, order.force, order.checkpoints)
-    for group in _groups(order, experiment, saving, keeping, say):
-        experiment.train(group, keeping, lambda _: _follow(tell), say, saving)
-    if order.checkpoints is not None:
-        keeping.clear()  # a copy is elsewhere
-    return [place.name for place in keeping.done]
+    store = RemoteStore(Path(job.out), send)
+    plan = admit(job.specs, job.compute, say=say, datasets=datasets)
+    saving = Saving(Every(*job.every), stop, job.force, job.checkpoints)
+    experiment = Experiment(plan, store, job.command, saving, say, job.notes, job.save_samples)
+    for group in _groups(job, experiment):
+        train_group(experiment, group, lambda _: _report_progress(send))
+    if job.checkpoints is not None:
+        store.clear()  # there are copies at the URL
+    return [checkpoints.name for checkpoints in store.obsolete]
 
 
-class Relay:
-    """Where a worker keeps results: it hands them over. Until they have arrived, its checkpoints stay."""
+class RemoteStore:
+    """Sends results to the machine of the command. Checkpoints are kept until that machine has stored the results."""
 
-    def __init__(self, path: Path, tell: Tell) -> None:
-        self.path, self._tell = path, tell
+    def __init__(self, path: Path, send: Send) -> None:
+        self.path, self._send = path, send
         self.finished: dict[str, dict[str, Any]] = {}
-        self.done: list[Path] = []
+        self.obsolete: list[Path] = []
 
     def add(self, record: dict[str, Any]) -> None:
-        self._tell({"kind": "record", "record": record})
+        self._send({"kind": "record", "record": record})
 
-    def forget(self, checkpoints: Path, url: str | None = None) -> None:  # noqa: ARG002 - copies stay too
-        self.done.append(checkpoints)
+    def forget(self, checkpoints: Path, url: str | None = None) -> None:  # noqa: ARG002 - copies are kept too
+        self.obsolete.append(checkpoints)
 
     def clear(self) -> None:
-        for checkpoints in self.done:
+        for checkpoints in self.obsolete:
             clear(checkpoints)
             with contextlib.suppress(OSError):
                 checkpoints.parent.rmdir()
 
 
-def _groups(
-    order: Order, experiment: Experiment, saving: Saving, keeping: Relay, say: Callable[[str], None]
-) -> list[Group]:
-    """The order as one group, or as many as this machine's GPU needs; what an earlier attempt began is gone on with."""
-    left, going_on = list(experiment.specs), []
-    apart = by_training(left)
-    for specs in [left, *apart] if len(apart) > 1 else [left]:
-        place = resuming.group_folder(keeping.path, [spec.key for spec in specs])
-        remote_checkpoints.pull(saving.checkpoints, place)
-        found = resuming.begun_at(place)
-        if found is not None:
-            resuming.check_made_with(found, experiment.made_with(), saving.force, say)
-            going_on.append(Group(specs, found.separate, begun=True))
-    taken = {spec.key for group in going_on for spec in group.specs}
-    left = [spec for spec in left if spec.key not in taken]
-    whole = order.device == "cpu" or order.begun
-    fresh = ([left] if left else []) if whole else experiment.groups(left)
-    return [*going_on, *(Group(specs, order.separate) for specs in fresh)]
+def _groups(job: Job, experiment: Experiment) -> list[RunGroup]:
+    """The job as one group, or as several if the GPU is too small; checkpoints of earlier attempts are used."""
+    plan, saving = experiment.plan, experiment.saving
+    trainings, resumed = by_training(plan.specs), []
+    for part in [trainings, *([training] for training in trainings if len(trainings) > 1)]:
+        specs = RunGroup(part).specs
+        folder = resuming.group_folder(experiment.store.path, [spec.key for spec in specs])
+        remote_checkpoints.pull(saving.checkpoints, folder)
+        unfinished = resuming.unfinished_group(folder)
+        if unfinished is not None:
+            resuming.check_made_with(unfinished, resuming.made_with(plan.compute), saving.force, experiment.say)
+            resumed.append(resumed_group(unfinished, specs))
+    taken = [training for group in resumed for training in group.trainings]
+    left = [training for training in trainings if training not in taken]
+    if job.resumed and left:
+        return [*resumed, RunGroup(left, job.plain)]
+    return [*resumed, *group_trainings(plan, left)]
 
 
-def _follow(tell: Tell) -> OnProgress:
+def _report_progress(send: Send) -> OnProgress:
     last = 0.0
 
     def on_progress(progress: Progress) -> None:
         nonlocal last
-        now = time.monotonic()
-        if progress.step is not None and now - last < EVERY:
+        step, now = progress.step, time.monotonic()
+        if step is not None and now - last < PROGRESS_EVERY:
             return
         last = now
-        step = progress.step
-        tell(
+        send(
             {
                 "kind": "progress",
                 "task": progress.task,

@@ -1,6 +1,6 @@
-"""Where the numbers of a run go while it goes on: a CSV file always, TensorBoard and Weights & Biases on request.
+"""Metrics of runs during training: always a CSV file; TensorBoard and Weights & Biases on request.
 
-A logger is told after every task. What it needs is imported when it is made, and only then.
+A logger is called after every task. It imports what it needs only when it is created.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from kcl.core.run_files import METRICS
 from kcl.errors import KclError
-from kcl.report.unfinished_runs import METRICS
 from kcl.training.run_progress import Standing
 from kcl.training.stream_run import OnProgress, Progress
 
 
 class LoggedRun(NamedTuple):
-    """A run as its loggers know it; `name` tells it from the others of its command."""
+    """A run as loggers see it. `name` is unique within the command."""
 
     name: str
     benchmark: str
@@ -34,14 +34,14 @@ class LoggedRun(NamedTuple):
 
 class Logger(Protocol):
     def task_learned(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
-        """How the run stands after its newest task, and the time since it was begun."""
+        """Log the run after its newest task; `seconds`: since its training started."""
 
     def close(self) -> None:
-        """The command ends; what is not written yet is written."""
+        """Write whatever is not written yet: the command ends."""
 
 
 class CsvLogger:
-    """One row for every task of every run. A run that was stopped and done again has its rows twice: the last count."""
+    """One row per run and task. A run that was repeated after an interruption has rows twice; the last ones count."""
 
     COLUMNS = (
         "run", "benchmark", "method", "kernel", "seed", "tasks_learned", "tasks",
@@ -70,7 +70,7 @@ class CsvLogger:
 
 
 class TensorBoardLogger:
-    """Scalars by the number of tasks learned, a folder for each run below OUT/tensorboard."""
+    """Scalars by the number of tasks learned, in one folder per run under OUT/tensorboard."""
 
     def __init__(self, out: Path) -> None:
         try:
@@ -94,7 +94,7 @@ class TensorBoardLogger:
 
 
 class WandbLogger:
-    """A W&B run for each run, with its settings. WANDB_MODE=offline keeps it in OUT/wandb; WANDB_PROJECT names it."""
+    """One W&B run per run. WANDB_MODE=offline keeps them in OUT/wandb; WANDB_PROJECT is the project."""
 
     def __init__(self, out: Path) -> None:
         try:
@@ -113,7 +113,7 @@ class WandbLogger:
                 group=run.benchmark,
                 config={**run.settings, **about},
                 dir=str(self._out),
-                reinit="create_new",  # runs trained together are open at the same time
+                reinit="create_new",  # the runs of a group are open at the same time
             )
         self._runs[run.name].log(_values(standing, seconds), step=len(standing.accuracies))
 
@@ -126,8 +126,8 @@ LOGGERS: dict[str, Callable[[Path], Logger]] = {"tensorboard": TensorBoardLogger
 
 
 class Loggers:
-    """The loggers of a command. What a missing package prevents is told before anything is run; one that can no longer
-    write, for want of room, is told of and left out: a run is worth more than its log.
+    """The loggers of a command. A missing package is reported before anything is run; a logger that can no longer write
+    is reported and dropped, because a run is worth more than its log.
     """
 
     def __init__(self, out: Path, names: Sequence[str] = (), say: Callable[[str], None] = lambda _: None) -> None:
@@ -136,20 +136,20 @@ class Loggers:
         self._say = say
 
     def follow(self, runs: Sequence[LoggedRun], then: OnProgress) -> OnProgress:
-        """What to call with the progress of these runs: it is logged, then handed on."""
-        begun = time.perf_counter()
+        """A function that logs the progress of these runs and passes it on to `then`."""
+        start = time.perf_counter()
 
         def on_progress(progress: Progress) -> None:
             if progress.step is None:
-                seconds = time.perf_counter() - begun
+                seconds = time.perf_counter() - start
                 for run, standing in zip(runs, progress.runs, strict=True):
                     if standing.accuracies:
-                        self._tell(run, standing, seconds)
+                        self._log(run, standing, seconds)
             then(progress)
 
         return on_progress
 
-    def _tell(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
+    def _log(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
         for logger in list(self._loggers):
             try:
                 logger.task_learned(run, standing, seconds)
@@ -157,7 +157,7 @@ class Loggers:
                 self._loggers.remove(logger)
                 with contextlib.suppress(OSError):
                     logger.close()
-                self._say(f"{type(logger).__name__} writes no more: {error.strerror or error}; the runs go on")
+                self._say(f"{type(logger).__name__} stops logging: {error.strerror or error}; the runs continue")
 
     def close(self) -> None:
         for logger in self._loggers:
@@ -166,13 +166,9 @@ class Loggers:
 
 
 def _values(standing: Standing, seconds: float) -> dict[str, float]:
-    named = {
-        "average_accuracy": standing.average_accuracy,
-        "forgetting": standing.forgetting,
-        "seconds": seconds,
-        **{f"accuracy/task_{task:02d}": value for task, value in enumerate(standing.accuracies)},
-    }
-    return {name: value for name, value in named.items() if value is not None}
+    accuracies = {f"accuracy/task_{task:02d}": value for task, value in enumerate(standing.accuracies)}
+    values = {"average_accuracy": standing.average_accuracy, "forgetting": standing.forgetting, "seconds": seconds}
+    return {name: value for name, value in (values | accuracies).items() if value is not None}
 
 
 def _file_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What a person sees while runs go on: live bars on a terminal, plain lines elsewhere, or nothing."""
+"""What the user sees while runs are training: live bars on a terminal, plain lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from kcl.training.run_progress import Standing
 from kcl.training.stream_run import Progress
 
 
-def make_display(quiet: bool) -> Lines | Bar | Silent:
+def make_display(quiet: bool) -> Display:
     if quiet or sys.stderr is None:
-        return Silent()
+        return Display()
     if sys.stderr.isatty():
         try:
             from tqdm import tqdm
@@ -25,109 +25,111 @@ def make_display(quiet: bool) -> Lines | Bar | Silent:
 
 SHAPE = "{desc} {percentage:3.0f}% {elapsed}<{remaining}{postfix}"
 EVERY = 0.1
-"""Seconds between two looks at a step: a display must not slow what it shows."""
-SELDOM = 10.0
-"""Seconds between two lines about many workers, where lines are not drawn over."""
+"""Seconds between two updates of the bars: a display must not slow down what it shows."""
+STATUS_EVERY = 10.0
+"""Seconds between two status lines of an engine where lines are not drawn over."""
 
 
-class Plan:
-    """How many of the runs asked for are done, and how long the others will take at this pace."""
+class RemainingTime:
+    """How many of the requested runs are done, and how long the others will take at the present pace."""
 
     def __init__(self) -> None:
-        self.done, self.total, self._before, self._begun = 0, 0, 0, time.perf_counter()
+        self.expect(0, 0)
 
     def expect(self, done: int, total: int) -> None:
         """`done` of `total` runs were finished before this command."""
-        self.done, self.total, self._before, self._begun = done, total, done, time.perf_counter()
+        self.done, self.total, self._before, self._start = done, total, done, time.perf_counter()
 
-    def part(self, progress: Progress) -> float:
-        """Runs done, with the current ones as far as they are."""
-        within = 1.0 if progress.step is None else progress.step.step / progress.step.steps
-        return self.done + len(progress.runs) * (progress.task + within) / progress.tasks
+    def runs_done(self, progress: Progress) -> float:
+        """Runs done, including the finished part of the current ones."""
+        within_task = 1.0 if progress.step is None else progress.step.step / progress.step.steps
+        return self.done + len(progress.runs) * (progress.task + within_task) / progress.tasks
 
     def seconds_left(self, progress: Progress) -> float | None:
-        """None while nothing tells the pace, or where the current runs are all there is."""
-        done = self.part(progress) - self._before
+        """None before the pace is known, or if there are no runs except the current ones."""
+        done = self.runs_done(progress) - self._before
         if self.total <= self._before + len(progress.runs) or done <= 0:
             return None
-        return (time.perf_counter() - self._begun) / done * (self.total - self._before - done)
+        return (time.perf_counter() - self._start) / done * (self.total - self._before - done)
 
-    def ended(self, progress: Progress) -> None:
+    def update(self, progress: Progress) -> None:
+        """Count the current runs as done after their last task."""
         if progress.step is None and progress.task + 1 == progress.tasks:
             self.done += len(progress.runs)
 
 
-class Silent:
-    def expect(self, done: int, total: int) -> None:
-        pass
-
-    def watch(self, label: str) -> Callable[[Progress], None]:  # noqa: ARG002
-        return lambda _: None
-
-    def stand(self, lines: Sequence[str]) -> None:
-        pass
-
-    def say(self, message: str) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class Lines:
-    """A line on standard error after every task; of many workers, where all stand, now and then."""
+class Display:
+    """Shows nothing; the displays below show something."""
 
     def __init__(self) -> None:
-        self._plan, self._stood = Plan(), 0.0
-        self.expect = self._plan.expect
+        self._remaining = RemainingTime()
+
+    def expect(self, done: int, total: int) -> None:
+        """`done` of `total` runs were finished before this command."""
+        self._remaining.expect(done, total)
+
+    def watch(self, label: str) -> Callable[[Progress], None]:  # noqa: ARG002
+        """Called when the training of a group starts; the answer is called with its progress."""
+        return lambda _: None
+
+    def show_status(self, lines: Sequence[str]) -> None:
+        """Show the status of an engine: the first line is about all runs, the others are about its workers."""
+
+    def say(self, message: str) -> None:
+        """Show one message."""
+
+    def close(self) -> None:
+        """Called when all runs have ended."""
+
+
+class Lines(Display):
+    """A line on standard error after every task; with an engine, a status line now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._status_shown = 0.0
 
     def watch(self, label: str) -> Callable[[Progress], None]:
-        begun = time.perf_counter()
+        start = time.perf_counter()
 
         def show(progress: Progress) -> None:
             if progress.step is not None:
                 return
-            elapsed = time.perf_counter() - begun
+            elapsed = time.perf_counter() - start
             left = elapsed / (progress.task + 1) * (progress.tasks - progress.task - 1)
-            all_left = self._plan.seconds_left(progress)
-            self._plan.ended(progress)
+            all_left = self._remaining.seconds_left(progress)
+            self._remaining.update(progress)
             self.say(
                 f"{label}: task {progress.task + 1} of {progress.tasks} learned, {_accuracy(progress)}"
                 f"{_forgetting(progress)}, {duration(elapsed)}, about {duration(left)} left"
-                + ("" if all_left is None else f", {duration(all_left)} for all {self._plan.total} runs")
+                + ("" if all_left is None else f", {duration(all_left)} for all {self._remaining.total} runs")
             )
 
         return show
 
-    def stand(self, lines: Sequence[str]) -> None:
-        """Where many workers stand: the first line tells of all."""
-        if time.monotonic() - self._stood >= SELDOM:
-            self._stood = time.monotonic()
+    def show_status(self, lines: Sequence[str]) -> None:
+        if time.monotonic() - self._status_shown >= STATUS_EVERY:
+            self._status_shown = time.monotonic()
             self.say(lines[0])
 
     def say(self, message: str) -> None:
         sys.stderr.write(message + "\n")
         sys.stderr.flush()
 
-    def close(self) -> None:
-        pass
 
-
-class Bar:
-    """Live lines: all runs, if there are several; the current one or ones; and how each of those stands."""
+class Bar(Display):
+    """Live lines: the current group, all runs if there are several, and each run of the group."""
 
     def __init__(self, tqdm: Any) -> None:
-        self._tqdm, self._plan = tqdm, Plan()
+        super().__init__()
+        self._tqdm = tqdm
         self._bars: list[Any] = []
-
-    def expect(self, done: int, total: int) -> None:
-        self._plan.expect(done, total)
 
     def watch(self, label: str) -> Callable[[Progress], None]:
         self.close()
         current = self._add(total=1, desc=label, bar_format=SHAPE)
-        overall = self._add(total=1, bar_format="{desc}") if self._plan.total > 1 else None
-        beside: list[Any] = []  # made when it is known how many runs are learned together
+        overall = self._add(total=1, bar_format="{desc}") if self._remaining.total > 1 else None
+        runs_bar: list[Any] = []  # created once the number of runs in the group is known
         shown = 0.0
 
         def show(progress: Progress) -> None:
@@ -136,8 +138,8 @@ class Bar:
             if progress.step is not None and now - shown < EVERY and progress.step.step < progress.step.steps:
                 return
             shown = now
-            if len(progress.runs) > 1 and not beside:
-                beside.append(self._add(total=1, bar_format="{desc}"))
+            if len(progress.runs) > 1 and not runs_bar:
+                runs_bar.append(self._add(total=1, bar_format="{desc}"))
             step = progress.step
             figures = f"task {progress.task + 1}/{progress.tasks} {_accuracy(progress)}{_forgetting(progress)}"
             if step is None:
@@ -147,18 +149,19 @@ class Bar:
                 batch = f"loss {step.loss:.3f} batch {step.step}/{step.steps}"
                 current.set_postfix_str(f"{figures}, {batch}", refresh=False)
                 current.update(step.steps * progress.task + step.step - current.n)
-            for bar in beside:
+            for bar in runs_bar:
                 bar.set_description_str(_each(progress.runs))
             if overall is not None:
-                left = self._plan.seconds_left(progress)
+                left = self._remaining.seconds_left(progress)
                 about = "" if left is None else f", about {duration(left)} left"
-                overall.set_description_str(f"{self._plan.part(progress):.1f} of {self._plan.total} runs done{about}")
-            self._plan.ended(progress)
+                overall.set_description_str(
+                    f"{self._remaining.runs_done(progress):.1f} of {self._remaining.total} runs done{about}"
+                )
+            self._remaining.update(progress)
 
         return show
 
-    def stand(self, lines: Sequence[str]) -> None:
-        """Where many workers stand, a line each."""
+    def show_status(self, lines: Sequence[str]) -> None:
         if len(lines) > len(self._bars):
             self.close()
             for _ in lines:
@@ -183,7 +186,7 @@ class Bar:
 
 
 def _accuracy(progress: Progress) -> str:
-    """Average accuracy so far; of several runs the mean, the lowest and the highest."""
+    """Average accuracy so far; for several runs their mean, lowest and highest."""
     if progress.average_accuracy is None:
         return "average accuracy –"
     values = [run.average_accuracy for run in progress.runs if run.average_accuracy is not None]
@@ -197,10 +200,8 @@ def _forgetting(progress: Progress) -> str:
 
 
 def _each(runs: Sequence[Standing]) -> str:
-    told = (
-        f"seed {run.seed} " + ("–" if run.average_accuracy is None else f"{run.average_accuracy:.1f} %") for run in runs
-    )
-    return "  " + ", ".join(told)
+    shown = ("–" if run.average_accuracy is None else f"{run.average_accuracy:.1f} %" for run in runs)
+    return "  " + ", ".join(f"seed {run.seed} {accuracy}" for run, accuracy in zip(runs, shown, strict=True))
 
 
 def duration(seconds: float) -> str:

@@ -1,7 +1,7 @@
-"""Checkpoints where no shared folder is: copied to an fsspec URL (s3://, gs://, file://, …) and fetched from there.
+"""Checkpoints without a shared folder: copied to an fsspec URL (s3://, gs://, file://, …) and fetched from there.
 
-A checkpoint is written to the machine's own disk first, as always, and is copied under its own name; its digest tells
-whether the copy is whole, and where it is not the one before is used. An object store shows a file whole or not at all.
+A checkpoint is written to the local disk first and then copied under the same name. Its digest shows whether a copy is
+complete; if it is not, the checkpoint before it is used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def keeper(url: str | None, local: Keeper) -> Keeper:
 
 
 class _Mirrored(Keeper):
-    """A keeper whose files are copied to a URL as well. A copy that fails is told of and costs no more than itself."""
+    """Also copies every checkpoint to a URL. A copy that fails is reported; the run continues."""
 
     def __init__(self, url: str, local: Keeper) -> None:
         super().__init__(local.folder, local.about, local.every, local.stop, local.say)
@@ -47,12 +47,12 @@ class _Mirrored(Keeper):
         if self.folder is not None:
             try:
                 push(self._url, self.folder)
-            except Exception as error:  # every store has exceptions of its own
-                self.say(f"no checkpoint could be copied to {self._url} ({error}); the run goes on")
+            except Exception as error:  # every file system raises its own exceptions
+                self.say(f"the checkpoint could not be copied to {self._url} ({error}); the run continues")
 
 
 def push(url: str, folder: Path) -> None:
-    """Copy a group's newest checkpoint, and let those go that are no longer kept."""
+    """Copy the newest checkpoint of a group, and remove copies that are too old to be kept."""
     files, root = open_url(url)
     for path in numbered(folder)[-1:]:
         files.makedirs(f"{root}/{folder.name}", exist_ok=True)
@@ -62,13 +62,13 @@ def push(url: str, folder: Path) -> None:
 
 
 def pull(url: str | None, folder: Path) -> None:
-    """Fetch a group's checkpoints that are newer than those here."""
+    """Fetch the checkpoints of a group that are newer than the local ones."""
     if url is None:
         return
     files, root = open_url(url)
-    here = {path.name for path in numbered(folder)}
+    newest_local = max((path.name for path in numbered(folder)), default="")
     for name in _names(files, f"{root}/{folder.name}"):
-        if not here or name > max(here):
+        if name > newest_local:
             folder.mkdir(parents=True, exist_ok=True)
             draft = folder / f".{name}.tmp"
             files.get_file(f"{root}/{folder.name}/{name}", str(draft))
@@ -76,7 +76,7 @@ def pull(url: str | None, folder: Path) -> None:
 
 
 def pull_all(url: str | None, checkpoints: Path) -> None:
-    """Fetch every group's checkpoints."""
+    """Fetch the checkpoints of all groups."""
     if url is None:
         return
     files, root = open_url(url)
@@ -85,23 +85,23 @@ def pull_all(url: str | None, checkpoints: Path) -> None:
         if files.exists(root):
             for folder in files.ls(root, detail=False):
                 pull(url, checkpoints / folder.rstrip("/").rpartition("/")[2])
-    except Exception as error:  # every store has exceptions of its own
+    except Exception as error:  # every file system raises its own exceptions
         raise KclError(f"the checkpoints at {url} cannot be fetched: {type(error).__name__}: {error}") from None
 
 
 def clear(url: str | None, folder: Path) -> None:
-    """Remove a group's copies."""
+    """Remove the copies of a group."""
     if url is not None:
         files, root = open_url(url)
-        with suppress(Exception):  # what is left over does no harm
+        with suppress(Exception):  # leftovers do no harm
             files.rm(f"{root}/{folder.name}", recursive=True)
 
 
 def _names(files: Any, folder: str) -> list[str]:
-    """The checkpoints of a group, oldest first: their names are numbers of one length."""
+    """The checkpoints of a group, oldest first: their names are numbers of equal length."""
     files.invalidate_cache()
     try:
-        found = [path.rpartition("/")[2] for path in files.ls(folder, detail=False)]
+        names = [path.rpartition("/")[2] for path in files.ls(folder, detail=False)]
     except FileNotFoundError:
         return []
-    return sorted(name for name in found if name.endswith(".safetensors") and name[:8].isdecimal())
+    return sorted(name for name in names if name.endswith(".safetensors") and name[:8].isdecimal())

@@ -1,9 +1,9 @@
-"""Runs that were begun and not finished: what their checkpoints were saved by, held against what is asked for now."""
+"""Unfinished runs: what their checkpoints were saved with, compared with the present command, code and machine."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 import kcl
+from kcl.core.compute import Compute
+from kcl.core.devices import device_name
 from kcl.errors import KclError
 from kcl.experiments.run_spec import key_of, with_current_settings
 from kcl.ops.precision import used
@@ -20,30 +22,30 @@ from kcl.training.checkpointer import Every
 from kcl.training.stopping import Stop
 
 FOLDER = "checkpoints"
-COMPUTING = ("benchmarks", "ops", "data", "functional", "methods", "nets", "training")
-"""The parts of this package that decide what a run computes."""
+COMPUTING = ("benchmarks", "core", "data", "functional", "methods", "nets", "ops", "training")
+"""The packages that decide what a run computes."""
 
 
 class Saving(NamedTuple):
-    """How runs are saved, stopped and gone on with."""
+    """How runs are saved, stopped and resumed."""
 
     every: Every = Every(seconds=None)
     stop: Stop | None = None
     force: bool = False
-    """Go on although something has changed, where that can be done."""
+    """Resume although code or machine have changed, where that is possible."""
     checkpoints: str | None = None
-    """An fsspec URL to which checkpoints are copied, for machines that do not see the output folder (`remote`)."""
+    """An fsspec URL to which checkpoints are copied, for machines that do not share the output folder."""
 
 
-class Begun(NamedTuple):
-    """A group of runs with a checkpoint."""
+class UnfinishedGroup(NamedTuple):
+    """A group of runs that has a checkpoint."""
 
     folder: Path
     runs: list[dict[str, Any]]
     made_with: dict[str, Any]
     command: str
-    separate: bool
-    """Whether they were trained one after another."""
+    plain: bool
+    """Whether it was trained without stacking."""
 
     @property
     def keys(self) -> list[str]:
@@ -52,26 +54,25 @@ class Begun(NamedTuple):
 
 @cache
 def code() -> str:
-    """A digest of the code that computes, so that a change without a new version number is seen too."""
-    root, found = Path(kcl.__file__).parent, hashlib.sha256()
-    folders = [path for part in COMPUTING for path in root.glob(f"{part}/*.*") if path.suffix in (".py", ".cu", ".cpp")]
-    files = [root / "core/randomness.py", root / "core/settings.py", *folders]
-    for path in sorted(files):
-        found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()[:12]
+    """A digest of the code that computes, so that changes without a new version number are noticed."""
+    root, digest = Path(kcl.__file__).parent, hashlib.sha256()
+    files = [path for part in COMPUTING for path in (root / part).rglob("*") if path.suffix in (".py", ".cu", ".cpp")]
+    for path in sorted([*files, root / "experiments" / "learner_building.py"]):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
-def made_with(device: torch.device, device_name: str, precision: str, compiled: bool | None) -> dict[str, Any]:
-    """Everything beside the settings that can change a digit of a result. `compiled`: as asked for."""
+def made_with(compute: Compute) -> dict[str, Any]:
+    """Everything except the settings that can change a digit of a result."""
     return {
-        "device": device.type,
+        "device": compute.torch_device.type,
         "kcl": f"{kcl.__version__} (code {code()})",
         "torch": torch.__version__,
         "numpy": np.__version__,
-        "model of the device": device_name,
+        "model of the device": device_name(compute.torch_device),
         "threads": torch.get_num_threads(),
-        "precision": used(precision, device, compiled),
-        **({"compiled": True} if compiled and device.type == "cpu" else {}),
+        "precision": used(compute.precision, compute.torch_device, compute.compiled),
+        **({"compiled": True} if compute.compiled and compute.on_cpu else {}),
     }
 
 
@@ -83,13 +84,13 @@ def holds_any(out: Path) -> bool:
     return any(True for _ in (out / FOLDER).glob("*/*.safetensors"))
 
 
-def begun(out: Path) -> list[Begun]:
-    """Every group that has a checkpoint in a folder."""
-    found = (begun_at(folder) for folder in sorted((out / FOLDER).glob("*")))
-    return [group for group in found if group is not None]
+def unfinished_groups(out: Path) -> list[UnfinishedGroup]:
+    """All groups of an output folder that have a checkpoint."""
+    groups = (unfinished_group(folder) for folder in sorted((out / FOLDER).glob("*")))
+    return [group for group in groups if group is not None]
 
 
-def rename_old_folder(group: Begun, out: Path) -> None:
+def rename_old_folder(group: UnfinishedGroup, out: Path) -> None:
     """Give a group's folder the name under which training looks for it: older versions named it after the settings of
     every method.
     """
@@ -98,75 +99,77 @@ def rename_old_folder(group: Begun, out: Path) -> None:
         group.folder.rename(expected)
 
 
-def begun_at(folder: Path) -> Begun | None:
-    """The group whose checkpoints a folder holds."""
+def unfinished_group(folder: Path) -> UnfinishedGroup | None:
+    """The group whose checkpoints are in a folder."""
     saved = checkpointer.newest(folder)[0] if folder.is_dir() else None
     if saved is None:
         return None
     runs, made, command = (saved.about.get(name) for name in ("runs", "made with", "command"))
-    named = isinstance(runs, list) and runs and all(isinstance(run, dict) for run in runs)
-    if not named or not isinstance(runs, list) or not isinstance(made, dict):
-        raise KclError(f"{folder} holds a checkpoint that does not say of which runs it is; delete it to begin anew")
+    sound = isinstance(runs, list) and runs and all(isinstance(run, dict) for run in runs)
+    if not sound or not isinstance(runs, list) or not isinstance(made, dict):
+        raise KclError(f"the checkpoint in {folder} does not say which runs it belongs to; delete it to start over")
     runs = [with_current_settings(run) for run in runs]
-    return Begun(folder, runs, made, str(command), "separate runs" in saved.about)
+    plain = saved.about.get("plain") is True or "separate runs" in saved.about  # older versions said it this way
+    return UnfinishedGroup(folder, runs, made, str(command), plain)
 
 
-def check_made_with(group: Begun, now: Mapping[str, Any], force: bool, say: Callable[[str], None]) -> None:
-    """Refuse to go on with other code or on another device, whose results could differ."""
-    before = group.made_with.get("device")
-    if before != now["device"]:
+def check_made_with(group: UnfinishedGroup, now: Mapping[str, Any], force: bool, say: Callable[[str], None]) -> None:
+    """Refuse to resume on another device or with other code, since results could differ."""
+    device = group.made_with.get("device")
+    if device != now["device"]:
         raise KclError(
-            f"{group.folder} was saved on the device {_shown(before)} and this is {now['device']!r}; "
-            f"go on with --device {_shown(before)}, or delete that folder to begin its runs anew"
+            f"{group.folder} was saved on the device {_printable(device)} and this is {now['device']!r}; "
+            f"resume with --device {_printable(device)}, or delete that folder to train its runs again"
         )
-    changed = _changes(group.made_with, now)
-    if changed and not force:
+    changes = _changes(group.made_with, now)
+    if changes and not force:
         raise KclError(
-            f"{group.folder} was saved with something else: {changed}; the result would not be the one of a run "
-            "that was never interrupted; add --force to go on all the same"
+            f"{group.folder} was saved under other conditions: {changes}; the result would differ from that of an "
+            "uninterrupted run; add --force to resume anyway"
         )
-    if changed:
-        say(f"going on although something has changed: {changed}")
+    if changes:
+        say(f"resuming although something has changed: {changes}")
 
 
-def refuse_others(others: Sequence[Begun], asked: Sequence[Mapping[str, Any]]) -> None:
-    """Unfinished runs are there, but not of what is asked for: say in what they differ."""
+def refuse_others(others: Sequence[UnfinishedGroup], requested: Sequence[Mapping[str, Any]]) -> None:
+    """There are unfinished runs, but not those that were requested: say how they differ."""
     for group in others:
-        pairs = [(len(_differing(run, new)), run, new) for run in group.runs for new in asked]
-        differing, run, new = min(pairs, key=lambda pair: pair[0])
-        if differing:
-            held = f"an unfinished run of other settings: {_changes(_one(run), _one(new))}"
+        pairs = [(_flat(run), _flat(new)) for run in group.runs for new in requested]
+        run, new = min(pairs, key=lambda pair: len(_differing(*pair)))
+        if _differing(run, new):
+            held = f"an unfinished run with other settings: {_changes(run, new)}"
         else:
-            held = f"{len(group.runs)} unfinished runs that were begun together, of which only some are asked for"
+            held = f"{len(group.runs)} unfinished runs that belong together, and only some of them were requested"
         raise KclError(
-            f"{group.folder.parents[1]} holds {held}; to go on: {_resumed(group.command)}; "
-            "to leave that and begin anew: --force, or another --out"
+            f"{group.folder.parents[1]} holds {held}; to resume: {_resume_command(group.command)}; "
+            "to leave it and start other runs: --force, or another --out"
         )
 
 
-def _resumed(command: str) -> str:
+def _resume_command(command: str) -> str:
     shown = command if command.isprintable() and len(command) < 2000 else "its own command"
     return shown if "--resume" in shown.split() else shown + " --resume"
 
 
-def _one(run: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's fields, its settings beside the rest."""
+def _flat(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a run and its settings, side by side."""
     settings = run.get("settings")
-    own = settings if isinstance(settings, dict) else {}
-    return {name: value for name, value in run.items() if name != "settings"} | own
+    fields = {name: value for name, value in run.items() if name != "settings"}
+    return fields | (settings if isinstance(settings, dict) else {})
 
 
-def _differing(one: Mapping[str, Any], two: Mapping[str, Any]) -> list[str]:
-    before, now = _one(one), _one(two)
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [name for name in dict.fromkeys((*now, *before)) if before.get(name) != now.get(name)]
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    names: Iterable[str] = (name for name in dict.fromkeys((*now, *before)) if before.get(name) != now.get(name))
-    told = [f"{_shown(name)} was {_shown(before.get(name))} and is {_shown(now.get(name))}" for name in names]
-    return "; ".join(told[:5])
+    names = _differing(before, now)[:5]
+    changes = [
+        f"{_printable(name)} was {_printable(before.get(name))} and is {_printable(now.get(name))}" for name in names
+    ]
+    return "; ".join(changes)
 
 
-def _shown(value: Any) -> str:
-    """What a file says, in a message: short, and nothing that a terminal could take for a command."""
+def _printable(value: Any) -> str:
+    """A value from a file, for a message: short, and without control characters for the terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(value)[:60])

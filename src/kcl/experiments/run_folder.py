@@ -1,4 +1,4 @@
-"""The folder that runs are kept in: `settings.json`, then one line of `results.jsonl` per finished run."""
+"""The output folder of runs: `settings.json`, and one line of `results.jsonl` per finished run."""
 
 from __future__ import annotations
 
@@ -77,21 +77,21 @@ def merged_settings(path: Path, runs: list[dict[str, Any]], command: str) -> dic
     return kept | _listed(all_before + new) | {"later_commands": later}
 
 
-class Keeping(Protocol):
-    """Where a group of runs is kept: results that are finished, checkpoints of what is not."""
+class ResultStore(Protocol):
+    """Takes the results of finished runs, and knows where the checkpoints of unfinished ones are."""
 
     path: Path
     finished: dict[str, dict[str, Any]]
 
     def add(self, record: dict[str, Any]) -> None:
-        """Keep a finished run."""
+        """Store the result of a run."""
 
     def forget(self, checkpoints: Path, url: str | None = None) -> None:
-        """Remove the checkpoints of a group, whose results are kept, and their copies at a URL."""
+        """Remove the checkpoints of a group whose results are stored, and their copies at a URL."""
 
 
 class Folder:
-    """The output folder of an experiment. Made, and seen to be writable, before any work is done."""
+    """The output folder of a command. It is created, and checked to be writable, before any work is done."""
 
     def __init__(self, path: Path, resume: bool, say: Callable[[str], None] = lambda _: None) -> None:
         self.path, self.say = path, say
@@ -100,7 +100,7 @@ class Folder:
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=path):
                 pass
-            for draft in path.glob(".settings.json.*.tmp"):  # of a process that was killed
+            for draft in path.glob(".settings.json.*.tmp"):  # left by a process that was killed
                 draft.unlink()
         except OSError as error:
             raise KclError(f"cannot write to the output folder {path}: {error.strerror or error}") from None
@@ -108,19 +108,19 @@ class Folder:
         if not resume and (self.results.exists() or resuming.holds_any(path)):
             what = "results" if self.results.exists() else "unfinished runs"
             raise KclError(
-                f"{path} holds {what} already; add --resume to keep its finished runs and do the rest, "
+                f"{path} already holds {what}; add --resume to keep its finished runs and do the rest, "
                 "or choose another --out"
             )
         self.reload()
 
     def reload(self) -> None:
-        """Look again at what is on the disk: an interrupt may have come just after a run was kept."""
+        """Read the results from the disk again: an interrupt may have come just after one was stored."""
         if self.results.exists():
             records = map(with_current_settings, results.read(self.results, self.say))
             self.finished = {key_of(record): record for record in records}
 
     def begin(self, specs: Sequence[RunSpec], command: str) -> None:
-        """Save the resolved settings of everything asked for, beside those of earlier commands in the same folder."""
+        """Save the resolved settings of all requested runs, next to those of earlier commands in the same folder."""
         path, runs = self.path / "settings.json", [json.loads(spec.key) for spec in specs]
         merged = merged_settings(path, runs, command) if path.exists() else told_settings(runs, command)
         if merged is not None:
@@ -131,7 +131,7 @@ class Folder:
         self.finished[key_of(record)] = record
 
     def add_new(self, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Keep several at once, those that are kept already left out; the ones that were new."""
+        """Store several results at once, except for those that are stored already; return the new ones."""
         new = {key: record for record in records if (key := key_of(record)) not in self.finished}
         if new:
             results.append(self.results, *new.values())
@@ -140,7 +140,7 @@ class Folder:
 
     def forget(self, checkpoints: Path, url: str | None = None) -> None:
         clear(checkpoints)
-        with contextlib.suppress(OSError, KclError):  # what is left over does no harm
+        with contextlib.suppress(OSError, KclError):  # leftovers do no harm
             remote_checkpoints.clear(url, checkpoints)
-        with contextlib.suppress(OSError):  # another group's may be there
+        with contextlib.suppress(OSError):  # other groups may have theirs there
             checkpoints.parent.rmdir()

@@ -18,7 +18,7 @@ from kcl.methods.recipes import select_settings, settings_record
 class RunSpec:
     """Everything that decides what a run computes.
 
-    None leaves a choice to the benchmark, or means nothing for it; `Experiment` fills in what the benchmark chose.
+    None leaves a choice to the benchmark, or does not apply to it; `admission.admit` fills in what it chose.
     """
 
     benchmark: str
@@ -46,7 +46,7 @@ class RunSpec:
         return " ".join(filter(None, (self.method, self.kernel, f"seed {self.seed}")))
 
     def fields(self) -> dict[str, Any]:
-        """The run as JSON; `held_out` only where it is set, because older files lack it."""
+        """For JSON. `held_out` is left out when it is None: older files, which are still read, do not have it."""
         fields = dataclasses.asdict(self)
         return fields if self.held_out is not None else {k: v for k, v in fields.items() if k != "held_out"}
 
@@ -57,7 +57,7 @@ class RunSpec:
 
     @cached_property
     def trained(self) -> RunSpec:
-        """The run whose training this one shares: the same but for settings that act at test only."""
+        """The run whose training this one shares: the same, except for settings that act at test only."""
         settings = self.settings.as_trained()
         return self if settings is self.settings else dataclasses.replace(self, settings=settings)
 
@@ -76,7 +76,7 @@ def _names() -> list[str]:
 
 
 def by_training(specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
-    """The runs in lists, one for each training: those of a list differ at test only."""
+    """The runs in lists that share one training and differ only in how they are tested."""
     trainings: dict[RunSpec, list[RunSpec]] = {}
     for spec in specs:
         trainings.setdefault(spec.trained, []).append(spec)
@@ -84,11 +84,11 @@ def by_training(specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
 
 
 CHOICES = ("ways", "class_order", "image_size")
-"""What a user may choose of some benchmarks."""
+"""Fields that the user can choose for some benchmarks."""
 
 
-def given(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
-    """The fields of a run that are not left to the benchmark."""
+def chosen_fields(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
+    """Those of the named fields of a run that are not left to the benchmark."""
     return {name: value for name in names if (value := getattr(spec, name)) is not None}
 
 

@@ -1,34 +1,35 @@
-"""What `kcl bench` measured of five runs together on one H200 (benches/results): to tell about how long runs take."""
+"""Speeds of five runs together on one H200 (`kcl bench`, benches/results), to estimate how long runs take."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 TOGETHER, BATCH = 5, 10
-"""Runs trained together, and samples of a batch, in these measurements."""
+"""Runs trained together, and batch size, in these measurements."""
 
 
 class Speed(NamedTuple):
     kcl: float
-    """Milliseconds of a step of KCL with the paper's settings, compiled where runs are long (the MLP)."""
+    """Milliseconds per step of KCL with the paper's settings, compiled where runs are long (the MLP)."""
     others: float
-    """Of a bare SGD step, for which the other methods are taken."""
+    """Milliseconds per bare SGD step, used for all other methods."""
     images: int
-    """That pass the backbone in the step of KCL; in the bare SGD step a batch does."""
+    """Images that pass through the backbone in a step of KCL; in a bare SGD step it is one batch."""
     gigabytes: float
-    """Of GPU memory, for KCL."""
+    """GPU memory of KCL."""
     set_up: float
-    """Seconds before the steps, choosing algorithms, compiling and capturing graphs: by how much the first task took
-    longer than the next, of KCL."""
+    """Seconds by which the first task of KCL took longer than the next: choosing algorithms, compiling, capturing
+    graphs.
+    """
 
     def step(self, images: float) -> float:
-        """Milliseconds of a step in which so many images pass the backbone: with rotation labels, another coreset or
-        recalled samples. Scaled, not measured, but for the two counts that were: on the straight line through both.
+        """Milliseconds per step in which this many images pass through the backbone (rotation labels, another coreset,
+        replayed samples): linear interpolation between the two measured counts.
         """
         return self.others + (self.kcl - self.others) * (images - BATCH) / (self.images - BATCH)
 
     def memory(self, images: float) -> float:
-        """Gigabytes for such steps: scaled, not measured; never less than what was."""
+        """Gigabytes for such steps: scaled from the measurement, never less than it."""
         return self.gigabytes * max(1.0, images / self.images)
 
 
@@ -41,6 +42,6 @@ SPEEDS = {
 
 
 def speed_of(backbone: str) -> Speed:
-    """A backbone that was not measured counts as the MLP in time and as the largest in memory."""
+    """A backbone that was not measured counts as the MLP in time and as the largest one in memory."""
     largest = max(speed.gigabytes for speed in SPEEDS.values())
     return SPEEDS.get(backbone, SPEEDS["mlp"]._replace(gigabytes=largest))

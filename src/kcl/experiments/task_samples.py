@@ -1,6 +1,6 @@
-"""What a run saw: a few samples of each task, of its coreset, and the mistakes it made most confidently at the end.
+"""Images for the report: a few samples of each task and its coreset, and the most confident mistakes at the end.
 
-Saved on request as one line of `samples.jsonl` per run, small PNGs in base64: one file beside the results.
+Saved on request as one line of `samples.jsonl` per run, with small PNGs in base64.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import torch
 from torch import Tensor
 
 from kcl.benchmarks.task import Stream, Task
+from kcl.core.run_files import SAMPLES
 from kcl.core.shapes import Float, Shaped
 from kcl.errors import KclError
-from kcl.report.page_samples import SAMPLES
 from kcl.training.stack import RunStack
 
 FORMAT = 1
 OF_EACH = 5
 LARGEST_SIDE = 40
-"""Larger images are shrunk: they are looked at small, and there are many of them."""
+"""Larger images are shrunk: the report shows many of them, and small."""
 
 
 def need_pillow() -> None:
-    """Told before anything is run, not after hours of it."""
+    """Raise before anything is run, not after hours of training."""
     try:
         import PIL  # noqa: F401
     except ImportError:
@@ -39,27 +39,23 @@ def need_pillow() -> None:
 def collect(
     learner: RunStack, streams: Sequence[Stream], names: Sequence[Sequence[str]]
 ) -> list[list[dict[str, Any]] | None]:
-    """For every run the tasks as `samples.jsonl` has them; None for one that diverged. `names`: of its classes."""
+    """For every run its tasks in the form of `samples.jsonl`; None for a run that diverged. `names`: of its classes."""
     runs: list[list[dict[str, Any]] | None] = [None if diverged else [] for diverged in learner.diverged]
     for index in range(0 if all(learner.diverged) else len(streams[0])):
         tasks = [stream[index] for stream in streams]
-        kept, scores = learner.kept_inputs(index), learner.scores(tasks)
-        for run, (task, coreset, answers) in enumerate(zip(tasks, kept, scores, strict=True)):
-            own = runs[run]
-            if own is not None:
-                classes = [names[run][place] for place in task.classes]
-                own.append(
-                    {
-                        "samples": _samples(task, classes),
-                        "coreset": [] if coreset is None else [{"png": png(coreset[i])} for i in _spread(len(coreset))],
-                        "mistakes": _mistakes(task, classes, answers),
-                    }
-                )
+        coresets, scores = learner.kept_inputs(index), learner.scores(tasks)
+        for entries, task, coreset, run_scores, class_names in zip(runs, tasks, coresets, scores, names, strict=True):
+            if entries is None:
+                continue
+            classes = [class_names[place] for place in task.classes]
+            shown = [] if coreset is None else [{"png": png(coreset[place])} for place in _spread(len(coreset))]
+            mistakes = _mistakes(task, classes, run_scores)
+            entries.append({"samples": _samples(task, classes), "coreset": shown, "mistakes": mistakes})
     return runs
 
 
 def save(folder: Path, identity: dict[str, Any], tasks: list[dict[str, Any]]) -> None:
-    """Add a run's line; `identity` is what its record and this line have in common."""
+    """Add the line of a run; `identity`: the fields it shares with the result of that run."""
     line = json.dumps({"format": FORMAT, **identity, "samples": tasks}, ensure_ascii=False)
     try:
         with (folder / SAMPLES).open("a", encoding="utf-8") as file:
@@ -69,7 +65,7 @@ def save(folder: Path, identity: dict[str, Any], tasks: list[dict[str, Any]]) ->
 
 
 def png(image: Shaped[Tensor, "channels height width"]) -> str:
-    """Bytes as stored, or numbers from 0 to 1, grey or in colour, as a PNG in base64."""
+    """An image of bytes or of numbers from 0 to 1, grey or in colour, as a PNG in base64."""
     from PIL import Image
 
     if image.ndim != 3 or image.shape[0] not in (1, 3):
@@ -84,7 +80,7 @@ def png(image: Shaped[Tensor, "channels height width"]) -> str:
 
 
 def _samples(task: Task, classes: Sequence[str]) -> list[dict[str, Any]]:
-    """Test samples as the network sees them, of different classes where there are so many."""
+    """Test samples as the network sees them, each of another class."""
     test, chosen = task.test, []
     for label in range(min(task.ways, OF_EACH)):
         chosen += (test.labels == label).nonzero().flatten()[:1].tolist()
@@ -92,7 +88,7 @@ def _samples(task: Task, classes: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _mistakes(task: Task, classes: Sequence[str], scores: Float[Tensor, "n c"]) -> list[dict[str, Any]]:
-    """Wrong answers in the order of their probability, the highest first."""
+    """Wrong answers, the most confident first."""
     confidence, answered = scores.double().softmax(-1).max(-1)
     wrong = (answered != task.test.labels).nonzero().flatten()
     worst = wrong[confidence[wrong].argsort(descending=True, stable=True)][:OF_EACH].tolist()
@@ -112,5 +108,5 @@ def _shown(task: Task, place: int) -> str:
 
 
 def _spread(count: int) -> list[int]:
-    """Places spread evenly: a coreset is ordered by class."""
+    """Evenly spaced positions, because a coreset is sorted by class."""
     return sorted({place * count // OF_EACH for place in range(min(OF_EACH, count))})

@@ -11,7 +11,6 @@ from typing import Any
 from kcl.core.files import read_json
 from kcl.errors import KclError
 
-STANDING = "standing.json"
 STALE = 60.0
 """Seconds after which whoever wrote it is taken to have gone."""
 _COUNTS = ("total", "queued", "running", "done", "failed")

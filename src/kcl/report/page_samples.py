@@ -13,7 +13,6 @@ from typing import Any
 from kcl.report.groups import Group, Record, title
 from kcl.report.headline import column_of
 
-SAMPLES = "samples.jsonl"
 BUDGET = 2_000_000
 """Bytes of images a page may hold: it stays below five megabytes."""
 _PNG = b"\x89PNG\r\n\x1a\n"

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-METRICS = "metrics.csv"
 _MOST_BYTES = 16 * 2**20
 
 

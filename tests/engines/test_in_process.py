@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ from engine_commands import RUNS, records
 from kcl.cli import commands
 from kcl.engines import in_process
 from kcl.errors import KclError
+from kcl.experiments import group_training
 from kcl.experiments.experiment import Experiment
-from kcl.experiments.run_spec import RunSpec
+from kcl.experiments.grouping import RunGroup
 
 pytest.importorskip("sklearn")
 THREE = [*RUNS, "--seeds", "0..2", "--quiet"]
@@ -22,14 +22,14 @@ THREE = [*RUNS, "--seeds", "0..2", "--quiet"]
 
 def _raising(monkeypatch: pytest.MonkeyPatch, error: Exception, seed: int = 1) -> None:
     """The runs of one seed raise when they are trained."""
-    train = Experiment._train
+    train = group_training._train
 
-    def broken(self: Experiment, folder: Any, group: Sequence[RunSpec], *given: Any) -> None:
-        if any(spec.seed == seed for spec in group):
+    def broken(experiment: Experiment, group: RunGroup, *given: Any) -> None:
+        if any(spec.seed == seed for spec in group.specs):
             raise error
-        train(self, folder, group, *given)
+        train(experiment, group, *given)
 
-    monkeypatch.setattr(Experiment, "_train", broken)
+    monkeypatch.setattr(group_training, "_train", broken)
 
 
 def _seeds(out: Path) -> list[int]:
@@ -72,7 +72,7 @@ def test_after_an_error_that_stays_with_the_gpu_the_others_are_not_begun_and_lis
     said = capsys.readouterr().err
     assert "2 runs failed:" in said
     assert "  kcl vrf seed 1: RuntimeError: CUDA error: device-side assert triggered; log: " in said
-    assert f"  the others: {in_process.POISONED}; log: " in said
+    assert f"  the others: {in_process.UNUSABLE}; log: " in said
     assert _seeds(tmp_path / "out") == [0]
 
 

@@ -1,4 +1,4 @@
-"""Data on their way: one content, one file; nothing else is taken for it."""
+"""Dataset files for workers: one content, one file; nothing else is taken for it."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def test_other_content_has_another_name(tmp_path: Path) -> None:
 def test_wrong_or_broken_content_is_refused_and_not_kept(tmp_path: Path) -> None:
     digest, _ = dataset_file.pack(_dataset(), tmp_path / "here")
     other = dataset_file.pack(_dataset(1), tmp_path / "here")[1]
-    with pytest.raises(KclError, match="not those of their name"):
+    with pytest.raises(KclError, match="does not match the digest"):
         dataset_file.unpack(digest, other.read_bytes, tmp_path / "there")
-    with pytest.raises(KclError, match="not whole"):
+    with pytest.raises(KclError, match="damaged"):
         dataset_file.unpack(digest, lambda: other.read_bytes()[:50], tmp_path / "there")
     assert not list((tmp_path / "there").rglob("*.safetensors"))
     with pytest.raises(KclError, match="cannot be read here"):

@@ -1,6 +1,4 @@
-"""What an order is said to need and how long it is said to take: guesses, but in proportion; and what it becomes where
-runs share a training.
-"""
+"""The estimated needs and length of jobs: guesses, but in proportion; and jobs whose runs share a training."""
 
 from __future__ import annotations
 
@@ -14,13 +12,16 @@ import torch
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
+from kcl.core.compute import Compute
 from kcl.data.dataset import Dataset
 from kcl.engines import job_planning, worker
-from kcl.engines.job import Order
-from kcl.experiments.experiment import Experiment, Group
+from kcl.engines.job import Job
+from kcl.experiments.admission import admit
+from kcl.experiments.experiment import Experiment
+from kcl.experiments.grouping import RunGroup, group_trainings
 from kcl.experiments.resuming import Saving
-from kcl.experiments.run_spec import RunSpec, key_of
-from kcl.methods.kcl_settings import KclSettings
+from kcl.experiments.run_folder import Folder
+from kcl.experiments.run_spec import RunSpec, by_training, key_of
 from kcl.training.checkpointer import Every
 from kcl.training.stopping import Stop
 
@@ -36,10 +37,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[float, float]]
         own = KclSettings(backbone="cifar-resnet", coreset_size_per_class=2, **settings)
         several = [own, *(own.replace(**other) for other in others)]
         specs = [RunSpec("made-up", "kcl", seed, one, 2, None) for seed in range(5) for one in several]
-        experiment = Experiment(specs, "kcl run")
-        experiment.device = torch.device("cuda")
-        group = Group(specs)
-        return job_planning.length(experiment, group), job_planning.needs(experiment, group, 20.0).gpus
+        plan, group = admit(specs, Compute("cuda")), RunGroup(by_training(specs))
+        return job_planning.length(plan, group), job_planning.needs(plan, group, 20.0).gpus
 
     return ask
 
@@ -72,31 +71,30 @@ def test_a_worker_trains_them_once_and_goes_on_with_them(
     several = [small, small.replace(weight_average=0.0, test_draws=2)]
     specs = [RunSpec("made-up", "kcl", seed, own, 2, None) for own in several for seed in (0, 1)]
 
-    def orders(own: list[RunSpec], out: str) -> list[Order]:
-        experiment = Experiment(own, "kcl run")
-        groups = [Group(group) for group in experiment.groups(experiment.specs)]
-        saving = Saving(Every(steps=3, seconds=None, thrifty=False))
-        return job_planning.orders(experiment, groups, str(tmp_path / out), saving)
+    def jobs(own: list[RunSpec], out: str) -> list[Job]:
+        plan, saving = admit(own, Compute()), Saving(Every(steps=3, seconds=None, thrifty=False))
+        experiment = Experiment(plan, Folder(tmp_path / out, resume=False), "kcl run", saving)
+        return job_planning.make_jobs(experiment, group_trainings(plan, by_training(plan.specs)))
 
-    def done(order: Order, stop: Stop) -> list[dict[str, Any]]:
+    def done(job: Job, stop: Stop) -> list[dict[str, Any]]:
         said: list[dict[str, Any]] = []
 
         def tell(message: dict[str, Any]) -> None:
             said.append(json.loads(json.dumps(message)))
-            stop.asked = 15 if stopped and message["kind"] == "progress" and order.attempt == 0 else stop.asked
+            stop.asked = 15 if stopped and message["kind"] == "progress" and job.attempt == 0 else stop.asked
 
-        worker.do(order, tell, stop)
+        worker.run_job(job, tell, stop)
         assert said[-1]["kind"] == ("stopped" if stop.asked else "done")
         return [message["record"] for message in said if message["kind"] == "record"]
 
     passing = ("seconds", "learning_seconds", "training_shared_by", "resumed")
 
-    def found(orders: list[Order]) -> dict[str, dict[str, Any]]:
-        records = [record for order in orders for record in done(order, Stop()) or done(order.again(), Stop())]
+    def found(jobs: list[Job]) -> dict[str, dict[str, Any]]:
+        records = [record for job in jobs for record in done(job, Stop()) or done(job.next_attempt(), Stop())]
         assert {record["resumed"] for record in records} == {int(stopped)}
         return {key_of(own): {k: v for k, v in own.items() if k not in passing} for own in records}
 
-    shared = orders(specs, "shared")
-    assert [len(order.runs) for order in shared] == [2, 2]
-    alone = [order for place, spec in enumerate(specs) for order in orders([spec], str(place))]
+    shared = jobs(specs, "shared")
+    assert [len(job.runs) for job in shared] == [2, 2]
+    alone = [job for place, spec in enumerate(specs) for job in jobs([spec], str(place))]
     assert found(shared) == found(alone)

@@ -1,0 +1,143 @@
+"""Groups trained by the workers of an engine: their messages become results, logs, and a status for the user."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kcl.core.files import write_json
+from kcl.core.run_files import STATUS
+from kcl.engines.dispatcher import Dispatcher
+from kcl.engines.engine import Engine
+from kcl.engines.job import Job, Message, Needs
+from kcl.engines.job_planning import make_jobs
+from kcl.engines.retries import LOGS, Attempts, Failure
+from kcl.engines.status_tracker import StatusTracker
+from kcl.errors import KclError
+from kcl.experiments import resuming
+from kcl.experiments.experiment import Experiment
+from kcl.experiments.grouping import RunGroup
+from kcl.experiments.loggers import Loggers
+from kcl.experiments.progress import Display, duration
+from kcl.experiments.run_folder import Folder
+from kcl.training.cuda_graph import Step
+from kcl.training.run_progress import Standing
+from kcl.training.stream_run import OnProgress, Progress
+
+GROUP_SIZE = 20
+"""Trainings per group for a GPU whose memory is not known; the worker splits a group that does not fit."""
+STATUS_EVERY = 1.0
+"""Seconds between two updates of the status."""
+WARN_EVERY = 60.0
+"""Seconds between two warnings that there is no room for any job."""
+WORKERS_SHOWN = 8
+
+
+class EngineChoice(NamedTuple):
+    """An engine and how it is used. `make` takes the folder for logs."""
+
+    make: Callable[[Path], Engine]
+    device: str
+    retries: int
+    gpu_gigabytes: float | None
+
+
+def run_distributed(
+    experiment: Experiment,
+    groups: Sequence[RunGroup],
+    folder: Folder,
+    choice: EngineChoice,
+    display: Display,
+    loggers: Loggers,
+) -> list[Failure]:
+    """Train the groups and return those that were given up."""
+    jobs, attempts = make_jobs(experiment, groups, choice.gpu_gigabytes), Attempts(folder.path / LOGS, choice.retries)
+    tracker = _Reporter(experiment, folder, display, loggers)
+    try:
+        if jobs:
+            engine = choice.make(folder.path / LOGS)
+            Dispatcher(engine, folder.add_new, tracker, attempts, experiment.saving.stop).run(jobs)
+    finally:
+        with suppress(OSError):
+            (folder.path / STATUS).unlink(missing_ok=True)
+    return attempts.given_up
+
+
+class _Reporter(StatusTracker):
+    """Also updates loggers, display and status file, and removes checkpoints that are no longer needed."""
+
+    def __init__(self, experiment: Experiment, folder: Folder, display: Display, loggers: Loggers) -> None:
+        plan = experiment.plan
+        done = len(plan.specs) - len(plan.pending(folder.finished))
+        super().__init__(done, len(plan.specs), lambda job: plan.group_label(job.specs))
+        self._experiment, self._folder, self._display, self._loggers = experiment, folder, display, loggers
+        self._log_progress: dict[str, OnProgress] = {}
+        self._status_time, self._warning_time = 0.0, -WARN_EVERY
+
+    def job_started(self, job: Job) -> None:
+        super().job_started(job)
+        runs = [self._experiment.plan.logged_run(spec) for spec in job.specs]
+        self._log_progress[job.name] = self._loggers.follow(runs, lambda _: None)
+
+    def job_progressed(self, job: Job, worker: str, message: Message) -> None:
+        super().job_progressed(job, worker, message)
+        if message["kind"] == "say":
+            self._display.say(f"{worker}: {message['text']}")
+        elif message["step"] is None and len(message["runs"]) == len(job.runs):
+            self._log_progress[job.name](_progress(message))
+
+    def job_ended(self, job: Job, worker: str, message: Message, retry: bool) -> None:
+        super().job_ended(job, worker, message, retry)
+        self._log_progress.pop(job.name, None)
+        if message["kind"] == "done":
+            for name in message["checkpoints"]:
+                checkpoints = self._folder.path / resuming.FOLDER / Path(str(name)).name
+                self._folder.forget(checkpoints, self._experiment.saving.checkpoints)
+        elif message["kind"] in ("failed", "lost"):
+            then = "trying again" if retry else "giving up"
+            self._display.say(f"{self.label(job)} on {worker}: {message.get('error')}; {then}")
+
+    def no_room(self, needs: Sequence[Needs]) -> None:
+        """A node may still join, but the user should know what is missing."""
+        if time.monotonic() - self._warning_time >= WARN_EVERY:
+            self._warning_time = time.monotonic()
+            least = min(needs, key=lambda each: (each.gpus, each.cpus))
+            gpu = f" and {least.gpus:g} of a GPU" if least.gpus else ""
+            self._display.say(f"waiting for a worker with {least.cpus} free CPUs{gpu}, which a group needs")
+
+    def tick(self) -> None:
+        if time.monotonic() - self._status_time < STATUS_EVERY:
+            return
+        self._status_time = time.monotonic()
+        status = self.to_dict()
+        self._display.show_status(status_lines(status))
+        with suppress(KclError):  # a status that cannot be written must not end a run
+            write_json(self._folder.path / STATUS, status | {"time": time.time()})
+
+
+def _progress(message: Message) -> Progress:
+    step = None if message["step"] is None else Step(*message["step"])
+    runs = tuple(Standing(*run) for run in message["runs"])
+    return Progress(message["task"], message["tasks"], step, message["average_accuracy"], runs)
+
+
+def status_lines(status: dict[str, Any]) -> list[str]:
+    """The status for a terminal: one line about all runs, then one for each busy worker."""
+    parts = [f"{status[name]} {name}" for name in ("queued", "running", "done")]
+    if status["failed"]:
+        parts.append(f"{status['failed']} failed")
+    if status["average_accuracy"] is not None:
+        parts.append(f"average accuracy {status['average_accuracy']:.2f} %")
+    if status["seconds_left"] is not None:
+        parts.append(f"about {duration(status['seconds_left'])} left")
+    workers = [worker for worker in status["workers"] if worker["doing"]][:WORKERS_SHOWN]
+    return [
+        ", ".join(parts),
+        *(
+            f"  {worker['worker']}: {worker['runs']} runs, {worker['runs_per_hour']:.1f} an hour, {worker['doing']}"
+            for worker in workers
+        ),
+    ]

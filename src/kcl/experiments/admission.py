@@ -1,0 +1,139 @@
+"""What to run: specs checked against benchmark, data and method, with the choices that were left open filled in."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kcl.benchmarks.held_out import hold_out
+from kcl.benchmarks.registry import find_benchmark
+from kcl.benchmarks.task import Stream
+from kcl.core.compute import Compute
+from kcl.data.dataset import Dataset
+from kcl.experiments.learner_building import build_method, step_count
+from kcl.experiments.loggers import LoggedRun
+from kcl.experiments.run_spec import CHOICES, RunSpec, by_training, chosen_fields
+from kcl.methods.recipes import check_backbone
+from kcl.ops.compiler import need_compiler
+
+DatasetKey = tuple[str, int | None, float | None]
+"""Benchmark, image size and held-out share: runs that agree in these share their arrays."""
+
+
+def dataset_key(spec: RunSpec) -> DatasetKey:
+    return spec.benchmark, spec.image_size, spec.held_out
+
+
+class TaskSize(NamedTuple):
+    train: int
+    test: int
+    ways: int
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """Runs that can all be done, how they are computed, and the data they need."""
+
+    compute: Compute
+    specs: list[RunSpec]
+    datasets: dict[DatasetKey, Dataset]
+    task_sizes: dict[str, tuple[TaskSize, ...]]
+    """By the key of a run. Only runs that agree here can be trained together."""
+
+    def dataset(self, spec: RunSpec) -> Dataset:
+        return self.datasets[dataset_key(spec)]
+
+    def stream(self, spec: RunSpec) -> Stream:
+        return _stream(spec, self.dataset(spec))
+
+    def steps(self, spec: RunSpec) -> int:
+        """About how many steps a run takes."""
+        return step_count(spec.settings, sum(size.train for size in self.task_sizes[spec.key]))
+
+    def pending(self, finished: Collection[str]) -> list[RunSpec]:
+        """The runs whose keys are not among the finished ones."""
+        return [spec for spec in self.specs if spec.key not in finished]
+
+    def records(self, finished: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
+        """The results of the runs that are finished, in the order of the plan."""
+        return [finished[spec.key] for spec in self.specs if spec.key in finished]
+
+    def label(self, spec: RunSpec, without: Collection[str] = ()) -> str:
+        """Method, kernel and seed of a run, and the settings in which it differs from the others."""
+        varied = (name for name in self._varied_settings if name not in without)
+        return " ".join([spec.label, *(f"{name}={getattr(spec.settings, name)}" for name in varied)])
+
+    def group_label(self, specs: Sequence[RunSpec]) -> str:
+        if len(specs) == 1:
+            return self.label(specs[0])
+        if len(by_training(specs)) == 1:
+            return f"{self.label(specs[0], without=specs[0].settings.names_at_test())} tested in {len(specs)} ways"
+        return f"{specs[0].method}, {len(specs)} runs"
+
+    def logged_run(self, spec: RunSpec) -> LoggedRun:
+        settings = spec.settings.to_dict()
+        return LoggedRun(
+            self.label(spec), spec.benchmark, spec.method, spec.kernel, spec.seed, spec.tasks or 0, settings
+        )
+
+    @cached_property
+    def _varied_settings(self) -> list[str]:
+        """The settings other than the kernel in which runs of one method differ."""
+        if len({spec.method for spec in self.specs}) != 1:
+            return []
+        names = [name for name in self.specs[0].settings.to_dict() if name != "kernel"]
+        return [name for name in names if len({getattr(spec.settings, name) for spec in self.specs}) > 1]
+
+
+def admit(
+    specs: Sequence[RunSpec],
+    compute: Compute,
+    data_dir: Path | None = None,
+    say: Callable[[str], None] = lambda _: None,
+    datasets: Mapping[DatasetKey, Dataset] | None = None,
+) -> RunPlan:
+    """Fill in the choices of the benchmark and raise a `KclError` for any run that cannot be done, before anything is
+    written. `datasets`: those that are loaded already.
+    """
+    if compute.on_cpu and compute.compiled:
+        need_compiler()
+    plan = RunPlan(compute, [], dict(datasets or {}), {})
+    checked: dict[Any, tuple[dict[str, Any], tuple[TaskSize, ...]]] = {}
+    for spec in specs:
+        benchmark, choices = find_benchmark(spec.benchmark), chosen_fields(spec, CHOICES)
+        benchmark.check_choices(spec.benchmark, choices)
+        spec = replace(spec, **{**benchmark.load_choices, **choices})
+        if dataset_key(spec) not in plan.datasets:
+            dataset = benchmark.load(data_dir, say, **chosen_fields(spec, benchmark.load_choices))
+            plan.datasets[dataset_key(spec)] = dataset if spec.held_out is None else hold_out(dataset, spec.held_out)
+        identity = tuple(getattr(spec, field.name) for field in dataclasses.fields(spec) if field.name != "settings")
+        check = (identity, spec.settings.stacking_key(), spec.settings.testing_key())
+        if check not in checked:  # a grid over numbers has the same tasks in every cell
+            checked[check] = _check(spec, plan.dataset(spec))
+        resolved, sizes = checked[check]
+        spec = replace(spec, **resolved)
+        plan.specs.append(spec)
+        plan.task_sizes[spec.key] = sizes
+    return plan
+
+
+def _check(spec: RunSpec, dataset: Dataset) -> tuple[dict[str, Any], tuple[TaskSize, ...]]:
+    """The fields that the benchmark decided, and the sizes of the tasks."""
+    stream = _stream(spec, dataset)
+    check_backbone(stream.input_shape, spec.settings)
+    method, sizes = build_method(spec, stream), []
+    for task in stream:
+        method.check(task)
+        sizes.append(TaskSize(len(task.train), len(task.test), task.ways))
+    choices = {name: getattr(stream, name) for name in find_benchmark(spec.benchmark).stream_choices}
+    return {"tasks": len(stream), "data": dataset.identity, **choices}, tuple(sizes)
+
+
+def _stream(spec: RunSpec, dataset: Dataset) -> Stream:
+    benchmark = find_benchmark(spec.benchmark)
+    choices = chosen_fields(spec, ("tasks", "train_per_task", *benchmark.stream_choices))
+    return benchmark.stream(dataset, seed=spec.seed, **choices)

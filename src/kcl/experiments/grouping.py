@@ -1,0 +1,138 @@
+"""Which runs are trained together, and how many of them fit in the memory of a GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+
+from kcl.benchmarks.joint_task import join
+from kcl.errors import KclError
+from kcl.experiments import resuming
+from kcl.experiments.admission import RunPlan, dataset_key
+from kcl.experiments.experiment import Experiment
+from kcl.experiments.learner_building import Training, build_learner
+from kcl.experiments.run_spec import RunSpec, by_training
+from kcl.training.batches import CannotStack
+
+MEMORY_SHARE = 0.7
+"""The share of the free GPU memory that a group may take by estimate."""
+
+
+class RunGroup(NamedTuple):
+    """Trainings that are done together."""
+
+    trainings: Sequence[Training]
+    plain: bool = False
+    """A single training that is stepped without vmap: on a CPU, or because its runs cannot be stacked."""
+    resumed: bool = False
+    """Whether there is a checkpoint of exactly this group."""
+
+    @property
+    def specs(self) -> list[RunSpec]:
+        return list(chain.from_iterable(self.trainings))
+
+
+def remaining_groups(experiment: Experiment, default_size: int | None = None) -> list[RunGroup]:
+    """The groups of all unfinished runs, those that have a checkpoint first.
+
+    `default_size`: trainings per group where the groups are trained on GPUs of other machines.
+    """
+    plan, finished = experiment.plan, experiment.store.finished
+    resumed = _resumed_groups(experiment, check_machine=default_size is None)
+    pending = plan.pending({*finished, *(spec.key for group in resumed for spec in group.specs)})
+    trainings = by_training(pending)
+    groups = group_trainings(plan, trainings, default_size)
+    if len(trainings) < len(pending):
+        count = "one training" if len(trainings) == 1 else f"{len(trainings)} trainings"
+        experiment.say(f"{len(pending)} runs need only {count}: some differ only in how they are tested")
+    return [*resumed, *groups]
+
+
+def group_trainings(plan: RunPlan, trainings: Sequence[Training], default_size: int | None = None) -> list[RunGroup]:
+    """Groups of trainings that can be stacked; on a CPU, where stacking gains nothing, every training is a group."""
+    compute, alike = plan.compute, dict[Any, list[Training]]()
+    for training in trainings:
+        spec = training[0]
+        data = (*dataset_key(spec), plan.task_sizes[spec.key], spec.train_per_task)
+        alike.setdefault((*data, spec.method, spec.settings.stacking_key()), []).append(training)
+    groups = []
+    for members in alike.values():
+        size = 1 if compute.on_cpu else compute.runs_at_once or default_size or fitting_trainings(plan, members)
+        parts = (members[start : start + size] for start in range(0, len(members), size))
+        groups += [RunGroup(part, compute.plain) for part in parts]
+    return groups
+
+
+def fitting_trainings(plan: RunPlan, trainings: Sequence[Training]) -> int:
+    """How many of the trainings fit in the free memory of the GPU.
+
+    Measured with one training: its step in the task with the most classes, plus its classifier in every way of testing,
+    because a captured step keeps its memory while the runs are tested.
+    """
+    compute, device = replace(plan.compute, compiled=False), plan.compute.torch_device
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    training = _tested_in_every_way(trainings)
+    stream = plan.stream(training[0])
+    learner = build_learner([training], [stream], compute, plain=False)
+    try:
+        largest = max(stream, key=lambda task: task.ways)
+        lesson = join(list(stream), len(stream.class_labels)) if learner.joint else largest
+        learner.rehearse([lesson], [largest] if learner.method.keeps_coresets else None)
+    except CannotStack:
+        return len(trainings)
+    each = torch.cuda.max_memory_allocated(device)
+    return max(1, min(len(trainings), int(MEMORY_SHARE * torch.cuda.mem_get_info(device)[0] / each)))
+
+
+def _tested_in_every_way(trainings: Sequence[Training]) -> list[RunSpec]:
+    """The training with the most runs, extended by every other way of testing among the trainings."""
+    longest = max(trainings, key=len)
+    settings = {spec.settings.testing_key(): spec.settings for spec in chain.from_iterable(trainings)}
+    present = {spec.settings.testing_key() for spec in longest}
+    changes = [
+        {name: getattr(other, name) for name in other.names_at_test()}
+        for key, other in settings.items()
+        if key not in present
+    ]
+    first = longest[0]
+    return [*longest, *(replace(first, settings=first.settings.replace(**change)) for change in changes)]
+
+
+def _resumed_groups(experiment: Experiment, check_machine: bool) -> list[RunGroup]:
+    """The groups that have a checkpoint. Refused if code or machine have changed, or if other runs are unfinished.
+
+    `check_machine`: whether the groups are trained here; otherwise the worker that trains them checks.
+    """
+    plan, store, saving = experiment.plan, experiment.store, experiment.saving
+    specs, groups, others = {spec.key: spec for spec in plan.specs}, [], []
+    for unfinished in resuming.unfinished_groups(store.path):
+        if all(key in store.finished for key in unfinished.keys):
+            store.forget(unfinished.folder, saving.checkpoints)
+        elif all(key in specs for key in unfinished.keys):
+            if check_machine:
+                resuming.check_made_with(unfinished, resuming.made_with(plan.compute), saving.force, experiment.say)
+            resuming.rename_old_folder(unfinished, store.path)
+            groups.append(resumed_group(unfinished, [specs[key] for key in unfinished.keys]))
+        else:
+            others.append(unfinished)
+    taken = {spec.key for group in groups for spec in group.specs}
+    pending = [json.loads(spec.key) for spec in plan.pending({*store.finished, *taken})]
+    if others and pending and not saving.force:
+        resuming.refuse_others(others, pending)
+    return groups
+
+
+def resumed_group(unfinished: resuming.UnfinishedGroup, specs: Sequence[RunSpec]) -> RunGroup:
+    trainings = by_training(specs)
+    if unfinished.plain and len(trainings) > 1:
+        raise KclError(
+            f"{unfinished.folder} holds a checkpoint of {len(trainings)} trainings that an older version of kcl did "
+            "one by one; this version cannot continue it: delete that folder to train its runs again"
+        )
+    return RunGroup(trainings, unfinished.plain, resumed=True)
