@@ -38,7 +38,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--resume", action="store_true", help="go on with the search in the folder")
 
 
-def asked(options: argparse.Namespace) -> tuple[Search, list[int]]:
+def parse(options: argparse.Namespace) -> tuple[Search, list[int]]:
     """The search and the seeds of the whole stream; every mistake in the options refused."""
     options.out = options.out or Path("runs") / f"tune-{options.benchmark}-{options.method}"
     runs = run_options.specs(options)

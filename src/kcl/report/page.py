@@ -12,8 +12,9 @@ from kcl.core.files import write_whole
 from kcl.report import results_table, significance
 from kcl.report.charts import charts, policy, scripts
 from kcl.report.engine_status import standing_html
+from kcl.report.formatting import number
 from kcl.report.groups import Group, Record, differing, group_runs, show, title
-from kcl.report.headline import Cell, headline
+from kcl.report.headline import HeadlineCell, headline
 from kcl.report.page_samples import Samples, samples_html
 from kcl.report.published import SOURCE
 from kcl.report.stylesheet import STYLESHEET
@@ -100,7 +101,7 @@ def _facts(groups: Sequence[Group]) -> str:
         "runs": str(len(runs)) + (f", of which {diverged} diverged" if diverged else ""),
         "seeds": ", ".join(_first_few([str(seed) for seed in seeds])),
         "devices": ", ".join(sorted({run["device"] for run in runs})),
-        "time": f"{results_table.number(sum(run['seconds'] / _together(run) for run in runs), 1)} seconds in all",
+        "time": f"{number(sum(run['seconds'] / _together(run) for run in runs), 1)} seconds in all",
         "versions": ", ".join(sorted(versions)),
     }
     return f"<dl>{''.join(f'<dt>{name}</dt><dd>{escape(fact)}</dd>' for name, fact in facts.items())}</dl>"
@@ -148,7 +149,7 @@ def _headline(groups: Sequence[Group]) -> str:
     return _scroll("headline table", table, len(rows)) + f'<p class="muted">{escape(note)}</p>'
 
 
-def _headline_cell(cell: Cell | None) -> str:
+def _headline_cell(cell: HeadlineCell | None) -> str:
     if cell is None:
         return '<td class="number">–</td>'
     value = f'<strong class="best" title="significantly best">{cell} ★</strong>' if cell.best else str(cell)
