@@ -159,7 +159,7 @@ def test_of_choices_all_are_tried_though_fewer_trials_before_drew_one_of_them_tw
         (["--held-out", "1.5"], "--held-out must lie"),
         (["--judge-by", "old", "--first", "1"], "--judge-by old"),
         (["--judge-by", "old", "--first", "all", "--tasks", "1"], "--judge-by old"),
-        (["--set", "lr=0.1,0.2"], "give them to --search"),
+        (["--set", "lr=0.1,0.2"], "--search"),
         (["--search", "lr=1..2"], "given twice"),
         (["--method", "ewc"], "has no kernel"),
         (["--final-seeds", "x"], "--final-seeds"),

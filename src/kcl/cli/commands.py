@@ -230,12 +230,11 @@ def _tune(options: argparse.Namespace) -> int:
 
     try:
         with Execution(options, display) as execution, locked(out, tune.LOCK):
-            best = tune.search(search, lambda *given: finished(execution.run(*given)), display.say)
-            records = tune.final(search, best, seeds, lambda *given: finished(execution.run(*given)))
+            best = search.run(lambda *runs: finished(execution.run(*runs)), display.say)
+            records = search.final(best, seeds, lambda *runs: finished(execution.run(*runs)))
     except Stopped as signal:
         _say_stopped(signal, out, options, options.resume)
-    told, trials = tune.write(search, records), search.study().finished
-    files = [str(told)]
+    files, trials = [str(search.write(records))], search.study().finished
     if figures.available():
         files.append(str(figures.save(search_plots.draw(search.space, trials), out / "search")[-1]))
     else:
