@@ -13,7 +13,7 @@ from kcl.benchmarks.ways import DEFAULT_WAYS, show_ways
 from kcl.experiments.run_spec import RunSpec, key_of
 from kcl.methods.strong_recipe import recipe_settings
 from kcl.paper.cell import Cell, Scale
-from kcl.report.groups import Group, group_runs
+from kcl.report.groups import SeedGroup, group_runs
 from kcl.report.summary import Summary, summarise
 
 
@@ -39,7 +39,7 @@ class FinishedRuns:
         records = (self.find(spec) for spec in self.scale.specs(cell, self.seeds))
         return [record for record in records if record is not None]
 
-    def group(self, cell: Cell) -> Group | None:
+    def group(self, cell: Cell) -> SeedGroup | None:
         """The runs of a cell under the name of its row; None if none is finished."""
         records = self.of(cell)
         return replace(group_runs(records)[0], label=cell.row) if records else None

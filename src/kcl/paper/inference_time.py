@@ -28,7 +28,7 @@ from kcl.paper.finished_runs import FinishedRuns
 from kcl.paper.item import Item, MeasureOptions
 from kcl.paper.paper_figures import Panel, panels
 from kcl.report import figures
-from kcl.report.curves import Curve
+from kcl.report.figures import Curve
 from kcl.report.formatting import MISSING, markdown_table
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 from kcl.paper.cell import Cell
 from kcl.paper.finished_runs import FinishedRuns
 from kcl.report import figures
-from kcl.report.curves import Curve
+from kcl.report.figures import Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,11 +89,11 @@ def sweep(
 ) -> None:
     """A measure against a setting: by the name of each line, its values and their cells."""
     for index, (label, points) in enumerate(lines.items()):
-        found = [(value, summary) for value, cell in points if (summary := runs.summary(cell, measure)) is not None]
-        if found:
-            mean = np.array([summary.mean for _, summary in found])
-            band = np.array([summary.deviation or 0.0 for _, summary in found])
-            figures.draw(axes, np.array([value for value, _ in found]), Curve(mean, band), index, label)
+        line = [(value, summary) for value, cell in points if (summary := runs.summary(cell, measure)) is not None]
+        if line:
+            mean = np.array([summary.mean for _, summary in line])
+            band = np.array([summary.deviation or 0.0 for _, summary in line])
+            figures.draw(axes, np.array([value for value, _ in line]), Curve(mean, band), index, label)
     axes.set(xlabel=xlabel, ylabel=MEASURES[measure])
 
 

@@ -14,7 +14,7 @@ from kcl.paper.finished_runs import FinishedRuns
 from kcl.paper.paper_figures import accuracy_curves, first_tasks, panels
 from kcl.paper.paper_tables import CellTable
 from kcl.report.figures import FIRST_TASKS
-from kcl.report.groups import Group
+from kcl.report.groups import SeedGroup
 from kcl.report.published import CIFAR100, MINIIMAGENET, PERMUTED, ROTATED, TABLE_5
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class StreamFigure(CellTable):
             if np.isfinite(accuracies).all()  # joint training is tested only at its end
         ]
 
-    def _points(self, group: Group) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
+    def _points(self, group: SeedGroup) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
         """The points of a curve, and the accuracies of the runs there."""
         matrices = group.matrices()
         for after in range(group.tasks):
@@ -57,7 +57,7 @@ class FirstTasks(StreamFigure):
     def cells(self) -> list[Cell]:
         return [Cell(KCL, benchmark, published=TABLE_5[benchmark]["kcl"]) for benchmark in BENCHMARKS]
 
-    def _points(self, group: Group) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
+    def _points(self, group: SeedGroup) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
         matrices = group.matrices()
         for task in range(min(FIRST_TASKS, group.tasks)):
             for after in range(task, group.tasks):
@@ -94,7 +94,10 @@ class NumberOfTasks(StreamFigure):
             "VRF and RBF, Split CIFAR-100": [cells[1], cells[6]],
         }
         return panels(
-            [(title, partial(accuracy_curves, cells=own, runs=runs, rows=rows)) for title, own in contents.items()],
+            [
+                (title, partial(accuracy_curves, cells=curves, runs=runs, rows=rows))
+                for title, curves in contents.items()
+            ],
             runs,
         )
 

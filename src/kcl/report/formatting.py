@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from kcl.report.groups import Group
+from kcl.report.groups import SeedGroup
 from kcl.report.summary import Summary
 
 MISSING = "–"
@@ -33,7 +33,7 @@ def interval(summary: Summary | None, digits: int = 2) -> str:
     return f"[{number(low, digits)}, {number(high, digits)}]"
 
 
-def seed_count(group: Group | None) -> str:
+def seed_count(group: SeedGroup | None) -> str:
     if group is None:
         return "0"
     return f"{len(group.runs)} (+{len(group.diverged)} diverged)" if group.diverged else str(len(group.runs))

@@ -30,7 +30,7 @@ _TITLES = {
 
 
 @dataclass(frozen=True)
-class Group:
+class SeedGroup:
     """Runs of one method on one benchmark with the same settings, in the order of their seeds."""
 
     benchmark: str
@@ -55,8 +55,13 @@ class Group:
             matrix[: run["tasks"], : run["tasks"]] = AccuracyMatrix.from_lists(run["accuracy_matrix"]).values
         return matrices
 
+    @property
+    def has_history(self) -> bool:
+        """Whether tasks were tested as they were learned, and not only at the end, as in multi-task training."""
+        return not np.isnan(self.matrices()[:, 0, 0]).any()
 
-def group_runs(records: Sequence[Record]) -> list[Group]:
+
+def group_runs(records: Sequence[Record]) -> list[SeedGroup]:
     """The groups, in the order in which they first appear, those of one benchmark together.
 
     Of a run repeated with the same settings and seed, the last one counts.
@@ -73,7 +78,7 @@ def group_runs(records: Sequence[Record]) -> list[Group]:
         settings = [_settings(runs[0]) for runs in members]
         names = differing(settings)
         groups += [
-            Group(
+            SeedGroup(
                 benchmark=benchmark,
                 label=with_settings(title(method, kernel), names, values),
                 tasks=max(run["tasks"] for run in runs),

@@ -6,9 +6,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from kcl.report.curves import has_history
 from kcl.report.formatting import number
-from kcl.report.groups import CHOICES, Group, Record, differing, show, title, with_settings
+from kcl.report.groups import CHOICES, Record, SeedGroup, differing, show, title, with_settings
 from kcl.report.published import PaperResult, published
 from kcl.report.significance import stands_out
 from kcl.report.summary import Summary
@@ -45,9 +44,9 @@ class HeadlineRow(NamedTuple):
     """One for each column; None where the method was not run, or every run of it diverged."""
 
 
-def headline(groups: Sequence[Group]) -> tuple[list[Column], list[HeadlineRow]]:
+def headline(groups: Sequence[SeedGroup]) -> tuple[list[Column], list[HeadlineRow]]:
     """The columns and rows, in the order in which they first appear."""
-    columns: dict[str, tuple[Column, list[Group]]] = {}
+    columns: dict[str, tuple[Column, list[SeedGroup]]] = {}
     for group in groups:
         column = column_of(group)
         columns.setdefault(json.dumps(column, sort_keys=True), (column, []))[1].append(group)
@@ -62,11 +61,11 @@ def headline(groups: Sequence[Group]) -> tuple[list[Column], list[HeadlineRow]]:
     return [column for column, _ in columns.values()], rows
 
 
-def column_of(group: Group) -> Column:
+def column_of(group: SeedGroup) -> Column:
     return Column(group.benchmark, {name: group.settings[name] for name in _CONDITION if name in group.settings})
 
 
-def row_labels(groups: Sequence[Group]) -> list[str]:
+def row_labels(groups: Sequence[SeedGroup]) -> list[str]:
     """Labels for the groups of one column: the method, its kernel, and the settings that differ within them."""
     settings = [{name: value for name, value in group.settings.items() if name not in _CONDITION} for group in groups]
     titles = [title(_first(group)["method"], _first(group)["kernel"]) for group in groups]
@@ -93,9 +92,9 @@ def in_words(condition: dict[str, Any]) -> str:
     return ", ".join(text for name, value in condition.items() if (text := words[name](value)))
 
 
-def _best(groups: Sequence[Group]) -> Group | None:
+def _best(groups: Sequence[SeedGroup]) -> SeedGroup | None:
     """The group whose mean stands out. Multi-task training, which is tested only at the end, is a bound: left out."""
-    rivals = [group for group in groups if group.runs and has_history(group)]
+    rivals = [group for group in groups if group.runs and group.has_history]
     if len(rivals) < 2:
         return None
     accuracies = [{run["seed"]: run["average_accuracy"] for run in group.runs} for group in rivals]
@@ -105,10 +104,10 @@ def _best(groups: Sequence[Group]) -> Group | None:
     return rivals[place] if stands_out(accuracies[place], others) else None
 
 
-def _published(group: Group) -> PaperResult | None:
+def _published(group: SeedGroup) -> PaperResult | None:
     run = _first(group)
     return published(group.benchmark, run["method"], run["kernel"], column_of(group).condition, group.settings)
 
 
-def _first(group: Group) -> Record:
+def _first(group: SeedGroup) -> Record:
     return (*group.runs, *group.diverged)[0]

@@ -14,7 +14,7 @@ from kcl.report import results_table, significance
 from kcl.report.charts import charts, policy, scripts
 from kcl.report.engine_status import standing_html
 from kcl.report.formatting import MISSING, number
-from kcl.report.groups import Group, Record, differing, group_runs, show, title
+from kcl.report.groups import Record, SeedGroup, differing, group_runs, show, title
 from kcl.report.headline import HeadlineCell, headline
 from kcl.report.page_parts import data, facts, grid, head, muted, row, row_head, scroll, section
 from kcl.report.page_samples import Samples, samples_html
@@ -80,7 +80,7 @@ def page(
 """
 
 
-def _facts(groups: Sequence[Group]) -> str:
+def _facts(groups: Sequence[SeedGroup]) -> str:
     if not groups:
         return muted("No run is finished yet.")
     runs = [run for group in groups for run in (*group.runs, *group.diverged)]
@@ -118,7 +118,7 @@ def _shared_by(run: Record) -> int:
     return math.prod(count for count in counts if type(count) is int and count > 0)
 
 
-def _headline(groups: Sequence[Group]) -> str:
+def _headline(groups: Sequence[SeedGroup]) -> str:
     if not groups:
         return muted("No run has finished.")
     columns, rows = headline(groups)
@@ -139,7 +139,7 @@ def _headline_cell(cell: HeadlineCell | None) -> str:
     return f'<td class="number">{value}{size}{paper}</td>'
 
 
-def _results(groups: Sequence[Group]) -> str:
+def _results(groups: Sequence[SeedGroup]) -> str:
     aligned = [place >= results_table.TEXT_COLUMNS for place in range(len(results_table.HEADER))]
     names = [
         head(name.replace(" %", "\N{NO-BREAK SPACE}%"), number=is_number)
@@ -150,7 +150,7 @@ def _results(groups: Sequence[Group]) -> str:
     return muted(results_table.NOTE) + scroll("results table", table, len(groups))
 
 
-def _all_settings(groups: Sequence[Group]) -> str:
+def _all_settings(groups: Sequence[SeedGroup]) -> str:
     parts = [muted("Settings that differ between the runs of a table are marked ≠.")]
     for benchmark in dict.fromkeys(group.benchmark for group in groups):
         members = [group for group in groups if group.benchmark == benchmark]
@@ -158,7 +158,7 @@ def _all_settings(groups: Sequence[Group]) -> str:
     return "".join(parts)
 
 
-def _settings(benchmark: str, groups: Sequence[Group]) -> str:
+def _settings(benchmark: str, groups: Sequence[SeedGroup]) -> str:
     """A column for each group."""
     settings = [group.settings for group in groups]
     marked = set(differing(settings))
@@ -174,7 +174,7 @@ def _settings(benchmark: str, groups: Sequence[Group]) -> str:
     return scroll(f"settings on {benchmark}", table)
 
 
-def _many_settings(benchmark: str, groups: Sequence[Group]) -> str:
+def _many_settings(benchmark: str, groups: Sequence[SeedGroup]) -> str:
     """A row for each group, with the settings that differ; those that are the same for all stand above."""
     settings = [group.settings for group in groups]
     marked = differing(settings)
@@ -190,7 +190,7 @@ def _names(settings: Sequence[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for values in settings for name in values))
 
 
-def _commands(groups: Sequence[Group]) -> str:
+def _commands(groups: Sequence[SeedGroup]) -> str:
     """Each command with its runs; the seeds of a group may come from several commands."""
     runs_of: dict[str, dict[str, list[str]]] = {}
     for group in groups:

@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from kcl.report.groups import Group, Record, title
+from kcl.report.groups import Record, SeedGroup, title
 from kcl.report.headline import column_of
 from kcl.report.page_parts import grid, head, muted, row, row_head
 
@@ -46,7 +46,7 @@ def key(record: Record | Samples) -> str:
     return json.dumps({name: record.get(name) for name in _IDENTITY}, sort_keys=True)
 
 
-def samples_html(groups: Sequence[Group], samples: Sequence[Samples]) -> str:
+def samples_html(groups: Sequence[SeedGroup], samples: Sequence[Samples]) -> str:
     """A table for the first run of each group that has samples; empty if none has."""
     by_run = {key(each): each for each in samples}
     parts: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kcl.report.formatting import MISSING, interval, markdown_table, number, plain, seed_count, spread
-from kcl.report.groups import Group, Record, group_runs
+from kcl.report.groups import Record, SeedGroup, group_runs
 
 HEADER = (
     "benchmark",
@@ -25,7 +25,7 @@ NOTE = (
 TEXT_COLUMNS = 2  # benchmark and method; the others are numbers, aligned to the right
 
 
-def rows(groups: Sequence[Group]) -> list[tuple[str, ...]]:
+def rows(groups: Sequence[SeedGroup]) -> list[tuple[str, ...]]:
     """One row of cells per group, under `HEADER`."""
     return [
         (
@@ -69,7 +69,7 @@ def _two_lines(name: str) -> tuple[str, str]:
     return (first, rest) if len(name) > 14 else ("", name)
 
 
-def _kept(group: Group) -> str:
+def _kept(group: SeedGroup) -> str:
     """Samples kept at the end, and the memory of everything kept; means where the runs differ."""
     memories = [run["memory"] for run in group.runs]
     if not memories or any(type(memory.get(name)) is not int for memory in memories for name in ("samples", "bytes")):
