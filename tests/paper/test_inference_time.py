@@ -12,8 +12,8 @@ import pytest
 from kcl.cli.commands import main
 from kcl.core.files import write_json
 from kcl.paper.cell import FULL, QUICK
+from kcl.paper.finished_runs import FinishedRuns
 from kcl.paper.inference_time import PAPER, InferenceTime, file_of
-from kcl.paper.item import Found
 from kcl.report import figures
 
 ROOT = Path(__file__).parents[2]
@@ -27,21 +27,21 @@ def _kept(folder: Path, kind: str = "cpu", **changes: Any) -> Path:
         for value in printed
         for way, ms in (("plain", 0.5 * value if table == "coreset" else 3.0), ("collapsed", 2.0))
     ]
-    about = {"format": 1, "miniature": False, "command": "kcl reproduce", "device": kind, "threads": 1}
-    about |= {"precision": "float32", "versions": {"kcl": "0.1.0", "torch": "2.6"}, "rows": rows}
-    write_json(file_of(folder, kind), about | changes)
+    content = {"format": 1, "miniature": False, "command": "kcl reproduce", "device": kind, "threads": 1}
+    content |= {"precision": "float32", "versions": {"kcl": "0.1.0", "torch": "2.6"}, "rows": rows}
+    write_json(file_of(folder, kind), content | changes)
     return file_of(folder, kind)
 
 
 def test_times_stand_beside_the_paper_s_with_their_growth(tmp_path: Path) -> None:
     _kept(tmp_path)
     _kept(tmp_path, "cuda", device="some GPU")
-    rows = InferenceTime().rows(Found([], FULL, [0], [tmp_path]))
+    rows = InferenceTime().rows(FinishedRuns([], FULL, [0], [tmp_path]))
     assert {row["device"] for row in rows} == {"the paper's", "cpu", "some GPU"}
     own = [r for r in rows if (r["table"], r["device"], r["way"]) == ("coreset", "cpu", "plain")]
     assert [row["seconds"] for row in own] == pytest.approx([0.0025, 0.005, 0.01, 0.02])
     assert [row["relative to the first"] for row in own] == pytest.approx([1.0, 2.0, 4.0, 8.0])
-    text = InferenceTime().markdown(Found([], FULL, [0], [tmp_path]))
+    text = InferenceTime().markdown(FinishedRuns([], FULL, [0], [tmp_path]))
     assert "| the paper | 1.7 | 1.7 | 1.7 | 1.8 | 1.00 | 1.00 | 1.00 | 1.06 |" in text
     assert "| one query, plain, cpu | 2.50 | 5.00 | 10.0 | 20.0 | 1.00 | 2.00 | 4.00 | 8.00 |" in text
     assert "| one query, collapsed, some GPU | 2.00 | 2.00 | 2.00 | 2.00 | 1.00 | 1.00 | 1.00 | 1.00 |" in text
@@ -49,8 +49,8 @@ def test_times_stand_beside_the_paper_s_with_their_growth(tmp_path: Path) -> Non
 
 def test_a_miniature_is_not_taken_for_the_paper_s_shape(tmp_path: Path) -> None:
     _kept(tmp_path, miniature=True)
-    assert len(InferenceTime().rows(Found([], FULL, [0], [tmp_path]))) == 8
-    assert len(InferenceTime().rows(Found([], QUICK, [0], [tmp_path]))) > 8
+    assert len(InferenceTime().rows(FinishedRuns([], FULL, [0], [tmp_path]))) == 8
+    assert len(InferenceTime().rows(FinishedRuns([], QUICK, [0], [tmp_path]))) > 8
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ def test_a_file_that_is_none_of_ours_is_refused_in_one_line(
     path = _kept(tmp_path, **changes)
     arguments = ["reproduce", "inference-time", "--report-only", "--results", str(tmp_path)]
     assert main([*arguments, "--out", str(tmp_path / "out")]) == 2
-    told = capsys.readouterr().err
-    assert str(path) in told
-    assert told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert str(path) in message
+    assert message.count("\n") == 1
 
 
 def test_the_miniature_is_measured_kept_and_drawn_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,8 +111,8 @@ def test_without_matplotlib_there_are_tables_and_a_word(
 
 
 def test_the_committed_measurements_are_drawn(tmp_path: Path) -> None:
-    found = Found([], FULL, [0], [ROOT / "results" / "inference-time"])
-    InferenceTime().write(found, tmp_path)
+    runs = FinishedRuns([], FULL, [0], [ROOT / "results" / "inference-time"])
+    InferenceTime().write(runs, tmp_path)
     with (tmp_path / "inference-time" / "table.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["way"] for row in rows} == {"published", "plain", "uncollapsed", "collapsed", "backbone"}

@@ -13,11 +13,11 @@ import pytest
 from kcl.errors import KclError
 from kcl.methods.recipes import published_settings
 from kcl.paper.cell import FULL, QUICK, Cell
-from kcl.paper.comparison import PAPER
 from kcl.paper.contents import ITEMS, find_items
-from kcl.paper.item import Found, Item
-from kcl.paper.paper_tables import rows
-from kcl.paper.reproduce import estimate, needed, write
+from kcl.paper.finished_runs import FinishedRuns
+from kcl.paper.item import Item
+from kcl.paper.reproduce import estimate, required_runs, write_report
+from kcl.report.published import TABLE_5
 
 SEEDS = [0, 1, 2]
 
@@ -50,7 +50,7 @@ class TestEveryItem:
                 assert spec.train_per_task is None
 
     def test_is_written_without_any_finished_run(self, item: Item, tmp_path: Path) -> None:
-        written = item.write(Found([], FULL, SEEDS), tmp_path)
+        written = item.write(FinishedRuns([], FULL, SEEDS), tmp_path)
         assert all(path.stat().st_size for path in written)
         assert (tmp_path / item.name / "table.md").read_text(encoding="utf-8").startswith(f"# {item.title}")
 
@@ -61,33 +61,33 @@ class TestEveryItem:
 
 def test_the_paper_s_main_numbers() -> None:
     """Table 5 of the paper has 27 cells: Stable SGD was not run on miniImageNet."""
-    assert sum(len(column) for column in PAPER.values()) == 27
-    assert [PAPER[benchmark]["kcl"].accuracy for benchmark in PAPER] == [85.5, 81.8, 62.7, 53.3]
+    assert sum(len(column) for column in TABLE_5.values()) == 27
+    assert [TABLE_5[benchmark]["kcl"].accuracy for benchmark in TABLE_5] == [85.5, 81.8, 62.7, 53.3]
 
 
 def test_hyperparameters_are_the_paper_s() -> None:
-    for row in ITEMS["hyperparameters"].rows(Found([], FULL, SEEDS)):
+    for row in ITEMS["hyperparameters"].rows(FinishedRuns([], FULL, SEEDS)):
         values = list(row.values())[1:]
         assert values[:4] == values[4:], row
 
 
-class TestFound:
+class TestFinishedRuns:
     def test_runs_are_found_once_they_are_finished(self) -> None:
         for item in ITEMS.values():
             for cell in item.cells():
                 records = [_record(cell, seed, 60.0 + seed, tasks=11 if cell.ways == (3, 15) else 20) for seed in SEEDS]
-                assert [run["seed"] for run in Found(records, FULL, SEEDS).runs(cell)] == SEEDS
+                assert [run["seed"] for run in FinishedRuns(records, FULL, SEEDS).of(cell)] == SEEDS
 
     @pytest.mark.parametrize(
         "change", [{"tasks": 5}, {"train_per_task": 100}, {"class_order": "shuffled"}, {"ways": 10}]
     )
     def test_other_runs_are_not_taken_for_them(self, change: dict[str, Any]) -> None:
         [cell] = [cell for cell in ITEMS["kernels"].cells() if cell.row == "VRF"]
-        assert Found([_record(cell, 0, 60.0) | change], FULL, SEEDS).runs(cell) == []
+        assert FinishedRuns([_record(cell, 0, 60.0) | change], FULL, SEEDS).of(cell) == []
 
     def test_other_settings_are_not_taken_for_them(self) -> None:
         first, second = ITEMS["kernels"].cells()[:2]
-        assert Found([_record(first, 0, 60.0)], FULL, SEEDS).runs(second) == []
+        assert FinishedRuns([_record(first, 0, 60.0)], FULL, SEEDS).of(second) == []
 
 
 def test_rows_hold_means_spreads_and_paired_differences() -> None:
@@ -96,47 +96,46 @@ def test_rows_hold_means_spreads_and_paired_differences() -> None:
     records = [
         _record(cell, seed, accuracies[cell.row][seed]) for cell in cells if cell.row in accuracies for seed in SEEDS
     ]
-    made = {row["row"]: row for row in rows(cells, Found(records, FULL, SEEDS), "VRF")}
-    rbf, linear = made["RBF"], made["linear"]
+    by_name = {row["row"]: row for row in ITEMS["kernels"].rows(FinishedRuns(records, FULL, SEEDS))}
+    rbf, linear = by_name["RBF"], by_name["linear"]
     assert rbf["accuracy"] == pytest.approx(53.0)
     assert rbf["accuracy: deviation"] == pytest.approx(3.0)
     differences = [-11.0, -9.0, -10.0]
-    assert rbf["accuracy beside VRF"] == pytest.approx(-10.0)
+    assert rbf["accuracy vs. VRF"] == pytest.approx(-10.0)
     half = 4.302653 * statistics.stdev(differences) / 3**0.5  # Student's t, 2 degrees of freedom
-    assert rbf["accuracy beside VRF: half of the 95 % interval"] == pytest.approx(half, rel=1e-5)
+    assert rbf["accuracy vs. VRF: half of the 95 % interval"] == pytest.approx(half, rel=1e-5)
     assert rbf["accuracy minus paper"] == pytest.approx(53.0 - 56.86)
     assert (linear["seeds"], linear["accuracy"], linear["paper accuracy"]) == (0, None, 60.88)
 
 
 def test_a_miniature_is_not_compared_with_the_paper(tmp_path: Path) -> None:
-    cells = ITEMS["kernels"].cells()
-    assert all(row["accuracy minus paper"] is None for row in rows(cells, Found([], QUICK, SEEDS), "VRF"))
-    ITEMS["kernels"].write(Found([], QUICK, SEEDS), tmp_path)
+    assert all(row["accuracy minus paper"] is None for row in ITEMS["kernels"].rows(FinishedRuns([], QUICK, SEEDS)))
+    ITEMS["kernels"].write(FinishedRuns([], QUICK, SEEDS), tmp_path)
     text = (tmp_path / "kernels" / "table.md").read_text(encoding="utf-8")
-    assert "says nothing about the paper's numbers" in text
+    assert QUICK.note in text
     assert "in miniature" in text
 
 
 def test_runs_are_shared_between_items() -> None:
-    everything = needed(list(ITEMS.values()), FULL, SEEDS)
+    everything = required_runs(list(ITEMS.values()), FULL, SEEDS)
     assert len({spec.key for spec in everything}) == len(everything)
     assert len(everything) < sum(len(item.specs(FULL, SEEDS)) for item in ITEMS.values())
 
 
 def test_the_estimate_counts_groups_and_time() -> None:
-    one = needed([ITEMS["kernels"]], FULL, SEEDS)
+    one = required_runs([ITEMS["kernels"]], FULL, SEEDS)
     guess = estimate(one)
     assert (guess.runs, guess.groups) == (21, 7)
     assert guess.minutes is not None
     assert guess.minutes > 0
-    assert estimate(one + needed([ITEMS["bases"]], FULL, SEEDS)).minutes > guess.minutes
-    assert estimate(needed([ITEMS["kernels"]], QUICK, SEEDS)).minutes is None
+    assert estimate(one + required_runs([ITEMS["bases"]], FULL, SEEDS)).minutes > guess.minutes
+    assert estimate(required_runs([ITEMS["kernels"]], QUICK, SEEDS)).minutes is None
 
 
 def test_everything_is_written_with_an_index(tmp_path: Path) -> None:
     cells = ITEMS["kernels"].cells()
     records = [_record(cell, seed, 60.0 + seed) for cell in cells for seed in SEEDS]
-    index = write(find_items(["all"]), records, FULL, SEEDS, tmp_path)
+    index = write_report(find_items(["all"]), records, FULL, SEEDS, tmp_path)
     text = index.read_text(encoding="utf-8")
     for name in ITEMS:
         assert f"({name}/table.md)" in text
@@ -145,7 +144,7 @@ def test_everything_is_written_with_an_index(tmp_path: Path) -> None:
     assert "21 of 21 runs" in text
 
 
-@pytest.mark.parametrize(("names", "words"), [([], "say what to reproduce"), (["kernles"], "did you mean kernels")])
-def test_unknown_names_are_refused_in_words(names: list[str], words: str) -> None:
+@pytest.mark.parametrize(("names", "words"), [([], "kernels"), (["kernles"], "did you mean kernels")])
+def test_unknown_names_are_refused(names: list[str], words: str) -> None:
     with pytest.raises(KclError, match=words):
         find_items(names)

@@ -11,7 +11,7 @@ from kcl.cli.commands import main
 from kcl.core.results import read
 from kcl.paper.cell import FULL, QUICK
 from kcl.paper.contents import ITEMS
-from kcl.paper.reproduce import estimate, needed
+from kcl.paper.reproduce import estimate, required_runs
 
 
 def _run(*arguments: str) -> int:
@@ -35,7 +35,7 @@ def test_says_what_it_would_do_and_does_nothing(capsys: pytest.CaptureFixture[st
 
 
 def test_everything_takes_less_than_an_hour_and_less_where_set_up_is_shared_out() -> None:
-    specs = needed(list(ITEMS.values()), FULL, range(5))
+    specs = required_runs(list(ITEMS.values()), FULL, range(5))
     alone, shared = estimate(specs), estimate(specs, 4)
     assert alone.minutes is not None
     assert shared.minutes is not None
@@ -51,14 +51,14 @@ def test_a_table_without_runs_needs_none(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "say what to reproduce"),
+        ([], "kernels"),
         (["kernel"], "did you mean kernels"),
         (["kernels", "--seeds", "x"], "expected whole numbers"),
         (["kernels", "--without", "split-cifar"], "did you mean split-cifar100"),
         (["kernels", "--report-only", "--results", "nowhere.jsonl"], "nowhere.jsonl"),
     ],
 )
-def test_mistakes_are_told_in_one_line(
+def test_mistakes_give_one_line(
     capsys: pytest.CaptureFixture[str], arguments: list[str], words: str, tmp_path: Path
 ) -> None:
     assert _run(*arguments, "--out", str(tmp_path / "out")) == 2

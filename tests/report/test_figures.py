@@ -11,7 +11,7 @@ import pytest
 from kcl.core.metrics import AccuracyMatrix
 from kcl.errors import KclError
 from kcl.report import figures
-from kcl.report.curves import average_accuracy_curve, has_history, task_curve
+from kcl.report.figures import average_accuracy_curve, task_curve
 from kcl.report.groups import group_runs
 
 
@@ -54,7 +54,7 @@ def test_the_same_records_give_the_same_bytes(make_run, tmp_path: Path) -> None:
 
 def test_the_overview_has_a_panel_for_each_method_with_a_history(make_run) -> None:
     runs = [make_run(0), make_run(1), make_run(method="ewc"), joint_run(make_run), joint_run(make_run, 1)]
-    assert [has_history(group) for group in group_runs(runs)] == [True, True, False]
+    assert [group.has_history for group in group_runs(runs)] == [True, True, False]
     axes = figures.overview(runs).axes
     assert [panel.get_title("left") for panel in axes[1:]] == ["KCL (vrf)", "EWC"]
     assert [line.get_label() for line in axes[0].lines] == ["KCL (vrf)", "EWC", "multi-task"]

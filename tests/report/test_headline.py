@@ -9,7 +9,7 @@ import pytest
 from kcl.report.groups import group_runs
 from kcl.report.headline import headline, in_words
 from kcl.report.markdown import markdown
-from kcl.report.published import published
+from kcl.report.published import TABLE_1, TABLE_2, TABLE_5, published
 from kcl.report.significance import difference_p, stands_out
 from kcl.report.summary import student_p
 
@@ -62,7 +62,7 @@ def test_only_runs_of_the_same_tasks_share_a_column(make_run) -> None:
     assert [str(column) for column in columns] == [
         "permuted-digits (3 tasks)",
         "permuted-digits (5 tasks)",
-        "permuted-digits (3 tasks, 100 samples a task)",
+        "permuted-digits (3 tasks, 100 samples per task)",
         "permuted-digits (3–15 ways)",
     ]
     assert [(row.label, [cell is not None for cell in row.cells]) for row in rows] == [
@@ -101,19 +101,27 @@ def test_ways_in_a_number_of_tasks_are_said_in_words() -> None:
     assert in_words({"ways": [3, 15, 20]}) == "3–15 ways in 20 tasks"
 
 
-def test_published_values_are_those_the_tables_of_the_paper_are_made_with() -> None:
-    from kcl.paper import comparison, kernel_table, varied_ways
-
-    for benchmark, methods in comparison.PAPER.items():
-        for method, own in methods.items():
+def test_published_values_are_found_for_the_paper_s_streams() -> None:
+    for benchmark, methods in TABLE_5.items():
+        for method, printed in methods.items():
             kernel = "vrf" if method == "kcl" else None
-            assert published(benchmark, method, kernel, {"tasks": 20}) == own[:2]
-    for kernel, own in kernel_table.ROWS.values():
-        assert published("split-cifar100", "kcl", kernel, {"tasks": 20, "ways": 5}) == (own and own[:2])
-    for (benchmark, row), own in varied_ways.PAPER.items():
-        drawn = varied_ways.WAYS[row]
-        if drawn is not None:
-            assert published(benchmark, "kcl", "vrf", {"ways": list(drawn)}) == own[:2]
+            assert published(benchmark, method, kernel, {"tasks": 20}) == printed
+    for kernel, printed in TABLE_1.items():
+        assert published("split-cifar100", "kcl", kernel, {"tasks": 20, "ways": 5})[:2] == printed[:2]
+    assert published("split-cifar100", "kcl", "rff", {"tasks": 20, "ways": 5}) is None
+    for benchmark, printed in TABLE_2.items():
+        for ways in ([3, 15], [3, 15, 20]):
+            assert published(benchmark, "kcl", "vrf", {"ways": ways}) == printed["varied"]
+        assert published(benchmark, "kcl", "vrf", {"ways": [2, 4]}) is None
+
+
+def test_runs_on_held_out_samples_have_a_column_of_their_own(make_run) -> None:
+    """As in the trials of `kcl tune`."""
+    columns, _ = headline(group_runs([make_run(), make_run(held_out=0.1)]))
+    assert [str(column) for column in columns] == [
+        "permuted-digits (3 tasks)",
+        "permuted-digits (3 tasks, 0.1 held out)",
+    ]
 
 
 def test_markdown_tells_the_same(make_run) -> None:

@@ -150,7 +150,7 @@ def test_of_choices_all_are_tried_though_fewer_trials_before_drew_one_of_them_tw
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--trials", "0"], "--trials must be"),
         (["--trials-at-once", "0"], "--trials-at-once must be"),
@@ -159,7 +159,7 @@ def test_of_choices_all_are_tried_though_fewer_trials_before_drew_one_of_them_tw
         (["--held-out", "1.5"], "--held-out must lie"),
         (["--judge-by", "old", "--first", "1"], "--judge-by old"),
         (["--judge-by", "old", "--first", "all", "--tasks", "1"], "--judge-by old"),
-        (["--set", "lr=0.1,0.2"], "give them to --search"),
+        (["--set", "lr=0.1,0.2"], "--search"),
         (["--search", "lr=1..2"], "given twice"),
         (["--method", "ewc"], "ewc has no setting 'bases'"),
         (["--final-seeds", "x"], "--final-seeds"),
@@ -167,10 +167,10 @@ def test_of_choices_all_are_tried_though_fewer_trials_before_drew_one_of_them_tw
     ],
 )
 def test_mistakes_are_one_sentence(
-    tmp_path: Path, options: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert commands.main([*TUNE, "--out", str(tmp_path / "out"), *options]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert told in said
+    assert message in said
     assert not (tmp_path / "out").exists()

@@ -190,16 +190,17 @@ def _run(options: argparse.Namespace) -> int:
 def _reproduce(options: argparse.Namespace) -> int:
     if options.list:
         return _print_lines(paper_options.listed())
-    asked = paper_options.asked(options)
+    reproduction = paper_options.parse(options)
     if options.dry_run:
-        return _print_lines(asked.told(options.workers or 1))
+        return _print_lines(reproduction.plan(options.workers or 1))
     if options.report_only:
-        records = asked.finished()
+        records = reproduction.finished()
     else:
-        records = _execute(asked.specs, asked.out, options, options.resume, show=False) if asked.specs else []
-        records += asked.finished()
-        _measure(asked, options)
-    index = asked.write(records)
+        specs, out = reproduction.specs, reproduction.out
+        records = _execute(specs, out, options, options.resume, show=False) if specs else []
+        records += reproduction.finished()
+        _measure(reproduction, options)
+    index = reproduction.write(records)
     if not figures.available():
         print("kcl: no figures were drawn: they need matplotlib; with it, --report-only draws them", file=sys.stderr)
     if not options.quiet:
@@ -207,20 +208,20 @@ def _reproduce(options: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(asked: paper_options.Asked, options: argparse.Namespace) -> None:
+def _measure(reproduction: paper_options.Reproduction, options: argparse.Namespace) -> None:
     torch.set_num_threads(choose_threads(options.threads))
     display = make_display(options.quiet)
     try:
-        with locked(asked.out):
-            command = options.command_line
-            asked.measure(choose_device(options.device), options.precision, options.resume, command, display.say)
+        with locked(reproduction.out):
+            device, command = choose_device(options.device), options.command_line
+            reproduction.measure(device, options.precision, options.resume, command, display.say)
     finally:
         display.close()
 
 
 def _tune(options: argparse.Namespace) -> int:
     """Every signal leaves a search that goes on with --resume; runs given up end it."""
-    search, seeds = tune_options.asked(options)
+    search, seeds = tune_options.parse(options)
     out, display = search.out, make_display(options.quiet)
     if options.force:
         raise KclError("--force does not go with kcl tune: a search goes on as it was, or begins in another --out")
@@ -233,12 +234,11 @@ def _tune(options: argparse.Namespace) -> int:
 
     try:
         with Execution(options, display) as execution, locked(out, tune.LOCK):
-            best = tune.search(search, lambda *given: finished(execution.run(*given)), display.say)
-            records = tune.final(search, best, seeds, lambda *given: finished(execution.run(*given)))
+            best = search.run(lambda *runs: finished(execution.run(*runs)), display.say)
+            records = search.final(best, seeds, lambda *runs: finished(execution.run(*runs)))
     except Stopped as signal:
         _say_stopped(signal, out, options, options.resume)
-    told, trials = tune.write(search, records), search.study().finished
-    files = [str(told)]
+    files, trials = [str(search.write(records))], search.study().finished
     if figures.available():
         files.append(str(figures.save(search_plots.draw(search.space, trials), out / "search")[-1]))
     else:

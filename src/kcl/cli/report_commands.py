@@ -30,11 +30,11 @@ RESULTS = "results.jsonl"
 
 def add_options(report: argparse.ArgumentParser) -> None:
     report.add_argument("folders", nargs="+", type=Path, metavar="DIR",
-                        help=f"output folders of `kcl run`, folders that hold such, or {RESULTS} files")  # fmt: skip
+                        help=f"output folders of `kcl run`, folders that contain such, or {RESULTS} files")  # fmt: skip
     report.add_argument("--out", type=Path, help="the file to write (default: report.html, .md, .png or .pdf)")
-    report.add_argument("--format", choices=FORMATS, help="default: what --out ends with, else html")
+    report.add_argument("--format", choices=FORMATS, help="default: the ending of --out, else html")
     report.add_argument("--live", action="store_true",
-                        help="write nothing: serve the page here and follow the results until Ctrl-C")  # fmt: skip
+                        help="write nothing: serve the page and follow the results until Ctrl-C")  # fmt: skip
     report.add_argument("--host", default=LOCAL, help=f"with --live (default: {LOCAL}, this machine only)")
     report.add_argument("--port", type=int, default=0, help="with --live (default: a free one)")
     report.add_argument("--title", help="the heading (default: what was run)")
@@ -43,16 +43,16 @@ def add_options(report: argparse.ArgumentParser) -> None:
 
 
 def find_results(folders: Sequence[Path]) -> list[Path]:
-    """The results files named, or below the folders named, each once, in order."""
-    found: dict[Path, None] = {}
+    """The named results files, and those in or below the named folders, each once, in order."""
+    results_files: dict[Path, None] = {}
     for folder in folders:
-        own = [folder / RESULTS] if (folder / RESULTS).is_file() else sorted(folder.rglob(RESULTS))
-        own = [folder] if folder.is_file() else own
-        if not own:
+        files = [folder / RESULTS] if (folder / RESULTS).is_file() else sorted(folder.rglob(RESULTS))
+        files = [folder] if folder.is_file() else files
+        if not files:
             missing = "no such file or folder" if not folder.exists() else f"no {RESULTS} in it or below it"
             raise KclError(f"{folder}: {missing}; give the output folder of `kcl run`")
-        found |= dict.fromkeys(own)
-    return list(found)
+        results_files |= dict.fromkeys(files)
+    return list(results_files)
 
 
 def read_all(files: Sequence[Path], warn: Callable[[str], None]) -> list[Record]:
@@ -61,7 +61,7 @@ def read_all(files: Sequence[Path], warn: Callable[[str], None]) -> list[Record]
 
 
 def samples_beside(files: Sequence[Path]) -> list[Samples]:
-    """What `kcl run --save-samples` left beside these results."""
+    """The samples that `kcl run --save-samples` saved beside these results."""
     folders = dict.fromkeys(file.parent for file in files)
     return [with_current_settings(samples) for folder in folders for samples in read_samples(folder / SAMPLES)]
 
@@ -80,24 +80,24 @@ def default_title(records: Sequence[Record]) -> str:
 def live(
     folders: Sequence[Path], title: str, say: Callable[[str], None], host: str = LOCAL, port: int = 0
 ) -> Iterator[LiveServer]:
-    """The page of these folders, served while the context lasts. A folder may be empty yet, or not there."""
+    """The page of these folders, served while the context lasts. A folder may be empty, or not exist yet."""
     if not 0 <= port <= 65535:
         raise KclError(f"--port must be a number from 0 to 65535, not {port}")
 
-    def found() -> list[Path]:
-        own = [[folder] if folder.is_file() else sorted(folder.rglob(RESULTS)) for folder in folders]
+    def find() -> list[Path]:
+        kept = [[folder] if folder.is_file() else sorted(folder.rglob(RESULTS)) for folder in folders]
         measured = [sorted(path for name in (METRICS, STATUS) for path in folder.rglob(name)) for folder in folders]
-        return list(dict.fromkeys(path for paths in (*own, *measured) for path in paths))
+        return list(dict.fromkeys(path for paths in (*kept, *measured) for path in paths))
 
-    def made(files: Sequence[Path], version: str) -> str:
+    def make(files: Sequence[Path], version: str) -> str:
         kept = [path for path in files if path.name not in (METRICS, STATUS)]
         going_on = running(path for path in files if path.name == METRICS)
         standing = standings(path for path in files if path.name == STATUS)
         return page(read_all(kept, lambda _: None), title, version, going_on, samples_beside(kept), standing)
 
-    server = LiveServer(LivePage(found, made), LOCAL if host == "localhost" else host, port)
+    server = LiveServer(LivePage(find, make), LOCAL if host == "localhost" else host, port)
     if host not in (LOCAL, "localhost"):
-        say(f"whoever can reach {host} can read these results")
+        say(f"anyone who can reach {host} can read these results")
     say(f"live page: {server.address}")
     server.start()
     try:
@@ -107,7 +107,7 @@ def live(
 
 
 def live_beside(options: argparse.Namespace, out: Path) -> AbstractContextManager[object]:
-    """The page of a run's folder while it goes on, if that was asked for."""
+    """With --live, the page of a run's folder while it runs."""
     if not options.live:
         return nullcontext()
     return live([out], f"{options.method} on {options.benchmark}", _say, port=options.port)
@@ -120,7 +120,7 @@ def _report(options: argparse.Namespace) -> int:
         title = options.title or ", ".join(map(str, options.folders))
         stop = Stop()
         with stop.listening(), stop.deferred(), live(options.folders, title, _say, options.host, options.port):
-            while stop.asked is None:  # an exception in the midst of starting a thread would leave its locks undone
+            while stop.asked is None:  # an exception while a thread starts could leave its locks held
                 time.sleep(0.1)
         stop.check()
     out, kind = _target(options.out, options.format)
@@ -137,13 +137,13 @@ def _report(options: argparse.Namespace) -> int:
         print(results_table.text(records))
         repeats = len(records) - sum(len(group.runs) + len(group.diverged) for group in group_runs(records))
         if repeats:
-            print(f"{repeats} runs were made again with the same settings and seed; the last of each counts")
+            print(f"{repeats} runs were repeated with the same settings and seed; the last of each counts")
         print(f"{'page' if kind == 'html' else 'report'}: {out}")
     return 0
 
 
 def _target(out: Path | None, kind: str | None) -> tuple[Path, str]:
-    """Where to write and what; the one follows from the other."""
+    """The file to write and its format; each follows from the other."""
     ending = out.suffix.lower().lstrip(".") if out is not None else ""
     if kind is None:
         kind = ending or "html"

@@ -1,4 +1,4 @@
-"""What `kcl tune` was asked for: what is searched, by which protocol, in how many trials."""
+"""The options of `kcl tune`: what to search, by which protocol, in how many trials."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ HELD = {"a search": JOURNAL, "results": "results.jsonl"}
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Beside those that decide what a run computes."""
+    """In addition to those of a run."""
     run_options.add_options(command)
     command.add_argument("--search", nargs="+", action="extend", default=[], metavar="NAME=RANGE",
-                         help="settings to be searched: lr=0.001..0.5:log, dropout=0..0.5, kernel=vrf,rbf")  # fmt: skip
+                         help="settings to search: lr=0.001..0.5:log, dropout=0..0.5, kernel=vrf,rbf")  # fmt: skip
     command.add_argument("--trials", type=int, default=50, metavar="N",
-                         help="points to be tried (default: 50; of choices alone at most all, each once)")  # fmt: skip
+                         help="points to try (default: 50; with choices only, at most all of them)")  # fmt: skip
     command.add_argument("--trials-at-once", type=int, default=AT_ONCE, metavar="N",
-                         help=f"points asked for at a time, which are done together (default: {AT_ONCE})")  # fmt: skip
+                         help=f"points proposed and run together (default: {AT_ONCE})")  # fmt: skip
     command.add_argument("--first", default=str(TASKS), metavar="K",
                          help=f"choose by the first K tasks, or all (default: {TASKS})")  # fmt: skip
     command.add_argument("--held-out", type=float, default=HELD_OUT, metavar="SHARE",
-                         help=f"of the training samples, to choose by (default: {HELD_OUT})")  # fmt: skip
+                         help=f"share of the training samples held out to choose by (default: {HELD_OUT})")  # fmt: skip
     command.add_argument("--judge-by", choices=list(JUDGED_BY), default="all",
                          help="accuracy of all tasks, or of the old ones: all but the last (default: all)")  # fmt: skip
-    command.add_argument("--search-seed", type=int, default=0, help="what the search draws from (default: 0)")
+    command.add_argument("--search-seed", type=int, default=0, help="random seed of the search (default: 0)")
     command.add_argument("--final-seeds",
-                         help="of the whole stream with the winner, or none (default: those of --seeds)")  # fmt: skip
+                         help="seeds for the winner's whole stream, or none (default: those of --seeds)")  # fmt: skip
     command.add_argument("--out", type=Path, help="output folder (default: runs/tune-BENCHMARK-METHOD)")
-    command.add_argument("--resume", action="store_true", help="go on with the search in the folder")
+    command.add_argument("--resume", action="store_true", help="continue the search in the folder")
 
 
-def asked(options: argparse.Namespace) -> tuple[Search, list[int]]:
-    """The search and the seeds of the whole stream; every mistake in the options refused."""
+def parse(options: argparse.Namespace) -> tuple[Search, list[int]]:
+    """The search, and the seeds for the whole stream."""
     options.out = options.out or Path("runs") / f"tune-{options.benchmark}-{options.method}"
     runs = run_options.specs(options)
     if len({run.settings for run in runs}) != 1:
-        raise KclError("--set with commas is a grid; to search among values give them to --search")
+        raise KclError("--set with commas is a grid; to search among values, pass them to --search")
     dimensions = space.parse(options.search, options.method)
     if not 1 <= options.trials <= 100_000:
         raise KclError(f"--trials must be a whole number from 1 to 100000, not {options.trials}")
@@ -53,10 +53,10 @@ def asked(options: argparse.Namespace) -> tuple[Search, list[int]]:
         raise KclError(f"--search-seed must be a whole number from 0 to 2⁶³ − 1, not {options.search_seed}")
     if options.first != "all" and not (options.first.isascii() and options.first.isdecimal()):
         raise KclError(f"--first must be a number of tasks, or all, not {options.first[:20]!r}")
-    there = [what for what, name in HELD.items() if (options.out / name).exists()]
-    if there and not options.resume:
+    existing = [what for what, name in HELD.items() if (options.out / name).exists()]
+    if existing and not options.resume:
         raise KclError(
-            f"{options.out} holds {there[0]} already; add --resume to go on with it, or choose another --out"
+            f"{options.out} holds {existing[0]} already; add --resume to continue it, or choose another --out"
         )
     tasks = None if options.first == "all" else int(options.first)
     protocol = Protocol(tasks, options.held_out, tuple(run.seed for run in runs), chosen_by=JUDGED_BY[options.judge_by])

@@ -1,1 +1,1 @@
-"""The paper's tables and figures: one file each, saying which runs it needs, how it is made and what was printed."""
+"""The paper's tables and figures, and those of the strong recipe: which runs they need and how they are drawn."""

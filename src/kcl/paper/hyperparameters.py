@@ -1,4 +1,4 @@
-"""The hyperparameters, generated from the defaults this code runs with."""
+"""The hyperparameters, read from the settings that this code runs with."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import Any
 
 from kcl.benchmarks.registry import find_benchmark
 from kcl.methods.recipes import published_settings
-from kcl.paper.cell import CIFAR100, MINIIMAGENET, PERMUTED, ROTATED, TITLES, Cell
-from kcl.paper.item import Found, Item
+from kcl.paper.cell import Cell
+from kcl.paper.finished_runs import FinishedRuns
+from kcl.paper.item import Item
+from kcl.report.formatting import markdown_table
+from kcl.report.published import BENCHMARK_TITLES
 
 ROWS = {
     "batch size": ("batch_size", (10, 10, 10, 10)),
@@ -20,40 +23,37 @@ ROWS = {
     "number of tasks": ("tasks", (20, 20, 20, 20)),
     "τ": ("tau", (0.01, 0.01, 0.01, 0.01)),
 }
-"""The setting that holds each, and what the paper prints for the four benchmarks."""
-BENCHMARKS = (PERMUTED, ROTATED, CIFAR100, MINIIMAGENET)
+"""The setting behind each row, and the values that the paper prints for the four benchmarks."""
 
 
 class Hyperparameters(Item):
     name = "hyperparameters"
     place = "The appendix's table"
     title = "Hyperparameters of KCL"
-    note = "Read from the settings this code runs with. The paper's value stands in brackets where it differs."
+    note = "Read from the settings that this code runs with. The paper's value follows in brackets where it differs."
 
     def cells(self) -> list[Cell]:
         return []
 
-    def rows(self, found: Found) -> list[dict[str, Any]]:  # noqa: ARG002
-        made = []
-        for row, (setting, paper) in ROWS.items():
-            own = [self._value(benchmark, setting) for benchmark in BENCHMARKS]
-            ours = {TITLES[benchmark]: value for benchmark, value in zip(BENCHMARKS, own, strict=True)}
-            printed = {f"{TITLES[b]}: paper": value for b, value in zip(BENCHMARKS, paper, strict=True)}
-            made.append({"hyperparameter": row, **ours, **printed})
-        return made
+    def rows(self, runs: FinishedRuns) -> list[dict[str, Any]]:  # noqa: ARG002
+        rows = []
+        for name, (setting, printed) in ROWS.items():
+            ours = {title: _value(benchmark, setting) for benchmark, title in BENCHMARK_TITLES.items()}
+            paper = {f"{title}: paper": value for title, value in zip(ours, printed, strict=True)}
+            rows.append({"hyperparameter": name, **ours, **paper})
+        return rows
 
-    def _value(self, benchmark: str, setting: str) -> Any:
-        if setting == "tasks":
-            return find_benchmark(benchmark).tasks
-        return getattr(published_settings(benchmark, "kcl"), setting)
+    def markdown(self, runs: FinishedRuns) -> str:
+        def text(row: dict[str, Any], title: str) -> str:
+            ours, paper = row[title], row[f"{title}: paper"]
+            return str(ours) if ours == paper else f"{ours} ({paper})"
 
-    def markdown(self, found: Found) -> str:
-        titles = [TITLES[benchmark] for benchmark in BENCHMARKS]
-        lines = [("hyperparameter", *titles), ("---", *["---:"] * len(titles))]
-        for row in self.rows(found):
-            shown = [
-                str(row[title]) if row[title] == row[f"{title}: paper"] else f"{row[title]} ({row[f'{title}: paper']})"
-                for title in titles
-            ]
-            lines.append((row["hyperparameter"], *shown))
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+        titles = BENCHMARK_TITLES.values()
+        rows = [(row["hyperparameter"], *(text(row, title) for title in titles)) for row in self.rows(runs)]
+        return markdown_table(("hyperparameter", *titles), rows) + "\n"
+
+
+def _value(benchmark: str, setting: str) -> Any:
+    if setting == "tasks":
+        return find_benchmark(benchmark).tasks
+    return getattr(published_settings(benchmark, "kcl"), setting)

@@ -1,140 +1,164 @@
-"""Cells as tables: ours with spread and confidence interval, paired differences, and the paper's values beside them."""
+"""Tables of cells: a table is its cells and its columns, in Markdown for readers and as numbers for a CSV file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
-from kcl.paper.cell import Cell, Published
-from kcl.paper.item import Found
-from kcl.report.groups import Group
-from kcl.report.summary import Summary, summarise
+from kcl.paper.cell import Cell
+from kcl.paper.finished_runs import FinishedRuns
+from kcl.paper.item import Item
+from kcl.report.formatting import MISSING, interval, markdown_table, seed_count, spread
+from kcl.report.published import PaperResult
+from kcl.report.summary import Summary
 
-HEADER = (
-    "seeds",
-    "accuracy %",
-    "95 % interval",
-    "forgetting",
-    "beside {}",
-    "paper: accuracy %",
-    "forgetting",
-    "ours − paper",
-)
+NOT_MEASURED = "not measured yet"
 SPREAD = (
-    "Mean ± sample standard deviation over seeds; 95 % confidence interval of the mean by Student's t; a diverged run "
-    "is counted, not averaged."
+    "Mean ± sample standard deviation over seeds; 95 % confidence interval of the mean by Student's t; diverged runs "
+    "are counted, not averaged."
 )
-NOTE = (
-    "Mean ± sample standard deviation over seeds; 95 % confidence interval of the mean by Student's t. The column "
-    "“beside” is the mean of the paired differences in accuracy to that row over the seeds both have, with its 95 % "
-    "interval. A diverged run is counted, not averaged."
-)
-MISSING = "–"
 
 
-def markdown(cells: Sequence[Cell], found: Found, reference: str, first: str) -> str:
-    """One table per benchmark, its rows in order; `reference`: the row the others are compared with."""
-    parts = []
-    for column in dict.fromkeys(cell.column for cell in cells):
-        own = [cell for cell in cells if cell.column == column]
-        base = next((cell for cell in own if cell.row == reference), None)
-        header = (first, *(name.format(reference) for name in HEADER))
-        lines = [header, ("---", *["---:"] * len(HEADER)), *(_line(cell, base, found) for cell in own)]
-        title = f"## {column}{', in miniature' if found.scale.note else ''}\n"
-        parts.append("\n".join([title, *map(row, lines), ""]))
-    return "\n".join([*parts, NOTE, ""])
+class TableColumn(NamedTuple):
+    heading: str
+    text: Callable[[Cell, FinishedRuns], str]
+    numbers: Callable[[Cell, FinishedRuns], dict[str, Any]]
 
 
-def rows(cells: Sequence[Cell], found: Found, reference: str) -> list[dict[str, Any]]:
-    """The same as numbers."""
-    made = []
+def cell_table(
+    heading: str,
+    columns: Sequence[TableColumn],
+    cells: Iterable[Cell],
+    runs: FinishedRuns,
+    further: Iterable[Sequence[str]] = (),
+) -> str:
+    """One row per cell, and further rows that are no cells. All columns but the command are numbers."""
+    rows = [(cell.row, *(column.text(cell, runs) for column in columns)) for cell in cells]
+    numbers = slice(1, -1 if columns[-1] is COMMAND else None)
+    return markdown_table((heading, *(column.heading for column in columns)), [*rows, *further], numbers)
+
+
+def cell_numbers(columns: Sequence[TableColumn], cells: Iterable[Cell], runs: FinishedRuns) -> list[dict[str, Any]]:
+    """The same for a CSV file."""
+    rows = []
     for cell in cells:
-        group, paper = found.group(cell), cell.published
-        base = next((other for other in cells if (other.column, other.row) == (cell.column, reference)), None)
-        accuracy = group.summary("average_accuracy") if group else None
-        forgetting = group.summary("forgetting") if group else None
-        beside = paired(cell, base, found)
-        made.append(
-            {
-                "benchmark": cell.column,
-                "row": cell.row,
-                "seeds": len(group.runs) if group else 0,
-                "diverged": len(group.diverged) if group else 0,
-                **numbers("accuracy", accuracy),
-                **numbers("forgetting", forgetting),
-                **numbers(f"accuracy beside {reference}", beside),
-                "paper accuracy": paper.accuracy if paper else None,
-                "paper deviation": paper.deviation if paper else None,
-                "paper forgetting": paper.forgetting if paper else None,
-                "accuracy minus paper": accuracy.mean - paper.accuracy
-                if accuracy and paper and not found.scale.note
-                else None,
-            }
-        )
-    return made
+        row: dict[str, Any] = {"benchmark": cell.column, "row": cell.row}
+        for column in columns:
+            row |= column.numbers(cell, runs)
+        rows.append(row)
+    return rows
 
 
-def _line(cell: Cell, base: Cell | None, found: Found) -> tuple[str, ...]:
-    group, paper = found.group(cell), cell.published
-    accuracy = group.summary("average_accuracy") if group else None
-    forgetting = group.summary("forgetting") if group else None
-    beside = None if base is None or base.row == cell.row else paired(cell, base, found)
-    return (
-        cell.row,
-        seeds(group),
-        spread(accuracy, 2),
-        interval(accuracy),
-        spread(forgetting, 3),
-        MISSING if beside is None else f"{beside.mean:+.2f}{width(beside)}",
-        printed(paper),
-        MISSING if paper is None or paper.forgetting is None else f"{paper.forgetting:.2f}",
-        f"{accuracy.mean - paper.accuracy:+.2f}" if accuracy and paper and not found.scale.note else MISSING,
-    )
+def _seeds(cell: Cell, runs: FinishedRuns) -> dict[str, Any]:
+    group = runs.group(cell)
+    return {"seeds": len(group.runs) if group else 0, "diverged": len(group.diverged) if group else 0}
 
 
-def paired(cell: Cell, base: Cell | None, found: Found) -> Summary | None:
-    """Ours minus the reference, seed by seed."""
-    if base is None:
-        return None
-    there = {run["seed"]: run["average_accuracy"] for run in found.runs(base)}
-    pairs = [(run["average_accuracy"], there.get(run["seed"])) for run in found.runs(cell)]
-    return summarise([mine - other for mine, other in pairs if mine is not None and other is not None])
+def _accuracy(cell: Cell, runs: FinishedRuns) -> str:
+    if runs.group(cell) is None:
+        return NOT_MEASURED if runs.scale.specs(cell, runs.seeds) else "not in the miniature"
+    return spread(runs.summary(cell), 2)
 
 
-def numbers(name: str, summary: Summary | None) -> dict[str, float | None]:
+def _summary_numbers(name: str, summary: Summary | None) -> dict[str, Any]:
     mean, deviation, half = (summary.mean, summary.deviation, summary.half_width) if summary else (None, None, None)
     return {name: mean, f"{name}: deviation": deviation, f"{name}: half of the 95 % interval": half}
 
 
-def seeds(group: Group | None) -> str:
-    if group is None:
-        return "0"
-    return f"{len(group.runs)} (+{len(group.diverged)} diverged)" if group.diverged else str(len(group.runs))
+def _measure(heading: str, name: str, field: str, digits: int) -> TableColumn:
+    return TableColumn(
+        heading,
+        lambda cell, runs: spread(runs.summary(cell, field), digits),
+        lambda cell, runs: _summary_numbers(name, runs.summary(cell, field)),
+    )
 
 
-def spread(summary: Summary | None, digits: int) -> str:
-    if summary is None:
-        return MISSING
-    mean = f"{summary.mean:.{digits}f}"
-    return mean if summary.deviation is None else f"{mean} ± {summary.deviation:.{digits}f}"
+MEASURED = (
+    TableColumn("seeds", lambda cell, runs: seed_count(runs.group(cell)), _seeds),
+    _measure("accuracy %", "accuracy", "average_accuracy", 2)._replace(text=_accuracy),
+    TableColumn("95 % interval", lambda cell, runs: interval(runs.summary(cell)), lambda _, __: {}),
+    _measure("forgetting", "forgetting", "forgetting", 3),
+)
+JUST_LEARNED = _measure("just learned %", "just learned", "learning_accuracy", 2)
+PAPER = (
+    TableColumn(
+        "paper: accuracy %",
+        lambda cell, _: paper_text(cell.published),
+        lambda cell, _: {
+            "paper accuracy": cell.published.accuracy if cell.published else None,
+            "paper deviation": cell.published.deviation if cell.published else None,
+        },
+    ),
+    TableColumn(
+        "forgetting",
+        lambda cell, _: forgetting_text(cell.published),
+        lambda cell, _: {"paper forgetting": cell.published.forgetting if cell.published else None},
+    ),
+    TableColumn(
+        "ours − paper",
+        lambda cell, runs: MISSING if (gap := _minus_paper(cell, runs)) is None else f"{gap:+.2f}",
+        lambda cell, runs: {"accuracy minus paper": _minus_paper(cell, runs)},
+    ),
+)
+COMMAND = TableColumn(
+    "command",
+    lambda cell, runs: MISSING if runs.miniature else f"`{runs.command(cell)}`",
+    lambda cell, runs: {"command": None if runs.miniature else runs.command(cell)},
+)
 
 
-def interval(summary: Summary | None) -> str:
-    if summary is None or summary.half_width is None:
-        return MISSING
-    return f"[{summary.mean - summary.half_width:.2f}, {summary.mean + summary.half_width:.2f}]"
+def paired_difference(name: str, reference: Callable[[Cell], Cell | None]) -> TableColumn:
+    """The mean of the paired differences in accuracy to a reference, with its 95 % interval."""
+
+    def difference(cell: Cell, runs: FinishedRuns) -> Summary | None:
+        other = reference(cell)
+        return runs.paired_difference(cell, other) if other else None
+
+    def text(cell: Cell, runs: FinishedRuns) -> str:
+        other, summary = reference(cell), difference(cell, runs)
+        if other is None or other.row == cell.row or summary is None:
+            return MISSING
+        return f"{summary.mean:+.2f}" + ("" if summary.half_width is None else f" ± {summary.half_width:.2f}")
+
+    return TableColumn(
+        f"vs. {name}", text, lambda cell, runs: _summary_numbers(f"accuracy vs. {name}", difference(cell, runs))
+    )
 
 
-def width(summary: Summary) -> str:
-    return "" if summary.half_width is None else f" ± {summary.half_width:.2f}"
+def paper_text(paper: PaperResult | None) -> str:
+    return MISSING if paper is None else spread(Summary(0, paper.accuracy, paper.deviation, None), 2)
 
 
-def printed(paper: Published | None) -> str:
-    if paper is None:
-        return MISSING
-    return f"{paper.accuracy:.2f}" if paper.deviation is None else f"{paper.accuracy:.2f} ± {paper.deviation:.2f}"
+def forgetting_text(paper: PaperResult | None) -> str:
+    return MISSING if paper is None or paper.forgetting is None else f"{paper.forgetting:.2f}"
 
 
-def row(cells: Sequence[str]) -> str:
-    """A line of a Markdown table."""
-    return f"| {' | '.join(cells)} |"
+def _minus_paper(cell: Cell, runs: FinishedRuns) -> float | None:
+    accuracy = None if runs.miniature else runs.summary(cell)
+    return accuracy.mean - cell.published.accuracy if accuracy and cell.published else None
+
+
+class CellTable(Item):
+    """One table per benchmark, whose rows are compared with a reference row and with the paper."""
+
+    reference: str
+    row_heading: str
+
+    def columns(self) -> list[TableColumn]:
+        references = {cell.column: cell for cell in self.cells() if cell.row == self.reference}
+        return [*MEASURED, paired_difference(self.reference, lambda cell: references.get(cell.column)), *PAPER]
+
+    def markdown(self, runs: FinishedRuns) -> str:
+        cells, parts = self.cells(), []
+        for title in dict.fromkeys(cell.column for cell in cells):
+            rows = [cell for cell in cells if cell.column == title]
+            table = cell_table(self.row_heading, self.columns(), rows, runs)
+            parts.append(f"## {title}{', in miniature' if runs.miniature else ''}\n\n{table}\n")
+        note = (
+            f"{SPREAD} The column “vs. {self.reference}” is the mean of the paired differences in accuracy to that "
+            "row, over the seeds that both have, with its 95 % interval."
+        )
+        return "\n".join([*parts, note, ""])
+
+    def rows(self, runs: FinishedRuns) -> list[dict[str, Any]]:
+        return cell_numbers(self.columns(), self.cells(), runs)

@@ -1,68 +1,106 @@
-"""What a cell's runs cost: images that pass the backbone, bytes that are kept, seconds where they were measured."""
+"""The cost of a cell's runs: images through the backbone, bytes kept, and seconds where they were measured."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from kcl.benchmarks.ways import DEFAULT_WAYS
+from kcl.experiments.run_spec import RunSpec
+from kcl.methods.compute import Compute, Shape, training_compute
 from kcl.methods.views import copies_at_test
 from kcl.paper.cell import Cell
-from kcl.paper.item import Found
-from kcl.paper.paper_tables import MISSING
-from kcl.paper.stream_sizes import compute
+from kcl.paper.finished_runs import FinishedRuns
+from kcl.paper.paper_tables import TableColumn
+from kcl.report.formatting import MISSING
+from kcl.report.published import CIFAR100, MINIIMAGENET, PERMUTED, ROTATED
 
-HEADER = ("bytes kept", "average", "images a sample", "images a query", "seconds a run")
 NOTE = (
-    "Bytes kept: samples and whatever else a method keeps of its tasks; average: the averaged weights, which are kept "
-    "beside the network. Images a sample: how many images pass the backbone while training for each training sample "
-    "of the stream, counted exactly, on any machine the same: a batch and the coreset or what is recalled beside it, "
-    "in all rotations, in every update. Images a query: in how many views a query is shown. Seconds a run: of training "
-    "on one GPU, the share of one among the runs trained together, with whatever else was run on it at the time; “cpu” "
-    "where it was one core instead."
+    "Bytes kept: samples and everything else that a method keeps of its tasks; average: the averaged weights, which "
+    "are kept beside the network. Images per sample: images that pass the backbone during training for each training "
+    "sample of the stream. This is counted exactly and is the same on every machine: a batch and the coreset or the "
+    "recalled samples beside it, in all rotations, in every update. Images per query: the number of views in which a "
+    "query is shown. Seconds per run: training on one GPU, as the share of one run among those trained together, "
+    "whatever else the GPU did at the time; “cpu” where it was one core instead."
 )
+SAMPLES_PER_CLASS = 500
+"""Training samples of a class of CIFAR-100 and miniImageNet."""
+DIGITS = (143, 146, 142, 147, 145, 146, 145, 144, 140, 144)
+"""Training samples of each of scikit-learn's digits."""
+
+
+def task_shapes(spec: RunSpec) -> list[Shape]:
+    """The sizes of a run's tasks, known without their data; varied ways are counted as fixed ones."""
+    ways = spec.ways if isinstance(spec.ways, int) else DEFAULT_WAYS
+    if spec.benchmark in (PERMUTED, ROTATED):
+        return [Shape(spec.train_per_task or 60_000, 10)] * (spec.tasks or 20)
+    if spec.benchmark in (CIFAR100, MINIIMAGENET):
+        return [Shape(spec.train_per_task or SAMPLES_PER_CLASS * ways, ways)] * (spec.tasks or 100 // ways)
+    if spec.benchmark == "split-digits":
+        starts = range(0, ways * (spec.tasks or 2), ways)
+        return [Shape(sum(DIGITS[start : start + ways]), ways) for start in starts]
+    return [Shape(sum(DIGITS), 10)] * (spec.tasks or 20)
+
+
+def run_compute(spec: RunSpec) -> Compute:
+    return training_compute(spec.method, spec.settings, task_shapes(spec))
 
 
 class Cost(NamedTuple):
-    """Of one run."""
+    """The cost of one run; None where no run is finished."""
 
-    images_per_sample: float
-    images_per_query: int
-    kept: int | None
-    """Bytes; None, like what follows, where no run is finished."""
-    average: int | None
-    seconds: float | None
-    device: str | None
-
-    def shown(self) -> tuple[str, ...]:
-        """Under `HEADER`."""
-        measured = MISSING if self.seconds is None else f"{self.seconds:.{0 if self.seconds >= 10 else 1}f}"
-        return (
-            MISSING if self.kept is None else f"{self.kept:,}",
-            f"{self.average:,}" if self.average else MISSING,
-            f"{self.images_per_sample:.2f}",
-            str(self.images_per_query),
-            measured + (" (cpu)" if self.device == "cpu" else ""),
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "bytes kept": self.kept,
-            "bytes of the average": self.average,
-            "images a sample": self.images_per_sample,
-            "images a query": self.images_per_query,
-            "seconds a run": self.seconds,
-            "device": self.device,
-        }
+    images_per_sample: float | None = None
+    images_per_query: int | None = None
+    bytes_kept: int | None = None
+    average_bytes: int | None = None
+    seconds: float | None = None
+    device: str | None = None
 
 
-def cost_of(cell: Cell, found: Found) -> Cost | None:
-    """None where the scale has no runs for the cell."""
-    specs, runs = found.scale.specs(cell, found.seeds[:1]), found.runs(cell)
+def cost_of(cell: Cell, runs: FinishedRuns) -> Cost:
+    """Empty if the scale has no runs for the cell."""
+    specs, records = runs.scale.specs(cell, runs.seeds[:1]), runs.of(cell)
     if not specs:
-        return None
-    counted = compute(specs[0]).images_per_sample, copies_at_test(specs[0].settings)
-    if not runs:
-        return Cost(*counted, None, None, None, None)
-    shares = [sum(run["learning_seconds"]) / run.get("runs_at_once", 1) for run in runs]
-    memory = runs[0]["memory"]
-    seconds = sum(shares) / len(shares)
-    return Cost(*counted, memory["bytes"], memory.get("average_bytes", 0), seconds, runs[0].get("device"))
+        return Cost()
+    cost = Cost(run_compute(specs[0]).images_per_sample, copies_at_test(specs[0].settings))
+    if not records:
+        return cost
+    shares = [sum(record["learning_seconds"]) / record.get("runs_at_once", 1) for record in records]
+    memory = records[0]["memory"]
+    return cost._replace(
+        bytes_kept=memory["bytes"],
+        average_bytes=memory.get("average_bytes", 0),
+        seconds=sum(shares) / len(shares),
+        device=records[0].get("device"),
+    )
+
+
+def _column(heading: str, name: str, field: str, text: Callable[[Any], str]) -> TableColumn:
+    def value(cell: Cell, runs: FinishedRuns) -> Any:
+        return getattr(cost_of(cell, runs), field)
+
+    return TableColumn(
+        heading,
+        lambda cell, runs: MISSING if (cost := value(cell, runs)) is None else text(cost),
+        lambda cell, runs: {name: value(cell, runs)},
+    )
+
+
+def _seconds(cell: Cell, runs: FinishedRuns) -> str:
+    cost = cost_of(cell, runs)
+    seconds = MISSING if cost.seconds is None else f"{cost.seconds:.{0 if cost.seconds >= 10 else 1}f}"
+    return seconds + (" (cpu)" if cost.device == "cpu" else "")
+
+
+IMAGES_PER_SAMPLE = _column("images per sample", "images per sample", "images_per_sample", "{:.2f}".format)
+COST = (
+    _column("bytes kept", "bytes kept", "bytes_kept", "{:,}".format),
+    _column("average", "bytes of the average", "average_bytes", lambda size: f"{size:,}" if size else MISSING),
+    IMAGES_PER_SAMPLE,
+    _column("images per query", "images per query", "images_per_query", str),
+    TableColumn(
+        "seconds per run",
+        _seconds,
+        lambda cell, runs: {"seconds per run": cost_of(cell, runs).seconds, "device": cost_of(cell, runs).device},
+    ),
+)

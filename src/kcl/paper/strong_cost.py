@@ -1,109 +1,90 @@
-"""Accuracy against what it costs: images that pass the backbone, and bytes that are kept."""
+"""Accuracy against cost: images that pass the backbone, and bytes kept."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from kcl.methods.strong_recipe import strong_settings
-from kcl.paper import paper_tables
-from kcl.paper.cell import CIFAR100, TITLES, Cell
-from kcl.paper.item import Found, Item
+from kcl.paper.cell import Cell
+from kcl.paper.finished_runs import FinishedRuns
 from kcl.paper.paper_figures import Point, panels, scatter
-from kcl.paper.run_cost import HEADER, NOTE, cost_of
+from kcl.paper.paper_tables import SPREAD, cell_table
+from kcl.paper.run_cost import NOTE, cost_of
 from kcl.paper.strong_results import (
     BENCHMARKS,
     LEARNED,
-    MEASURED,
     OTHERS,
     PUBLISHED,
     STRONG,
-    WITHOUT_IMAGES,
+    STRONG_COLUMNS,
+    StrongItem,
     StrongResults,
-    line,
 )
+from kcl.report.published import BENCHMARK_TITLES, CIFAR100
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CORESETS = (5, 10)
-"""Samples per class, beside the recipe's own 20."""
+CORESET_SIZES = (5, 10)
+"""Samples per class, besides the recipe's 20."""
 UPDATES = (1, 4)
-"""Per batch, beside the recipe's own 2."""
-AS_MANY = "ER-Reservoir, strong recipe, as many samples as KCL"
+"""Updates per batch, besides the recipe's 2."""
+EQUAL_MEMORY = "ER-Reservoir, strong recipe, as many samples as KCL"
 
 
-class StrongCost(Item):
+class StrongCost(StrongItem):
     name = "strong-cost"
-    place = "Past the paper (docs/strong.md)"
     title = "Accuracy against compute and memory"
-    judged = False
     note = (
-        "All methods as in strong-results; on Split CIFAR-100 also the strong recipe with other coresets and updates "
-        "per batch, and ER-Reservoir with as many samples as KCL, tested with an average over a ninth of the stream."
+        "All methods as in strong-results; on Split CIFAR-100 also the strong recipe with other coreset sizes and "
+        "updates per batch, and ER-Reservoir with as many samples as KCL, tested with an average over a ninth of the "
+        "stream."
     )
-    miniature = WITHOUT_IMAGES
 
     def cells(self) -> list[Cell]:
-        return [*StrongResults().cells(), *self.further()]
+        return [*StrongResults().cells(), *self.variants()]
 
-    def further(self) -> list[Cell]:
-        """On Split CIFAR-100, few, the cheap ones first."""
+    def variants(self) -> list[Cell]:
+        """A few further cells on Split CIFAR-100, the cheap ones first."""
+
+        def strong(name: str, **changes: int) -> Cell:
+            return Cell(f"{STRONG}, {name}", CIFAR100, changes=changes, recipe="strong")
+
         size = strong_settings(CIFAR100, "kcl").coreset_size_per_class
         return [
-            *(_strong(f"coreset {value}", coreset_size_per_class=value) for value in CORESETS),
-            *(_strong(f"updates {value}", updates_per_batch=value) for value in UPDATES),
-            Cell(AS_MANY, CIFAR100, "er-reservoir", {"memory_per_class": size}, recipe="strong"),
+            *(strong(f"coreset {value}", coreset_size_per_class=value) for value in CORESET_SIZES),
+            *(strong(f"updates {value}", updates_per_batch=value) for value in UPDATES),
+            Cell(EQUAL_MEMORY, CIFAR100, "er-reservoir", {"memory_per_class": size}, recipe="strong"),
         ]
 
-    def markdown(self, found: Found) -> str:
-        header = ("Split CIFAR-100", *MEASURED, *HEADER, "command")
-        ruler = ("---", *["---:"] * (len(header) - 2), "---")
-        whole = StrongResults().cells()[0]
-        lines = [header, ruler, *(line(cell, found) for cell in (whole, *self.further()))]
-        return "\n".join([*map(paper_tables.row, lines), "", f"{paper_tables.SPREAD} {LEARNED} {NOTE}", ""])
+    def markdown(self, runs: FinishedRuns) -> str:
+        cells = [StrongResults().cells()[0], *self.variants()]
+        return f"{cell_table('Split CIFAR-100', STRONG_COLUMNS, cells, runs)}\n\n{SPREAD} {LEARNED} {NOTE}\n"
 
-    def rows(self, found: Found) -> list[dict[str, Any]]:
-        return StrongResults().rows(found, self.cells())
+    def figure(self, runs: FinishedRuns) -> Figure:
+        contents = []
+        for title, field, xlabel in (
+            ("compute", "images_per_sample", "images passed per training sample"),
+            ("memory", "bytes_kept", "bytes kept"),
+        ):
+            for benchmark in BENCHMARKS:
+                points = self._points(benchmark, runs)
+                costs = [getattr(cost_of(point.cell, runs), field) for point in points]
+                draw = partial(scatter, points=points, costs=costs, runs=runs, xlabel=xlabel)
+                contents.append((f"{BENCHMARK_TITLES[benchmark]}: {title}", draw))
+        return panels(contents, runs)
 
-    def figure(self, found: Found) -> Figure:
-        points = {benchmark: self._points(benchmark, found) for benchmark in BENCHMARKS}
-        return panels(
-            [
-                (f"{TITLES[benchmark]}: {what}", scatter(points[benchmark], found, across(found, axis), xlabel))
-                for what, axis, xlabel in (
-                    ("compute", "images a sample", "images passed per training sample"),
-                    ("memory", "bytes kept", "bytes kept"),
-                )
-                for benchmark in BENCHMARKS
-            ],
-            found,
-        )
-
-    def _points(self, benchmark: str, found: Found) -> list[Point]:
+    def _points(self, benchmark: str, runs: FinishedRuns) -> list[Point]:
         looks = {row: place for place, row in enumerate((STRONG, *OTHERS))}
         points = [
             Point(cell, cell.row, looks.get(cell.row, 0), hollow=cell.row == PUBLISHED)
-            for cell in StrongResults().shown(benchmark, found)
+            for cell in StrongResults().shown(benchmark, runs)
         ]
-        further = self.further() if benchmark == CIFAR100 else []
-        own = looks[next(row for row, method in OTHERS.items() if method == "er-reservoir")]
+        replay = looks["ER-Reservoir, strong recipe"]
         return points + [
-            Point(cell, None, own, beside="as many samples")
-            if cell.row == AS_MANY
-            else Point(cell, None, 0, beside=cell.row.removeprefix(f"{STRONG}, "), below="coreset" in cell.row)
-            for cell in further
+            Point(cell, None, replay, text="as many samples")
+            if cell.row == EQUAL_MEMORY
+            else Point(cell, None, 0, text=cell.row.removeprefix(f"{STRONG}, "), below="coreset" in cell.row)
+            for cell in (self.variants() if benchmark == CIFAR100 else [])
         ]
-
-
-def _strong(what: str, **changes: int) -> Cell:
-    return Cell(f"{STRONG}, {what}", CIFAR100, changes=changes, recipe="strong")
-
-
-def across(found: Found, axis: str) -> Any:
-    """What a cell costs, by the name it has in `Cost.to_dict`."""
-
-    def cost(cell: Cell) -> float | None:
-        own = cost_of(cell, found)
-        return None if own is None else own.to_dict()[axis]
-
-    return cost

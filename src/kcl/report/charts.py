@@ -10,7 +10,7 @@ from html import escape
 from importlib import resources
 from typing import NamedTuple
 
-from kcl.report.groups import Group
+from kcl.report.groups import SeedGroup
 from kcl.report.page_data import page_data, safe_json
 from kcl.report.vendor import plotly
 
@@ -27,8 +27,8 @@ _MEASURES = {"bytes": "memory kept", "seconds": "time", "cost": "cost"}
 _BANDS = {"interval": "95 % interval", "deviation": "standard deviation", "runs": "each run"}
 
 
-def charts(groups: Sequence[Group]) -> str:
-    """Everything the script fills, in the order in which it is read."""
+def charts(groups: Sequence[SeedGroup]) -> str:
+    """Everything that the script fills, in reading order."""
     shown = '<label class="wide">of <select id="shown"></select></label>'
     price = '<label hidden>price of an hour <input id="price" type="number" min="0" step="any" value="1"></label>'
     drawn = (
@@ -46,21 +46,21 @@ def charts(groups: Sequence[Group]) -> str:
         '<button type="button" id="csv-runs">CSV of these runs</button></div>'
         '<div class="scroll tall" id="runs-table" tabindex="0" role="region" aria-label="all runs"></div>'
         '<p class="muted">Seconds are a run’s share of the time its command took: runs trained together share it; '
-        "of those that are one training, tested in several ways, each counts all of it.</p>"
+        "runs that share one training each count all of it.</p>"
         "</section>"
         f'<script type="application/json" id="data">{safe_json(page_data(groups))}</script>'
     )
 
 
 def scripts() -> str:
-    """The plotting library and the page's own script, inline: the page is one file."""
+    """The plotting library and the page's script, inline: the page is one file."""
     return "".join(f"<script>{script}</script>" for script in _scripts())
 
 
 def policy(live: bool) -> str:
-    """What a browser may do for this page: run exactly these two scripts, and ask nobody, or its own server, for more.
+    """The content security policy: only these two scripts may run, and only a live page may contact its server.
 
-    A script that found its way into a results file would have another hash, and would not run.
+    A script smuggled in through a results file has another hash, and does not run.
     """
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in _scripts()

@@ -1,6 +1,6 @@
-"""Figures over seeds, in one style: Okabe–Ito colours, which colour-blind readers can tell apart, and a marker each.
+"""Figures over seeds, in one style: Okabe–Ito colours, which colour-blind readers can tell apart, and markers.
 
-matplotlib is imported where a figure is made, not before: tables and runs do without it.
+matplotlib is imported only when a figure is drawn: tables and runs do not need it.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from kcl.core.files import write_whole
 from kcl.errors import KclError
-from kcl.report.curves import Curve, average_accuracy_curve, has_history, task_curve
-from kcl.report.groups import Group, Record, group_runs
+from kcl.report.groups import Record, SeedGroup, group_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-# Three tones of their own, so that a page can exchange them for its own in the SVG (`page.py`).
+# Distinct tones, so that a page can replace them by its own in the SVG.
 INK, LINE, PAPER = "#1f2328", "#d1d9e0", "#ffffff"
 FIRST_TASKS = 5
 MOST_PANELS = 12
@@ -52,7 +51,7 @@ _STYLE = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
 }
-# Anything that would change from one day or version to the next stays out of the files.
+# Nothing that changes with the date or the version enters the files.
 _METADATA: dict[str, dict[str, None]] = {
     "svg": {"Creator": None, "Date": None, "Format": None, "Type": None},
     "png": {"Software": None},
@@ -60,35 +59,58 @@ _METADATA: dict[str, dict[str, None]] = {
 }
 
 
+class Curve(NamedTuple):
+    """Mean over seeds, and its band: one sample standard deviation to each side, zero for a single seed."""
+
+    mean: npt.NDArray[np.float64]
+    band: npt.NDArray[np.float64]
+
+
+def average_accuracy_curve(group: SeedGroup) -> Curve:
+    """Average accuracy over the tasks seen after task t, A_t (Eq. 12), for every t."""
+    matrices = group.matrices()
+    return _over_seeds(np.stack([matrices[:, t, : t + 1].mean(axis=1) for t in range(group.tasks)], axis=1))
+
+
+def task_curve(group: SeedGroup, task: int) -> Curve:
+    """Accuracy on one task after each task from itself on: column i of the matrix below the diagonal."""
+    return _over_seeds(group.matrices()[:, task:, task])
+
+
+def _over_seeds(values: npt.NDArray[np.float64]) -> Curve:
+    mean = values.mean(axis=0)
+    return Curve(mean, values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros_like(mean))
+
+
 def overview(records: Sequence[Record]) -> Figure:
-    """Per benchmark: average accuracy after each task (left), and what becomes of the first tasks (right)."""
+    """Per benchmark: average accuracy after each task (left), and accuracy of the first tasks (right)."""
     groups = [group for group in group_runs(records) if group.runs]
     if not groups:
         raise KclError("there is nothing to draw: every run diverged")
     benchmarks = list(dict.fromkeys(group.benchmark for group in groups))
     members = [[group for group in groups if group.benchmark == name] for name in benchmarks]
-    grids = [_grid(len(_with_history(own))) for own in members]
-    legends = [sum(_wrapped(group.label, _LEGEND_WIDTH).count("\n") + 1 for group in own) / 2 for own in members]
+    grids = [_grid(len(_with_history(shown))) for shown in members]
+    legends = [sum(_wrapped(group.label, _LEGEND_WIDTH).count("\n") + 1 for group in shown) / 2 for shown in members]
     heights = [max(3.1 + 0.2 * lines, 0.8 + 1.6 * rows) for lines, (rows, _) in zip(legends, grids, strict=True)]
     with style():
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(10, sum(heights)), layout="constrained")
         parts = figure.subfigures(len(benchmarks), 1, height_ratios=heights, squeeze=False)[:, 0]
-        for part, name, own, grid in zip(parts, benchmarks, members, grids, strict=True):
-            _draw_benchmark(part, name, own, grid)
+        for part, name, shown, grid in zip(parts, benchmarks, members, grids, strict=True):
+            _draw_benchmark(part, name, shown, grid)
         # The layout is settled once, so that every format shows the same picture.
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
     return figure
 
 
-def average_accuracy(axes: Axes, groups: Sequence[Group], looks: Sequence[int] | None = None) -> None:
+def average_accuracy(axes: Axes, groups: Sequence[SeedGroup], looks: Sequence[int] | None = None) -> None:
     """Average accuracy over the tasks seen, after each task (Eq. 12), one curve per group; `looks`: styles."""
     for index, group in zip(looks or range(len(groups)), groups, strict=True):
         curve, seen = average_accuracy_curve(group), np.arange(1, group.tasks + 1)
         label = _wrapped(group.label, _LEGEND_WIDTH)
-        if not has_history(group):  # multi-task training is measured once, at the end
+        if not group.has_history:  # multi-task training is measured once, at the end
             axes.axhline(float(curve.mean[-1]), label=label, **look(index, marker=False))
             continue
         draw(axes, seen, curve, index, label)
@@ -97,7 +119,7 @@ def average_accuracy(axes: Axes, groups: Sequence[Group], looks: Sequence[int] |
     _whole_ticks(axes)
 
 
-def first_tasks(axes: Axes, group: Group, title_width: int = 60) -> None:
+def first_tasks(axes: Axes, group: SeedGroup, title_width: int = 60) -> None:
     """Accuracy on each of the first tasks, from when it is learned to the end; the title is wrapped at a width."""
     for task in range(min(FIRST_TASKS, group.tasks)):
         seen = np.arange(task + 1, group.tasks + 1)
@@ -124,7 +146,7 @@ def save(figure: Figure, path_without_suffix: str | Path, formats: Sequence[str]
     return list(contents)
 
 
-def _draw_benchmark(part: SubFigure, name: str, groups: list[Group], grid: tuple[int, int]) -> None:
+def _draw_benchmark(part: SubFigure, name: str, groups: list[SeedGroup], grid: tuple[int, int]) -> None:
     panels = _with_history(groups)
     left_out = f" (on the right, the first {MOST_PANELS} methods)" if len(groups) > len(panels) == MOST_PANELS else ""
     part.suptitle(_wrapped(name + left_out, 100), fontweight="bold", x=0.01, ha="left")
@@ -147,9 +169,9 @@ def _draw_benchmark(part: SubFigure, name: str, groups: list[Group], grid: tuple
 
 
 def draw(axes: Axes, seen: npt.NDArray[np.int_], curve: Curve, index: int, label: str) -> None:
-    own, step = look(index), max(1, len(seen) // 6)
-    axes.plot(seen, curve.mean, label=label, markevery=(index % step, step), **own)
-    axes.fill_between(seen, curve.mean - curve.band, curve.mean + curve.band, color=own["color"], alpha=0.18, lw=0)
+    style, step = look(index), max(1, len(seen) // 6)
+    axes.plot(seen, curve.mean, label=label, markevery=(index % step, step), **style)
+    axes.fill_between(seen, curve.mean - curve.band, curve.mean + curve.band, color=style["color"], alpha=0.18, lw=0)
 
 
 def _whole_ticks(axes: Axes) -> None:
@@ -160,12 +182,12 @@ def _whole_ticks(axes: Axes) -> None:
 
 def look(index: int, marker: bool = True) -> dict[str, Any]:
     """Colour, line and marker number `index`, as matplotlib takes them."""
-    own = {"color": _COLOURS[index % len(_COLOURS)], "linestyle": _LINES[index % len(_LINES)]}
-    return own | {"marker": _MARKERS[index % len(_MARKERS)]} if marker else own
+    style = {"color": _COLOURS[index % len(_COLOURS)], "linestyle": _LINES[index % len(_LINES)]}
+    return style | {"marker": _MARKERS[index % len(_MARKERS)]} if marker else style
 
 
-def _with_history(groups: Sequence[Group]) -> list[Group]:
-    return [group for group in groups if has_history(group)][:MOST_PANELS]
+def _with_history(groups: Sequence[SeedGroup]) -> list[SeedGroup]:
+    return [group for group in groups if group.has_history][:MOST_PANELS]
 
 
 def _grid(panels: int) -> tuple[int, int]:
@@ -174,18 +196,18 @@ def _grid(panels: int) -> tuple[int, int]:
 
 
 def _wrapped(label: str, width: int) -> str:
-    """At most three lines; a dollar sign is a dollar sign, not the beginning of a formula."""
+    """At most three lines; a dollar sign does not start a formula."""
     return textwrap.fill(label, width, max_lines=3, placeholder=" …").replace("$", r"\$")
 
 
 def available() -> bool:
-    """Whether there is matplotlib to draw with."""
+    """Whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """matplotlib in this file's style, whatever the user's own settings are, which come back afterwards."""
+    """matplotlib in this file's style. The user's settings do not matter, and are restored afterwards."""
     try:
         from matplotlib import style
     except ImportError:

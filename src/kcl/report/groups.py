@@ -1,9 +1,9 @@
-"""Runs that differ only in their seed belong together: one group is one row, one curve, one matrix of the report."""
+"""Groups of runs that differ only in their seed: each is one row, one curve, one matrix of the report."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from kcl.report.summary import Summary, summarise
 Record = dict[str, Any]
 CHOICES = ("train_per_task", "ways", "class_order", "image_size", "data", "held_out")
 
-# How the literature writes the methods; a name that is not here is shown as it stands.
+# Methods as the literature writes them; other names are shown unchanged.
 _TITLES = {
     "kcl": "KCL",
     "naive-sgd": "naive SGD",
@@ -30,8 +30,8 @@ _TITLES = {
 
 
 @dataclass(frozen=True)
-class Group:
-    """Runs of one method on one benchmark with the same settings, one for each seed, in the order of the seeds."""
+class SeedGroup:
+    """Runs of one method on one benchmark with the same settings, in the order of their seeds."""
 
     benchmark: str
     label: str
@@ -48,21 +48,26 @@ class Group:
     def matrices(self) -> npt.NDArray[np.float64]:
         """The accuracy matrices of the runs that did not diverge, (runs, tasks, tasks), NaN where not evaluated.
 
-        So is what lies beyond the last task of a run that has fewer tasks than another, as with varied ways.
+        With varied ways a run may have fewer tasks than another: beyond its last task its matrix is NaN too.
         """
         matrices = np.full((len(self.runs), self.tasks, self.tasks), np.nan)
         for matrix, run in zip(matrices, self.runs, strict=True):
             matrix[: run["tasks"], : run["tasks"]] = AccuracyMatrix.from_lists(run["accuracy_matrix"]).values
         return matrices
 
+    @property
+    def has_history(self) -> bool:
+        """Whether tasks were tested as they were learned, and not only at the end, as in multi-task training."""
+        return not np.isnan(self.matrices()[:, 0, 0]).any()
 
-def group_runs(records: Sequence[Record]) -> list[Group]:
+
+def group_runs(records: Sequence[Record]) -> list[SeedGroup]:
     """The groups, in the order in which they first appear, those of one benchmark together.
 
-    A run repeated with the same settings and seed counts once: the last one, as a person who repeats a run expects.
+    Of a run repeated with the same settings and seed, the last one counts.
     """
     if not records:
-        raise KclError("there are no runs to report; make some with `kcl run`")
+        raise KclError("there are no runs to report; run some with `kcl run`")
     families: dict[tuple[str, str, str | None], dict[str, dict[int, Record]]] = {}
     for record in records:
         family = families.setdefault((record["benchmark"], record["method"], record["kernel"]), {})
@@ -71,31 +76,36 @@ def group_runs(records: Sequence[Record]) -> list[Group]:
     for (benchmark, method, kernel), family in families.items():
         members = [[runs[seed] for seed in sorted(runs)] for runs in family.values()]
         settings = [_settings(runs[0]) for runs in members]
-        told = differing(settings)
-        for runs, own in zip(members, settings, strict=True):
-            groups.append(
-                Group(
-                    benchmark=benchmark,
-                    label=", ".join([title(method, kernel), *(f"{name} {show(own.get(name))}" for name in told)]),
-                    tasks=max(run["tasks"] for run in runs),
-                    settings=own,
-                    runs=tuple(run for run in runs if not run["diverged"]),
-                    diverged=tuple(run for run in runs if run["diverged"]),
-                )
+        names = differing(settings)
+        groups += [
+            SeedGroup(
+                benchmark=benchmark,
+                label=with_settings(title(method, kernel), names, values),
+                tasks=max(run["tasks"] for run in runs),
+                settings=values,
+                runs=tuple(run for run in runs if not run["diverged"]),
+                diverged=tuple(run for run in runs if run["diverged"]),
             )
+            for runs, values in zip(members, settings, strict=True)
+        ]
     benchmarks = list(dict.fromkeys(group.benchmark for group in groups))
     return sorted(groups, key=lambda group: benchmarks.index(group.benchmark))
 
 
+def with_settings(title: str, names: Sequence[str], settings: Mapping[str, Any]) -> str:
+    """A title followed by some settings."""
+    return ", ".join([title, *(f"{name} {show(settings.get(name))}" for name in names)])
+
+
 def title(method: str, kernel: str | None) -> str:
-    """A method as it is written in tables, with its kernel where it has one."""
+    """A method as tables show it, with its kernel if it has one."""
     return _TITLES.get(method, method) + (f" ({kernel})" if kernel else "")
 
 
 def differing(settings: Sequence[dict[str, Any]]) -> list[str]:
     """Names of the settings that are not the same everywhere, in their order; a missing one differs."""
-    names = dict.fromkeys(name for own in settings for name in own)
-    return [name for name in names if len({json.dumps(own.get(name), sort_keys=True) for own in settings}) > 1]
+    names = dict.fromkeys(name for values in settings for name in values)
+    return [name for name in names if len({json.dumps(values.get(name), sort_keys=True) for values in settings}) > 1]
 
 
 def show(value: Any) -> str:
@@ -106,14 +116,14 @@ def show(value: Any) -> str:
 
 
 def _settings(record: Record) -> dict[str, Any]:
-    """The settings without the seed, and with what makes other runs just as a setting does.
+    """The settings that tell runs apart, and the choices of the stream; without the seed.
 
-    Where the ways of a task are drawn from a range, the number of tasks follows from the seed and tells nothing apart.
+    With varied ways the number of tasks follows from the seed, so it is left out.
     """
-    varied = isinstance(record.get("ways"), list | tuple)
-    tasks = {} if varied else {"tasks": record["tasks"]}
     choices = {name: record[name] for name in CHOICES if record.get(name) is not None}
+    varied = isinstance(record.get("ways"), list | tuple)
     if varied:
-        choices["ways"] = list(choices["ways"])  # a run not read from a file yet has a pair
-    others = {name: value for name, value in record["settings"].items() if name not in ("seed", "tasks")}
-    return {**tasks, **choices, **others}
+        choices["ways"] = list(choices["ways"])  # a run that was not read from a file has a tuple
+    tasks = {} if varied else {"tasks": record["tasks"]}
+    settings = {name: value for name, value in record["settings"].items() if name not in ("seed", "tasks")}
+    return {**tasks, **choices, **settings}

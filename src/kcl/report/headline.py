@@ -1,27 +1,26 @@
-"""The one table to look at first: methods down, benchmarks across, the best marked where it stands out."""
+"""The table to look at first: methods down, benchmarks across, the best marked where it is significantly better."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from kcl.report.curves import has_history
-from kcl.report.groups import CHOICES, Group, Record, differing, show, title
-from kcl.report.published import Published, published
-from kcl.report.results_table import number
+from kcl.report.formatting import number
+from kcl.report.groups import CHOICES, Record, SeedGroup, differing, show, title, with_settings
+from kcl.report.published import PaperResult, published
 from kcl.report.significance import stands_out
 from kcl.report.summary import Summary
 
 _CONDITION = ("tasks", *CHOICES)
 
 
-class Cell(NamedTuple):
-    """A method on a benchmark: average accuracy over seeds, and what the paper prints for it."""
+class HeadlineCell(NamedTuple):
+    """A method on a benchmark: average accuracy over seeds, and the value that the paper prints for it."""
 
     summary: Summary
     best: bool
-    published: Published | None
+    published: PaperResult | None
 
     def __str__(self) -> str:
         mean, half_width = number(self.summary.mean, 2), self.summary.half_width
@@ -29,7 +28,7 @@ class Cell(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A benchmark under one condition: as many tasks, samples and classes. Only within a column may one compare."""
+    """A benchmark under one condition: number of tasks, samples and classes. Results of one column are comparable."""
 
     benchmark: str
     condition: dict[str, Any]
@@ -39,54 +38,48 @@ class Column(NamedTuple):
         return f"{self.benchmark} ({words})" if words else self.benchmark
 
 
-class Row(NamedTuple):
+class HeadlineRow(NamedTuple):
     label: str
-    cells: list[Cell | None]
+    cells: list[HeadlineCell | None]
     """One for each column; None where the method was not run, or every run of it diverged."""
 
 
-def headline(groups: Sequence[Group]) -> tuple[list[Column], list[Row]]:
+def headline(groups: Sequence[SeedGroup]) -> tuple[list[Column], list[HeadlineRow]]:
     """The columns and rows, in the order in which they first appear."""
-    members: dict[str, list[Group]] = {}
-    columns: dict[str, Column] = {}
+    columns: dict[str, tuple[Column, list[SeedGroup]]] = {}
     for group in groups:
-        place = column_of(group)
-        key = json.dumps(place, sort_keys=True)
-        columns.setdefault(key, place)
-        members.setdefault(key, []).append(group)
-    table: dict[str, dict[str, Cell]] = {}
-    for key, rivals in members.items():
+        column = column_of(group)
+        columns.setdefault(json.dumps(column, sort_keys=True), (column, []))[1].append(group)
+    table: dict[str, dict[str, HeadlineCell]] = {}
+    for key, (_, rivals) in columns.items():
         best = _best(rivals)
         for group, label in zip(rivals, row_labels(rivals), strict=True):
             cells = table.setdefault(label, {})
             if accuracy := group.summary("average_accuracy"):
-                cells[key] = Cell(accuracy, group is best, _published(group))
-    rows = [Row(label, [cells.get(key) for key in columns]) for label, cells in table.items()]
-    return list(columns.values()), rows
+                cells[key] = HeadlineCell(accuracy, group is best, _published(group))
+    rows = [HeadlineRow(label, [cells.get(key) for key in columns]) for label, cells in table.items()]
+    return [column for column, _ in columns.values()], rows
 
 
-def column_of(group: Group) -> Column:
+def column_of(group: SeedGroup) -> Column:
     return Column(group.benchmark, {name: group.settings[name] for name in _CONDITION if name in group.settings})
 
 
-def row_labels(groups: Sequence[Group]) -> list[str]:
-    """What tells the groups of one column apart: the method, its kernel, and the settings that differ within them."""
+def row_labels(groups: Sequence[SeedGroup]) -> list[str]:
+    """Labels for the groups of one column: the method, its kernel, and the settings that differ within them."""
     settings = [{name: value for name, value in group.settings.items() if name not in _CONDITION} for group in groups]
     titles = [title(_first(group)["method"], _first(group)["kernel"]) for group in groups]
-    told = {
-        name: differing([own for same, own in zip(titles, settings, strict=True) if same == name])
-        for name in dict.fromkeys(titles)
+    names = {
+        method: differing([values for other, values in zip(titles, settings, strict=True) if other == method])
+        for method in dict.fromkeys(titles)
     }
-    return [
-        ", ".join([name, *(f"{setting} {show(own.get(setting))}" for setting in told[name])])
-        for name, own in zip(titles, settings, strict=True)
-    ]
+    return [with_settings(method, names[method], values) for method, values in zip(titles, settings, strict=True)]
 
 
 def in_words(condition: dict[str, Any]) -> str:
-    words = {
+    words: dict[str, Callable[[Any], str]] = {
         "tasks": lambda value: f"{show(value)} task{'' if value == 1 else 's'}",
-        "train_per_task": lambda value: f"{show(value)} samples a task",
+        "train_per_task": lambda value: f"{show(value)} samples per task",
         "ways": lambda value: (
             f"{'–'.join(map(show, value[:2])) if isinstance(value, list) else show(value)} ways"
             + "".join(f" in {show(tasks)} tasks" for tasks in (value[2:] if isinstance(value, list) else []))
@@ -94,26 +87,27 @@ def in_words(condition: dict[str, Any]) -> str:
         "class_order": lambda value: "" if value == "fixed" else f"{show(value)} classes",
         "image_size": lambda value: f"{show(value)} pixels",
         "data": lambda value: f"data {show(value)[:12]}",
+        "held_out": lambda value: f"{show(value)} held out",
     }
     return ", ".join(text for name, value in condition.items() if (text := words[name](value)))
 
 
-def _best(groups: Sequence[Group]) -> Group | None:
-    """The group whose mean stands out. One that was tested only at the end, as multi-task training, is a bound."""
-    rivals = [group for group in groups if group.runs and has_history(group)]
+def _best(groups: Sequence[SeedGroup]) -> SeedGroup | None:
+    """The group whose mean stands out. Multi-task training, which is tested only at the end, is a bound: left out."""
+    rivals = [group for group in groups if group.runs and group.has_history]
     if len(rivals) < 2:
         return None
-    scores = [{run["seed"]: run["average_accuracy"] for run in group.runs} for group in rivals]
-    means = [sum(own.values()) / len(own) for own in scores]
+    accuracies = [{run["seed"]: run["average_accuracy"] for run in group.runs} for group in rivals]
+    means = [sum(by_seed.values()) / len(by_seed) for by_seed in accuracies]
     place = means.index(max(means))
-    others = [own for index, own in enumerate(scores) if index != place]
-    return rivals[place] if stands_out(scores[place], others) else None
+    others = [by_seed for index, by_seed in enumerate(accuracies) if index != place]
+    return rivals[place] if stands_out(accuracies[place], others) else None
 
 
-def _published(group: Group) -> Published | None:
+def _published(group: SeedGroup) -> PaperResult | None:
     run = _first(group)
     return published(group.benchmark, run["method"], run["kernel"], column_of(group).condition, group.settings)
 
 
-def _first(group: Group) -> Record:
+def _first(group: SeedGroup) -> Record:
     return (*group.runs, *group.diverged)[0]

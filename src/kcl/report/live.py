@@ -1,6 +1,6 @@
 """The page of folders that still grow, served to this machine: it follows the results as they arrive.
 
-Two addresses are answered, the page and its version; nothing of a request ever becomes a path, and nothing is written.
+It answers two addresses, the page and its version; no part of a request becomes a path, and nothing is written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOCAL = "127.0.0.1"
 
 
 class LivePage:
-    """The page of what the files hold now, made again only when they have changed."""
+    """The page of the files as they are now, built again only when they have changed."""
 
     def __init__(self, find: Callable[[], Sequence[Path]], make: Callable[[Sequence[Path], str], str]) -> None:
         self._find, self._make = find, make
@@ -33,7 +33,7 @@ class LivePage:
         for path in self._find():
             try:
                 status = path.stat()
-            except OSError:  # gone since it was found
+            except OSError:  # deleted in the meantime
                 continue
             seen.append(f"{path}\0{status.st_size}\0{status.st_mtime_ns}")
         return hashlib.sha256("\n".join(seen).encode(errors="replace")).hexdigest()[:16]
@@ -60,7 +60,7 @@ class LiveServer:
         self.address = f"http://{host}:{self._server.server_address[1]}/"
 
     def start(self) -> None:
-        """Serve beside what this program does otherwise."""
+        """Serve in the background."""
         threading.Thread(target=self._server.serve_forever, name="kcl live page", daemon=True).start()
 
     def close(self) -> None:
@@ -73,13 +73,13 @@ def _handler(live: LivePage, host: str) -> type[BaseHTTPRequestHandler]:
         server_version, sys_version, timeout = "kcl", "", 30
 
         def do_GET(self) -> None:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the reader has gone
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the reader is gone
                 self._answer()
 
         do_HEAD = do_GET
 
         def _answer(self) -> None:
-            # A page of elsewhere that makes its own name point here, to read what is here, still sends its own name.
+            # DNS rebinding: a foreign page whose name resolves to this machine still sends its own name.
             named = self.headers.get("Host", "").rpartition(":")[0]
             if host == LOCAL and named not in (LOCAL, "localhost"):
                 self._send(HTTPStatus.MISDIRECTED_REQUEST, b"unknown host\n", "text/plain")
@@ -87,8 +87,8 @@ def _handler(live: LivePage, host: str) -> type[BaseHTTPRequestHandler]:
                 try:
                     self._send(HTTPStatus.OK, live.content(), "text/html; charset=utf-8")
                 except KclError as error:
-                    told = f"kcl: {error}\n".encode(errors="replace")
-                    self._send(HTTPStatus.SERVICE_UNAVAILABLE, told, "text/plain; charset=utf-8")
+                    message = f"kcl: {error}\n".encode(errors="replace")
+                    self._send(HTTPStatus.SERVICE_UNAVAILABLE, message, "text/plain; charset=utf-8")
             elif self.path == "/version":
                 self._send(HTTPStatus.OK, live.version().encode(), "text/plain")
             else:

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kcl.report import results_table, significance
+from kcl.report.formatting import MISSING, markdown_table, plain
 from kcl.report.groups import Record, group_runs
-from kcl.report.headline import Cell, headline
+from kcl.report.headline import HeadlineCell, headline
 from kcl.report.published import SOURCE
-from kcl.report.results_table import plain
 
 
 def markdown(records: Sequence[Record], title: str) -> str:
     columns, rows = headline(group_runs(records))
-    head = ["method", *(plain(str(column)) for column in columns)]
-    lines = [head, ["---", *("---:" for _ in columns)], *([plain(r.label), *map(_cell, r.cells)] for r in rows)]
-    told = any(cell and cell.published for row in rows for cell in row.cells)
+    header = ["method", *(plain(str(column)) for column in columns)]
+    compared = any(cell and cell.published for row in rows for cell in row.cells)
     commands = [command for command in dict.fromkeys(record["command"] for record in records) if command]
     parts = [
         f"# {plain(title)}",
-        "\n".join(f"| {' | '.join(line)} |" for line in lines),
+        markdown_table(header, [[plain(row.label), *map(_cell, row.cells)] for row in rows]),
         "Average accuracy in percent, mean ± half the 95 % confidence interval over seeds (Student's t). "
         + significance.NOTE.replace("marked", "in bold")
-        + (f" In brackets: {SOURCE}." if told else ""),
+        + (f" In brackets: {SOURCE}." if compared else ""),
         "## All results",
         results_table.markdown(records).rstrip(),
     ]
@@ -32,8 +31,8 @@ def markdown(records: Sequence[Record], title: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _cell(cell: Cell | None) -> str:
+def _cell(cell: HeadlineCell | None) -> str:
     if cell is None:
-        return "–"
+        return MISSING
     value = f"**{cell}**" if cell.best else str(cell)
     return f"{value} ({cell.published})" if cell.published else value

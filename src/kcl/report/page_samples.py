@@ -1,4 +1,4 @@
-"""`samples.jsonl` in the page: what the tasks look like, what was kept of them, what was taken for something else."""
+"""`samples.jsonl` in the page: samples of the tasks, coresets, and the most confident mistakes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from kcl.report.groups import Group, Record, title
+from kcl.report.groups import Record, SeedGroup, title
 from kcl.report.headline import column_of
+from kcl.report.page_parts import grid, head, muted, row, row_head
 
 BUDGET = 2_000_000
 """Bytes of images a page may hold: it stays below five megabytes."""
@@ -23,20 +24,20 @@ Samples = dict[str, Any]
 
 
 def read_samples(file: Path) -> list[Samples]:
-    """What can be read: images are an extra, and a line that is torn or of another kind is no reason for no page."""
+    """All lines that can be read: images are an extra, and a damaged or foreign line must not prevent the page."""
     try:
         lines = file.read_bytes().splitlines()
     except OSError:
         return []
-    found = []
+    samples = []
     for line in lines:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict) and value.get("format") == 1 and isinstance(value.get("samples"), list):
-            found.append(value)
-    return found
+            samples.append(value)
+    return samples
 
 
 def key(record: Record | Samples) -> str:
@@ -44,17 +45,17 @@ def key(record: Record | Samples) -> str:
     return json.dumps({name: record.get(name) for name in _IDENTITY}, sort_keys=True)
 
 
-def samples_html(groups: Sequence[Group], samples: Sequence[Samples]) -> str:
-    """A table for the first run of each group that has samples; empty where none has."""
-    known = {key(own): own for own in samples}
+def samples_html(groups: Sequence[SeedGroup], samples: Sequence[Samples]) -> str:
+    """A table for the first run of each group that has samples; empty if none has."""
+    by_run = {key(each): each for each in samples}
     parts: list[str] = []
     size = left_out = 0
     for group in groups:
-        found = next((known[own] for run in group.runs if (own := key(run)) in known), None)
-        if found is None:
+        shown = next((by_run[name] for run in group.runs if (name := key(run)) in by_run), None)
+        if shown is None:
             continue
-        name = f"{title(found['method'], found['kernel'])} on {column_of(group)}"
-        table = _table(f"{name}, seed {found['seed']}", found["samples"])
+        name = f"{title(shown['method'], shown['kernel'])} on {column_of(group)}"
+        table = _table(f"{name}, seed {shown['seed']}", shown["samples"])
         if size + len(table) > BUDGET:
             left_out += 1
             continue
@@ -63,36 +64,32 @@ def samples_html(groups: Sequence[Group], samples: Sequence[Samples]) -> str:
         parts.append(f"<details{opened}><summary>{escape(name)}</summary>{table}</details>")
     if not parts and not left_out:
         return ""
-    note = "As the network sees them, at the end of a run. A mistake: what was said, how surely, and for what."
-    more = f" Of {left_out} more the images would make this page too large." if left_out else ""
-    return f'<p class="muted">{note}{more}</p>{"".join(parts)}'
+    note = "As the network sees them, at the end of a run. A mistake: the answer, its confidence, and the true class."
+    more = f" The images of {left_out} more would make this page too large." if left_out else ""
+    return muted(f"{note}{more}") + "".join(parts)
 
 
 def _table(caption: str, tasks: Sequence[Any]) -> str:
     shown = [name for name in _COLUMNS if any(isinstance(task, dict) and task.get(name) for task in tasks)]
-    head = "".join(f'<th scope="col">{_COLUMNS[name]}</th>' for name in shown)
-    body = "".join(
-        f'<tr><th scope="row">task {index}</th>'
-        f"{''.join(f'<td>{_images(task.get(name), name)}</td>' for name in shown)}</tr>"
+    rows = [
+        row(row_head(f"task {index}"), *(f"<td>{_images(task.get(name), name)}</td>" for name in shown))
         for index, task in enumerate(tasks)
         if isinstance(task, dict)
-    )
-    return (
-        f'<div class="scroll tall" tabindex="0" role="region" aria-label="{escape(caption)}"><table class="grid seen">'
-        f"<caption>{escape(caption)}</caption><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    ]
+    table = grid(caption, ["<th></th>", *(head(_COLUMNS[name]) for name in shown)], rows, "grid seen")
+    return f'<div class="scroll tall" tabindex="0" role="region" aria-label="{escape(caption)}">{table}</div>'
 
 
-def _images(found: Any, name: str) -> str:
-    images = [_image(one, name) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+def _images(entries: Any, name: str) -> str:
+    images = [_image(entry, name) for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
     return f'<div class="images">{"".join(images)}</div>'
 
 
-def _image(one: dict[str, Any], name: str) -> str:
-    content = _png(one.get("png"))
+def _image(entry: dict[str, Any], name: str) -> str:
+    content = _png(entry.get("png"))
     if content is None:
         return ""
-    label, said, confidence = str(one.get("label", ""))[:40], str(one.get("said", ""))[:40], one.get("confidence")
+    label, said, confidence = str(entry.get("label", ""))[:40], str(entry.get("said", ""))[:40], entry.get("confidence")
     words = label
     if name == "mistakes":
         sure = f" ({confidence:.0%})" if isinstance(confidence, float) else ""
@@ -103,7 +100,7 @@ def _image(one: dict[str, Any], name: str) -> str:
 
 
 def _png(text: Any) -> str | None:
-    """The text again if it is the base64 of a PNG: nothing else of the file gets into an attribute unescaped."""
+    """The text if it is the base64 of a PNG: nothing else from the file enters an attribute unescaped."""
     if not isinstance(text, str):
         return None
     try:

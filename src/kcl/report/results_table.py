@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 
-from kcl.report.groups import Group, Record, group_runs
-from kcl.report.summary import Summary
+from kcl.report.formatting import MISSING, interval, markdown_table, number, plain, seed_count, spread
+from kcl.report.groups import Record, SeedGroup, group_runs
 
 HEADER = (
     "benchmark",
@@ -21,25 +20,24 @@ HEADER = (
 )
 NOTE = (
     "Mean ± sample standard deviation over seeds; 95 % confidence interval of the mean average accuracy\n"
-    "by Student's t. Diverged runs are counted, not averaged. Kept: samples, and the room of all that is kept."
+    "by Student's t. Diverged runs are counted, not averaged. Kept: samples, and the memory used for all that is kept."
 )
-TEXT_COLUMNS = 2  # benchmark and method; everything after them is a number and set to the right
-_MISSING = "–"
+TEXT_COLUMNS = 2  # benchmark and method; the others are numbers, aligned to the right
 
 
-def rows(groups: Sequence[Group]) -> list[tuple[str, ...]]:
+def rows(groups: Sequence[SeedGroup]) -> list[tuple[str, ...]]:
     """One row of cells per group, under `HEADER`."""
     return [
         (
             group.benchmark,
             group.label,
-            _seeds(group),
-            _spread(accuracy := group.summary("average_accuracy"), 2),
-            _interval(accuracy, 2),
-            _spread(group.summary("forgetting"), 3),
-            _spread(group.summary("learning_accuracy"), 2),
+            seed_count(group),
+            spread(accuracy := group.summary("average_accuracy"), 2),
+            interval(accuracy),
+            spread(group.summary("forgetting"), 3),
+            spread(group.summary("learning_accuracy"), 2),
             _kept(group),
-            _spread(group.summary("seconds"), 1),
+            spread(group.summary("seconds"), 1),
         )
         for group in groups
     ]
@@ -48,7 +46,7 @@ def rows(groups: Sequence[Group]) -> list[tuple[str, ...]]:
 def text(records: Sequence[Record]) -> str:
     """The table for a terminal, columns aligned, with the note that explains it."""
     cells = rows(group_runs(records))
-    upper, lower = zip(*(_two_lines(name) for name in HEADER), strict=True)
+    upper, lower = zip(*map(_two_lines, HEADER), strict=True)
     widths = [max(map(len, column)) for column in zip(upper, lower, *cells, strict=True)]
 
     def aligned(line: tuple[str, ...]) -> str:
@@ -61,15 +59,8 @@ def text(records: Sequence[Record]) -> str:
 
 def markdown(records: Sequence[Record]) -> str:
     """The table in GitHub's Markdown, with the note that explains it."""
-    rule = tuple("---" if column < TEXT_COLUMNS else "---:" for column in range(len(HEADER)))
     cells = [(*map(plain, row[:TEXT_COLUMNS]), *row[TEXT_COLUMNS:]) for row in rows(group_runs(records))]
-    return "\n".join([*(f"| {' | '.join(line)} |" for line in [HEADER, rule, *cells]), "", NOTE]) + "\n"
-
-
-def number(value: float, digits: int) -> str:
-    """Fixed-point text, without the sign of a zero."""
-    shown = f"{value:.{digits}f}"
-    return shown.removeprefix("-") if float(shown) == 0 else shown
+    return f"{markdown_table(HEADER, cells, slice(TEXT_COLUMNS, None))}\n\n{NOTE}\n"
 
 
 def _two_lines(name: str) -> tuple[str, str]:
@@ -78,37 +69,11 @@ def _two_lines(name: str) -> tuple[str, str]:
     return (first, rest) if len(name) > 14 else ("", name)
 
 
-def _seeds(group: Group) -> str:
-    return f"{len(group.runs)} (+{len(group.diverged)} diverged)" if group.diverged else str(len(group.runs))
-
-
-def _kept(group: Group) -> str:
-    """Samples kept at the end and the room everything kept takes, as the runs say; means where they differ."""
-    uses = [run["memory"] for run in group.runs]
-    if not uses or any(type(use.get(name)) is not int for use in uses for name in ("samples", "bytes")):
-        return _MISSING
-    samples, size = (sum(use[name] for use in uses) / len(uses) for name in ("samples", "bytes"))
-    room = f"{number(size / 1e6, 2)} MB" if size >= 1e6 else f"{number(size / 1e3, 1)} kB"
-    return f"{number(samples, 0)} ({room})"
-
-
-def _spread(summary: Summary | None, digits: int) -> str:
-    if summary is None:
-        return _MISSING
-    mean = number(summary.mean, digits)
-    return mean if summary.deviation is None else f"{mean} ± {number(summary.deviation, digits)}"
-
-
-def _interval(summary: Summary | None, digits: int) -> str:
-    if summary is None or summary.half_width is None:
-        return _MISSING
-    low, high = summary.mean - summary.half_width, summary.mean + summary.half_width
-    return f"[{number(low, digits)}, {number(high, digits)}]"
-
-
-def plain(cell: str) -> str:
-    """Names as plain text: no cell ends early, no markup is read."""
-    plain = html.escape(cell, quote=False)
-    for mark in "\\|`*_[]~$":
-        plain = plain.replace(mark, f"\\{mark}")
-    return plain
+def _kept(group: SeedGroup) -> str:
+    """Samples kept at the end, and the memory of everything kept; means where the runs differ."""
+    memories = [run["memory"] for run in group.runs]
+    if not memories or any(type(memory.get(name)) is not int for memory in memories for name in ("samples", "bytes")):
+        return MISSING
+    samples, size = (sum(memory[name] for memory in memories) / len(memories) for name in ("samples", "bytes"))
+    used = f"{number(size / 1e6, 2)} MB" if size >= 1e6 else f"{number(size / 1e3, 1)} kB"
+    return f"{number(samples, 0)} ({used})"

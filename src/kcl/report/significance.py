@@ -1,4 +1,4 @@
-"""Whether the best mean is better than the others or only happens to be: t tests over seeds, corrected for many.
+"""Whether the best mean is significantly better than the others: t tests over seeds, with a correction for many.
 
 Two methods that share seeds saw the same permutations, classes and order, so their runs are compared in pairs.
 """
@@ -27,16 +27,16 @@ def stands_out(best: BySeed, others: Sequence[BySeed]) -> bool:
 
 
 def difference_p(one: BySeed, other: BySeed) -> float:
-    """How likely a difference of means this large is by chance; 1 where there are too few seeds to say."""
+    """The probability of a difference of means this large by chance; 1 if there are too few seeds."""
     shared = sorted(one.keys() & other.keys())
     if len(shared) >= 2:
         gaps = [one[seed] - other[seed] for seed in shared]
         return _p(statistics.fmean(gaps), statistics.variance(gaps) / len(gaps), len(gaps) - 1)
     if min(len(one), len(other)) < 2:
         return 1.0
-    errors = [statistics.variance(own.values()) / len(own) for own in (one, other)]
-    scale = sum(error**2 / (len(own) - 1) for error, own in zip(errors, (one, other), strict=True))
-    # Welch and Satterthwaite's degrees of freedom, rounded down: a little too careful, and exact tables do.
+    errors = [statistics.variance(scores.values()) / len(scores) for scores in (one, other)]
+    scale = sum(error**2 / (len(scores) - 1) for error, scores in zip(errors, (one, other), strict=True))
+    # Welch and Satterthwaite's degrees of freedom, rounded down: slightly conservative, and exact.
     degrees = max(1, math.floor(sum(errors) ** 2 / scale)) if scale else len(one) + len(other) - 2
     return _p(statistics.fmean(one.values()) - statistics.fmean(other.values()), sum(errors), degrees)
 

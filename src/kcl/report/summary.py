@@ -11,7 +11,7 @@ from typing import NamedTuple
 class Summary(NamedTuple):
     """Over `size` seeds: mean, sample standard deviation, and half the width of the 95 % confidence interval.
 
-    The last two are None for a single seed, which says nothing about spread.
+    The last two are None for a single seed, which has no spread.
     """
 
     size: int

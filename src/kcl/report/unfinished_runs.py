@@ -1,4 +1,4 @@
-"""Runs that have begun and are not among the results yet, from the metrics.csv beside them: for the live page."""
+"""Runs that are not finished, from the metrics.csv beside the results: for the live page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Running(NamedTuple):
 
 
 def running(files: Iterable[Path]) -> list[Running]:
-    """The newest row of every run that has tasks left. What cannot be read is left out: this is a view, no record."""
+    """The newest row of every run that has tasks left. Unreadable rows are skipped: this is only a view."""
     newest: dict[tuple[Path, str], Running] = {}
     for file in files:
         for row in _rows(file):

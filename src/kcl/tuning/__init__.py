@@ -1,1 +1,1 @@
-"""Settings chosen without a look at the test data: what is searched, by which protocol, and the search itself."""
+"""Choosing settings without the test data: the space, the protocol and the search."""

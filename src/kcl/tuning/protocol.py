@@ -1,9 +1,8 @@
-"""How settings are chosen without cheating: on the stream's first tasks, by training samples held out of learning.
+"""How settings are chosen without cheating: on the stream's first tasks, by held-out training samples.
 
-A continual learner meets its tasks one after another, and settings must be fixed before the later ones are known. So
-only the first tasks are looked at (three, unless asked otherwise), and of those only training samples: a share of them
-is held out of learning and decides. The test data are not part of what the runs are given. Then the whole stream is
-learned once with the winner, and tested.
+A continual learner meets its tasks one after another, and settings must be fixed before the later tasks are known. So
+only the first tasks are used (three by default), and of these only training samples: a share of them is held out and
+decides. The runs never see the test data. Then the whole stream is learned once with the winner, and tested.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ JUDGED_BY = {
     "all": "average accuracy on the samples held out, after the last of the tasks, averaged over seeds",
     "old": "accuracy on the samples held out of all tasks but the last, after the last, averaged over tasks and seeds",
 }
-"""At the end of a long stream nearly all tasks are old, at the end of a short one a good part is new: what remembers
-well is found by the old ones.
+"""Recorded with the results. At the end of a long stream nearly all tasks are old, at the end of a short one many are
+new: settings that remember well are found by the old tasks.
 """
-NONE_OLD = "--judge-by old: after one task there is none that is old; look at two or more"
+NONE_OLD = "--judge-by old: after one task no task is old; use two or more"
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """What decides between settings; recorded with every result that follows from it."""
+    """How settings are compared; recorded with every result that depends on it."""
 
     tasks: int | None
-    """The first so many of the stream; None: all of them, which is no longer continual and is recorded as such."""
+    """The first so many tasks of the stream; None: all of them, which is no longer continual, and is recorded."""
     held_out: float
-    """The share of every class's training samples that settings are chosen by."""
+    """The share of every class's training samples that is held out."""
     seeds: tuple[int, ...]
     test_data_seen: bool = False
     chosen_by: str = JUDGED_BY["all"]
@@ -53,21 +52,21 @@ class Protocol:
         return asdict(self) | {"seeds": list(self.seeds)}
 
     def specs(self, base: RunSpec, changes: Mapping[str, Any]) -> list[RunSpec]:
-        """The runs that judge some settings: one for every seed."""
+        """The runs that measure some settings: one for every seed."""
         tasks = base.tasks if self.tasks is None else min(self.tasks, base.tasks or self.tasks)
         if self.by_old and tasks == 1:
             raise KclError(NONE_OLD)
-        own = replace(base, settings=base.settings.replace(**changes), tasks=tasks, held_out=self.held_out)
-        return [replace(own, seed=seed) for seed in self.seeds]
+        run = replace(base, settings=base.settings.replace(**changes), tasks=tasks, held_out=self.held_out)
+        return [replace(run, seed=seed) for seed in self.seeds]
 
     def value(self, records: Sequence[Mapping[str, Any]]) -> float:
-        """What is to be made large; a run that diverged has an accuracy of zero."""
+        """The value to maximise; a run that diverged has an accuracy of zero."""
         return sum(map(self._accuracy, records)) / len(records)
 
     def _accuracy(self, record: Mapping[str, Any]) -> float:
         if not self.by_old or record["average_accuracy"] is None:
             return record["average_accuracy"] or 0.0
         *old, _ = record["accuracy_matrix"][-1]
-        if not old:  # a stream whose length its data decide
+        if not old:  # a stream whose length depends on its data
             raise KclError(NONE_OLD)
         return sum(old) / len(old)

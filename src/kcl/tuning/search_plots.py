@@ -1,4 +1,4 @@
-"""Plots of a search: the best so far over the trials, and every setting against what it gave."""
+"""Plots of a search: the best value so far over the trials, and the values against every setting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def draw(space: Space, trials: Sequence[Trial]) -> Figure:
-    """One panel for the course of the search, one for each setting; the best trial is marked."""
+    """One panel for the progress of the search, one for each setting; the best trial is marked."""
     with figures.style():
         from matplotlib.figure import Figure
         from matplotlib.ticker import NullFormatter
@@ -31,8 +31,8 @@ def draw(space: Space, trials: Sequence[Trial]) -> Figure:
         course.set(xlabel="trial", ylabel="accuracy % on samples held out")
         course.legend()
         for panel, dimension in zip(each, space, strict=False):
-            found = [trial.settings[dimension.name] for trial in trials]
-            shown = found if isinstance(dimension, Range) else [str(value) for value in found]
+            points = [trial.settings[dimension.name] for trial in trials]
+            shown = points if isinstance(dimension, Range) else [str(value) for value in points]
             panel.scatter(shown, values, c=numbers, s=18)
             panel.plot([shown[best]], [values[best]], "*", color="#d55e00", markersize=12)
             panel.set_xlabel(dimension.name)

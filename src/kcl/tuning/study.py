@@ -1,8 +1,8 @@
-"""The search: Optuna's, asked for some trials at a time and told what they gave, kept in a journal file.
+"""The search, by Optuna: it proposes some trials at a time, is told their values, and is kept in a journal file.
 
-What is asked next depends on what was told before and on the study's seed alone, never on which trial was done first or
-where: trials are told in their order, and every draw has a seed of its own. So a search that was stopped goes
-on as if it had not been.
+The next proposals depend only on the values so far and on the study's seed, not on where trials run or which ends
+first: values are told in the order of the trials, and every draw has a seed of its own. So a search that was
+interrupted continues as if it had not been.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from kcl.tuning.space import Space, same
 
 INSTALL = 'pip install "kernel-continual-learning[tune]"'
 RANDOM = 10
-"""Trials drawn at random before the search begins to learn from them."""
+"""Trials drawn at random before the search learns from them."""
 
 
 class Trial(NamedTuple):
-    """A point of the space, and what it gave where that is known."""
+    """A point of the space, and its value once it is known."""
 
     number: int
     settings: dict[str, Any]
@@ -32,46 +32,48 @@ class Trial(NamedTuple):
 
 
 class Study:
-    """A search in a space, from its first points on; `about` says what else decides it, and is held against the
-    journal's own."""
+    """A search in a space, which starts with some points. `about` is what else decides it: a journal must agree."""
 
     def __init__(
         self, path: Path, space: Space, seed: int, about: Mapping[str, Any], first: Sequence[dict[str, Any]] = ()
     ) -> None:
         self._optuna, self._space, self._seed = _optuna(), space, seed
-        begun = path.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
         journal = self._optuna.storages.journal
         try:
-            _mend(path)
+            _repair(path)
             storage = self._optuna.storages.JournalStorage(journal.JournalFileBackend(str(path)))
             self._study = self._optuna.create_study(
                 storage=storage, study_name="kcl", direction="maximize", load_if_exists=True
             )
         except (OSError, ValueError, KeyError) as error:
             raise KclError(f"{path} cannot be used as the journal of a search: {error}") from None
-        asked = json.dumps({**about, "search": [str(own) for own in space], "seed": seed}, sort_keys=True)
-        known = self._study.user_attrs.get("asked")
-        if begun and known is not None and (difference := _difference(known, asked)):
+        request = json.dumps({**about, "search": [str(dimension) for dimension in space], "seed": seed}, sort_keys=True)
+        before = self._study.user_attrs.get("asked")
+        if before is None:
+            self._study.set_user_attr("asked", request)
+        elif difference := _difference(before, request):
             raise KclError(f"{path} holds another search: {difference}; choose another --out")
-        if known is None:
-            self._study.set_user_attr("asked", asked)
         trials = self._study.get_trials(deepcopy=False)
-        known = {same(own.system_attrs.get("fixed_params", own.params)) for own in trials}
+        queued = {same(trial.system_attrs.get("fixed_params", trial.params)) for trial in trials}
         for point in first:
-            if same(point) not in known:
+            if same(point) not in queued:
                 self._study.enqueue_trial(point)
 
     def ask(self, count: int) -> list[Trial]:
-        """As many trials that are not told yet: first those asked for before."""
-        running = [own for own in self._study.trials if own.state == self._optuna.trial.TrialState.RUNNING]
-        trials = [self._optuna.trial.Trial(self._study, own._trial_id) for own in running]
+        """So many trials without a value, first those that were proposed before."""
+        running = self._optuna.trial.TrialState.RUNNING
+        trials = [
+            self._optuna.trial.Trial(self._study, trial._trial_id)
+            for trial in self._study.trials
+            if trial.state == running
+        ]
         while len(trials) < count:
             trials.append(self._study.ask())
         return [Trial(trial.number, self._suggest(trial)) for trial in trials[:count]]
 
     def _suggest(self, trial: Any) -> dict[str, Any]:
-        """The point of a trial; what was suggested before is not drawn again."""
+        """The point of a trial; values suggested before are not drawn again."""
         point = {}
         for place, dimension in enumerate(self._space):
             with warnings.catch_warnings():
@@ -90,26 +92,30 @@ class Study:
     @property
     def finished(self) -> list[Trial]:
         complete = self._optuna.trial.TrialState.COMPLETE
-        return [Trial(own.number, dict(own.params), own.value) for own in self._study.trials if own.state == complete]
+        return [
+            Trial(trial.number, dict(trial.params), trial.value)
+            for trial in self._study.trials
+            if trial.state == complete
+        ]
 
     @property
     def best(self) -> Trial:
-        """The highest value; of equal ones the first."""
+        """The trial with the highest value; the first of equal ones."""
         return max(self.finished, key=lambda trial: (trial.value or 0.0, -trial.number))
 
 
-def _mend(journal: Path) -> None:
-    """Cut off a last line that a full disk or a power cut left torn: what is written after it would be lost with it."""
+def _repair(journal: Path) -> None:
+    """Cut off an incomplete last line, left by a full disk or a power cut: lines written after it would be lost."""
     if journal.exists():
         with journal.open("r+b") as file:
             content = file.read()
-            if content.startswith(b"{"):  # what is no journal is left as it is, and refused
+            if content.startswith(b"{"):  # other files are left as they are, and refused
                 file.truncate(content.rfind(b"\n") + 1)
 
 
-def _difference(known: str, asked: str) -> str:
+def _difference(old: str, new: str) -> str:
     """In which parts two searches differ; empty where they are the same, whichever version wrote them."""
-    before, now = json.loads(known), json.loads(asked)
+    before, now = json.loads(old), json.loads(new)
     if isinstance(before.get("runs"), dict):
         before["runs"] = with_current_settings(before["runs"])
     names = [name for name in {**now, **before} if before.get(name) != now.get(name)]

@@ -1,11 +1,11 @@
-"""Settings searched by a protocol, then the whole stream with the winner; what was done is told in `tuning.json`."""
+"""The search by a protocol, then the whole stream with the winner; `tuning.json` records what was done."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from typing import Protocol as Shape
+from typing import Protocol as Interface
 
 from kcl.core.files import write_json
 from kcl.errors import KclError
@@ -14,24 +14,24 @@ from kcl.tuning.protocol import Protocol
 from kcl.tuning.space import Space, points, published, same, size
 from kcl.tuning.study import Study, Trial
 
-JOURNAL, TRIALS, TOLD = "study.journal", "trials", "tuning.json"
+JOURNAL, TRIALS, SUMMARY = "study.journal", "trials", "tuning.json"
 LOCK = ".search.lock"
-"""Held for a whole search; while runs are done, their folder has a lock of its own."""
+"""Held during a whole search; while runs are done, their folder has a lock of its own."""
 
 
-class Finished(Shape):
+class RunResults(Interface):
     """Runs that were done."""
 
     @property
     def records(self) -> list[dict[str, Any]]: ...
 
 
-Run = Callable[[Sequence[RunSpec], Path, bool, Mapping[str, Any]], Finished]
+ExecuteRuns = Callable[[Sequence[RunSpec], Path, bool, Mapping[str, Any]], RunResults]
 """Does runs and keeps them in a folder: specs, folder, whether it may hold some already, notes for their results."""
 
 
 class Search(NamedTuple):
-    """What is asked for."""
+    """What to search, and how."""
 
     base: RunSpec
     space: Space
@@ -42,16 +42,19 @@ class Search(NamedTuple):
     out: Path
 
     def about(self) -> dict[str, Any]:
-        """What decides the search beside its space and its seed."""
+        """What decides the search besides its space and its seed."""
         base = {name: value for name, value in self.base.fields().items() if name != "seed"}
         return {"runs": base, "protocol": self.protocol.to_dict(), "trials at once": self.at_once}
 
+    def dimensions(self) -> list[str]:
+        return [str(dimension) for dimension in self.space]
+
     def study(self) -> Study:
-        """Begins with the settings as they are; where there are as many trials as points, goes through them all."""
-        own = published(self.space, self.base.settings)
-        first = [own] if own is not None else []
+        """Starts with the base settings; with as many trials as points, it tries every point."""
+        base = published(self.space, self.base.settings)
+        first = [base] if base is not None else []
         if self.exhausts:
-            first += [point for point in points(self.space) if point != own]
+            first += [point for point in points(self.space) if point != base]
         return Study(self.out / JOURNAL, self.space, self.seed, self.about(), first)
 
     @property
@@ -60,74 +63,72 @@ class Search(NamedTuple):
         return self.trials >= size(self.space)
 
     def left(self, study: Study) -> int:
-        """How many trials are still to be done; where every point is to be tried, those that were not, though fewer
-        trials were asked for before and one point may have been drawn twice.
+        """The number of trials still to be done.
+
+        If every point is to be tried, this is the number of untried points: an earlier, shorter search may have drawn
+        a point twice.
         """
         finished = study.finished
         if not self.exhausts:
             return max(0, self.trials - len(finished))
         return len({same(point) for point in points(self.space)} - {same(trial.settings) for trial in finished})
 
+    def run(self, execute: ExecuteRuns, say: Callable[[str], None]) -> Trial:
+        """Do the trials that are left, several at once; the best of all."""
+        study = self.study()
+        note = {"protocol": self.protocol.to_dict()}
+        while left := self.left(study):
+            batch = study.ask(min(self.at_once, left))
+            specs = {trial.number: self.protocol.specs(self.base, trial.settings) for trial in batch}
+            unique = list({spec.key: spec for group in specs.values() for spec in group}.values())
+            results = execute(unique, self.out / TRIALS, True, note).records
+            by_identity = {_identity(record): record for record in results}
+            for trial in batch:
+                try:
+                    records = [by_identity[_identity(spec.fields())] for spec in specs[trial.number]]
+                except KeyError:
+                    raise KclError(
+                        "runs of the search failed, and without them there is no best; try them again with --resume"
+                    ) from None
+                study.tell(trial, self.protocol.value(records))
+            best, done = study.best, len(study.finished)
+            say(f"{done} of {done + self.left(study)} trials, best {best.value:.2f} % with {show(best.settings)}")
+        return study.best
 
-def search(asked: Search, run: Run, say: Callable[[str], None]) -> Trial:
-    """Do the trials that are left, some at once; the best of all."""
-    study = asked.study()
-    note = {"protocol": asked.protocol.to_dict()}
-    while left := asked.left(study):
-        batch = study.ask(min(asked.at_once, left))
-        specs = {trial.number: asked.protocol.specs(asked.base, trial.settings) for trial in batch}
-        wanted = list({spec.key: spec for own in specs.values() for spec in own}.values())
-        found = {_identity(record): record for record in run(wanted, asked.out / TRIALS, True, note).records}
-        for trial in batch:
-            records = [found.get(_identity(spec.fields())) for spec in specs[trial.number]]
-            if any(record is None for record in records):
-                raise KclError(
-                    "runs of the search failed, and what is best cannot be told without them; try them again"
-                )
-            study.tell(trial, asked.protocol.value([record for record in records if record is not None]))
-        best, done = study.best, len(study.finished)
-        say(f"{done} of {done + asked.left(study)} trials, best {best.value:.2f} % with {show(best.settings)}")
-    return study.best
+    def final(self, best: Trial, seeds: Sequence[int], execute: ExecuteRuns) -> list[dict[str, Any]]:
+        """The whole stream with the winner, tested on the test data, once for every seed."""
+        if not seeds:
+            return []
+        settings = self.base.settings.replace(**best.settings)
+        fields = {**self.base.fields(), "settings": settings.to_dict()}
+        specs = [RunSpec.from_fields({**fields, "seed": seed}) for seed in seeds]
+        done = len(self.study().finished)
+        chosen = {"settings": best.settings, "trial": best.number, "of": done, "value": best.value}
+        note = {"protocol": self.protocol.to_dict() | {"search": self.dimensions(), "chosen": chosen}}
+        return execute(specs, self.out, True, note).records
+
+    def write(self, records: Sequence[Mapping[str, Any]]) -> Path:
+        """Record what was searched, how it was chosen, and the results of the whole stream."""
+        study, path = self.study(), self.out / SUMMARY
+        content = {
+            "format": 1,
+            **self.about(),
+            "search": self.dimensions(),
+            "seed": self.seed,
+            "trials": [trial._asdict() for trial in study.finished],
+            "best": study.best._asdict(),
+            "whole stream": [
+                {"seed": record["seed"], "average_accuracy": record["average_accuracy"], "key": key_of(record)}
+                for record in records
+            ],
+        }
+        write_json(path, content)
+        return path
 
 
 def _identity(fields: Mapping[str, Any]) -> tuple[int, str]:
-    """Of runs that differ in seed and settings only."""
+    """Identifies runs that differ only in seed and settings."""
     return fields["seed"], str(sorted(fields["settings"].items()))
-
-
-def final(asked: Search, best: Trial, seeds: Sequence[int], run: Run) -> list[dict[str, Any]]:
-    """The whole stream with the winner, tested on the test data: once for every seed, where any is asked for."""
-    if not seeds:
-        return []
-    settings = asked.base.settings.replace(**best.settings)
-    specs = [RunSpec.from_fields({**asked.base.fields(), "settings": settings.to_dict(), "seed": s}) for s in seeds]
-    done = len(asked.study().finished)
-    chosen = {"settings": best.settings, "trial": best.number, "of": done, "value": best.value}
-    note = {"protocol": asked.protocol.to_dict() | {"search": [str(own) for own in asked.space], "chosen": chosen}}
-    return run(specs, asked.out, True, note).records
-
-
-def told(asked: Search, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What was searched, how it was chosen, and what the whole stream gave."""
-    study = asked.study()
-    return {
-        "format": 1,
-        **asked.about(),
-        "search": [str(own) for own in asked.space],
-        "seed": asked.seed,
-        "trials": [trial._asdict() for trial in study.finished],
-        "best": study.best._asdict(),
-        "whole stream": [
-            {"seed": record["seed"], "average_accuracy": record["average_accuracy"], "key": key_of(record)}
-            for record in records
-        ],
-    }
-
-
-def write(asked: Search, records: Sequence[Mapping[str, Any]]) -> Path:
-    path = asked.out / TOLD
-    write_json(path, told(asked, records))
-    return path
 
 
 def show(settings: Mapping[str, Any]) -> str:

@@ -1,0 +1,135 @@
+"""The generated parts of Markdown pages, between `<!-- NAME: begin -->` and `<!-- NAME: end -->`.
+
+Everything outside the markers is prose and stays as it is. In REPRODUCIBILITY.md each table has the paper's number,
+ours, their difference, a verdict and the command; docs/strong.md has the items' own tables.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from kcl.errors import KclError
+from kcl.paper.cell import Cell
+from kcl.paper.finished_runs import FinishedRuns, change_options
+from kcl.paper.item import Item
+from kcl.paper.paper_tables import NOT_MEASURED, forgetting_text, paper_text
+from kcl.report.formatting import MISSING, markdown_table, spread
+from kcl.report.published import PaperResult
+from kcl.report.summary import Summary
+
+LIMIT = 2.0
+"""Standard deviations within which a number counts as reproduced."""
+
+
+def replace_sections(page: str, items: Mapping[str, Item], runs: FinishedRuns) -> str:
+    """The page with new tables between the markers of these items."""
+    for name in section_names(page):
+        if name in items:
+            begin, end = _markers(name)
+            before, after = page.split(begin)[0], page.split(end)[1]
+            page = f"{before}{begin}\n\n{section(items[name], runs).strip()}\n\n{end}{after}"
+    return page
+
+
+def section_names(page: str) -> list[str]:
+    """The names in a page's markers; each must begin and end once, in this order."""
+    names = list(dict.fromkeys(re.findall(r"<!-- ([\w-]+): (?:begin|end) -->", page)))
+    for name in names:
+        begin, end = _markers(name)
+        if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
+            raise KclError(f"the page must have {begin} once and, after it, {end} once")
+    return names
+
+
+def _markers(name: str) -> tuple[str, str]:
+    return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+
+
+def section(item: Item, runs: FinishedRuns) -> str:
+    """An item's table for a page: with verdicts where the paper prints numbers, else a grid of ours."""
+    cells = item.cells()
+    if not item.in_paper or not cells:
+        return item.markdown(runs)
+    printed = [cell for cell in cells if cell.published]
+    return _verdicts(printed, runs) if printed else _grid(cells, runs)
+
+
+class Verdict(NamedTuple):
+    """Whether a printed accuracy was reproduced."""
+
+    difference: float
+    """Ours minus the paper's, in points."""
+    deviations: float
+    """The same in standard deviations √(s² + s²) of the difference between a run of ours and one of the paper's."""
+
+    @property
+    def reproduced(self) -> bool:
+        return abs(self.deviations) <= LIMIT
+
+    def __str__(self) -> str:
+        if self.reproduced:
+            return "reproduced"
+        return "ours is higher" if self.difference > 0 else "ours is lower"
+
+
+def judge(ours: Summary | None, paper: PaperResult | None) -> Verdict | None:
+    """None if a number is missing, or if neither has a spread."""
+    if ours is None or paper is None:
+        return None
+    deviation = math.hypot(ours.deviation or 0.0, paper.deviation or 0.0)
+    difference = ours.mean - paper.accuracy
+    return Verdict(difference, difference / deviation) if deviation else None
+
+
+def _verdicts(cells: Sequence[Cell], runs: FinishedRuns) -> str:
+    rows, verdicts, explained = [], [], 0
+    for cell in cells:
+        ours, forgetting, paper = runs.summary(cell), runs.summary(cell, "forgetting"), cell.published
+        verdict = judge(ours, paper)
+        verdicts += [verdict] if verdict else []
+        reason = _explanation(cell, runs) if verdict and not verdict.reproduced else ""
+        explained += bool(reason)
+        rows.append(
+            (
+                cell.column,
+                cell.row,
+                paper_text(paper),
+                spread(ours, 2) if ours else NOT_MEASURED,
+                f"{verdict.difference:+.1f} ({verdict.deviations:+.1f} sd)" if verdict else MISSING,
+                f"{verdict}{reason}" if verdict else MISSING,
+                forgetting_text(paper),
+                f"{forgetting.mean:.3f}" if forgetting else MISSING,
+                f"`{runs.command(cell)}`",
+            )
+        )
+    header = ("benchmark", "row", "paper %", "ours %", "difference", "verdict", "paper's forgetting", "ours", "command")
+    reproduced = sum(verdict.reproduced for verdict in verdicts)
+    count = f"{reproduced} of {len(verdicts)} accuracies lie within {LIMIT:.0f} standard deviations of the difference."
+    if explained:
+        count += f" {explained} more, marked as explained, do with settings nearer to those behind the printed number."
+    return f"{markdown_table(header, rows, None)}\n\n{count}"
+
+
+def _explanation(cell: Cell, runs: FinishedRuns) -> str:
+    """Our result with settings nearer to those behind the printed number, if it is the printed number."""
+    if cell.nearer is None:
+        return ""
+    ours = runs.summary(cell.nearer)
+    verdict = judge(ours, cell.published)
+    if verdict is None or not verdict.reproduced:
+        return ""
+    return f"; explained: {spread(ours, 2)} with `{' '.join(change_options(cell.nearer))}`"
+
+
+def _grid(cells: Sequence[Cell], runs: FinishedRuns) -> str:
+    """One row per setting, one column per benchmark: average accuracy after the last task."""
+    columns = list(dict.fromkeys(cell.column for cell in cells))
+    rows: dict[str, dict[str, str]] = {}
+    for cell in cells:
+        ours = runs.summary(cell)
+        row = rows.setdefault(cell.row, {"": cell.row} | dict.fromkeys(columns, MISSING))
+        row[cell.column] = spread(ours, 2) if ours else NOT_MEASURED
+    return markdown_table(["", *columns], [list(row.values()) for row in rows.values()], None)

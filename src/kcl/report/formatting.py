@@ -1,0 +1,55 @@
+"""Numbers over seeds as text, and tables in GitHub's Markdown."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+from kcl.report.groups import SeedGroup
+from kcl.report.summary import Summary
+
+MISSING = "–"
+
+
+def number(value: float, digits: int) -> str:
+    """Fixed-point text, without the sign of a zero."""
+    text = f"{value:.{digits}f}"
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def spread(summary: Summary | None, digits: int) -> str:
+    """Mean ± standard deviation."""
+    if summary is None:
+        return MISSING
+    mean = number(summary.mean, digits)
+    return mean if summary.deviation is None else f"{mean} ± {number(summary.deviation, digits)}"
+
+
+def interval(summary: Summary | None, digits: int = 2) -> str:
+    """The 95 % confidence interval."""
+    if summary is None or summary.half_width is None:
+        return MISSING
+    low, high = summary.mean - summary.half_width, summary.mean + summary.half_width
+    return f"[{number(low, digits)}, {number(high, digits)}]"
+
+
+def seed_count(group: SeedGroup | None) -> str:
+    if group is None:
+        return "0"
+    return f"{len(group.runs)} (+{len(group.diverged)} diverged)" if group.diverged else str(len(group.runs))
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: slice | None = slice(1, None)) -> str:
+    """The columns in `numbers` are aligned to the right."""
+    rule = ["---"] * len(header)
+    if numbers is not None:
+        rule[numbers] = ["---:"] * len(rule[numbers])
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *rows))
+
+
+def plain(text: str) -> str:
+    """Text that Markdown shows as it is: no table cell ends early, no markup is read."""
+    text = html.escape(text, quote=False)
+    for mark in "\\|`*_[]~$":
+        text = text.replace(mark, f"\\{mark}")
+    return text
