@@ -57,7 +57,7 @@ def _flaw(entry: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    done = subprocess.run([sys.executable, *COMMAND, *sys.argv[1:]], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-P", *COMMAND, *sys.argv[1:]], capture_output=True, text=True, check=False)
     verdict = judge(done.returncode, done.stdout, done.stderr)
     print(f"audit: {verdict.told}", file=sys.stderr if verdict.fails else sys.stdout)
     return 1 if verdict.fails else 0

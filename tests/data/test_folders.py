@@ -156,8 +156,8 @@ class TestRefused:
 
     def test_without_pillow_it_says_what_to_install(self, make: Any) -> None:
         code = (
-            "import sys; sys.modules['PIL'] = None; from pathlib import Path; from kcl.data import folders\n"
-            "try: folders.load(Path(sys.argv[1]))\nexcept Exception as error: print(type(error).__name__, error)"
+            "import sys; sys.modules['PIL'] = None; from pathlib import Path; from kcl.data import image_folders\n"
+            "try: image_folders.load(Path(sys.argv[1]))\nexcept Exception as error: print(type(error).__name__, error)"
         )
         environment = os.environ | {"PYTHONPATH": str(Path(kcl.__file__).parents[1])}
         command = [sys.executable, "-c", code, str(make(cat=3, dog=3))]

