@@ -149,7 +149,7 @@ def miniimagenet_cache(miniimagenet_dir: Path, tmp_path_factory: pytest.TempPath
     from kcl.data import miniimagenet
 
     cache = tmp_path_factory.mktemp("decoded")
-    miniimagenet.load(miniimagenet_dir, cache)
+    miniimagenet.MINIIMAGENET.load(miniimagenet_dir, cache)
     yield cache
     shutil.rmtree(cache)
 
@@ -158,4 +158,4 @@ def miniimagenet_cache(miniimagenet_dir: Path, tmp_path_factory: pytest.TempPath
 def real_miniimagenet(miniimagenet_dir: Path, miniimagenet_cache: Path) -> Any:
     from kcl.data import miniimagenet
 
-    return miniimagenet.load(miniimagenet_dir, miniimagenet_cache)
+    return miniimagenet.MINIIMAGENET.load(miniimagenet_dir, miniimagenet_cache)

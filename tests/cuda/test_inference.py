@@ -76,7 +76,7 @@ def test_tasks_are_found_by_stacked_runs() -> None:
     data = Dataset("made up", images[:1200], labels[:1200], images[1200:], labels[1200:], tuple("abcd"))
     settings = SMALL.replace(dropout=0.1, epochs=3)
     specs = [RunSpec("made-up", "kcl", seed, settings, 3) for seed in range(3)]
-    BENCHMARKS["made-up"] = Benchmark("for tests", lambda *_: data, PermutedPixels)
+    BENCHMARKS["made-up"] = Benchmark("for tests", lambda *_: data, PermutedPixels, 20)
     try:
         rows = list(task_free.measure(specs, None, DEVICE, 100, engine=task_free.Engine(False, "tf32")))
     finally:

@@ -65,7 +65,7 @@ def test_held_out_samples_are_not_trained_on() -> None:
 
 def test_what_is_told_is_what_the_answers_say() -> None:
     """Counted from `Answerer.answer`, sample by sample, with the task named and without."""
-    stream = PermutedPixels(digits.load(), tasks=3, seed=0, train_per_task=300)
+    stream = PermutedPixels(digits.DIGITS.load(), tasks=3, seed=0, train_per_task=300)
     settings = published_settings("permuted-digits", "kcl").replace(bases=32, width=16, coreset_size_per_class=3)
     run = Run(KernelContinualLearning(settings, 10), lambda: published_backbone(stream.input_shape, settings), 0)
     for task in stream:
@@ -96,7 +96,7 @@ def test_what_is_told_is_what_the_answers_say() -> None:
 
 
 def test_stacked_runs_are_measured_as_separate_ones_are() -> None:
-    dataset = digits.load()  # stacked runs share their stored array
+    dataset = digits.DIGITS.load()  # stacked runs share their stored array
     streams = [PermutedPixels(dataset, tasks=2, seed=seed, train_per_task=400) for seed in (0, 1)]
     # So small a rate that the last digits, in which the two differ, are not amplified.
     settings = published_settings("permuted-digits", "kcl").replace(bases=64, width=32, lr=1e-5)
@@ -122,7 +122,7 @@ def test_stacked_runs_are_measured_as_separate_ones_are() -> None:
 
 def test_stacked_runs_are_measured_as_on_a_gpu() -> None:
     """The way of a GPU, one group of stacked runs, where none is."""
-    dataset = digits.load()
+    dataset = digits.DIGITS.load()
     streams = [PermutedPixels(dataset, tasks=2, seed=seed, train_per_task=400) for seed in (0, 1)]
     settings = published_settings("permuted-digits", "kcl").replace(bases=64, width=32)
     specs = [RunSpec("permuted-digits", "kcl", seed, settings, 2, 400) for seed in (0, 1)]

@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kcl.core.devices import choose_device
-from kcl.engines.engine import Engine
-from kcl.engines.retries import RETRIES
+from kcl.engines import RETRIES
 from kcl.errors import KclError
+
+if TYPE_CHECKING:
+    from kcl.engines.engine import Engine
 
 ENGINES = ("local", "ray", "slurm")
 
 
-def add_options(command: argparse.ArgumentParser) -> None:
+def add_options(command: argparse._ActionsContainer) -> None:
     command.add_argument("--engine", choices=ENGINES, default="local",
                          help="where runs are done (default: local, this machine); see docs/scale.md")  # fmt: skip
     command.add_argument("--workers", type=int, metavar="N",

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 
 from kcl.core.files import write_whole
+from kcl.engines import RETRIES
 from kcl.engines.job import Message, Order
 
-RETRIES = 2
 LOGS = "logs"
 """The folder, beside the results, for what is known of runs that failed."""
 
