@@ -170,7 +170,7 @@ class TestMistakes:
             ("x.csv", "a,b,c,d,label\n1,2,3,4,low\n1,,3,4,high\n", "'b', sample 2: '' is not a finite number"),
             ("x.csv", "a,b,c,d,label\n1,2,3,4,low\n1,2,3,4,\n", "sample 2: it has no label"),
             ("x.csv", "a,b,c,d,label\n1,2,3,4,low\n1,2,3,5,low\n", "'u' has the one class 'low'"),
-            ("x.npz", "nonsense", "no whole .npz"),
+            ("x.npz", "nonsense", ".npz file"),
             ("x.parquet", "nonsense", "Parquet"),
             ("x.txt", "nonsense", "expected a folder of images"),
         ],

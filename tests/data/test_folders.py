@@ -343,7 +343,7 @@ class TestPrepared:
 
     def test_the_number_of_images_must_be_that_of_the_labels(self, tmp_path: Path) -> None:
         for images in (4, 6):
-            with pytest.raises(KclError, match="not the 5 images"):
+            with pytest.raises(KclError, match="5 images"):
                 self._write(tmp_path / "a", images)
 
     @pytest.mark.parametrize(
