@@ -22,6 +22,17 @@ def test_every_entry_is_complete() -> None:
         assert all((source.licence, source.size, source.how_to_get, source.__doc__))
 
 
+def test_an_entry_with_a_part_missing_cannot_be_made() -> None:
+    class Incomplete(mnist.PublishedSource):
+        name = size = licence = "made up"
+
+    Incomplete.__abstractmethods__ = frozenset()
+    with pytest.raises(TypeError, match="how_to_get"):
+        Incomplete()  # type: ignore[abstract]
+    with pytest.raises(TypeError, match="abstract"):
+        mnist.PublishedSource()  # type: ignore[abstract]
+
+
 def test_where_a_dataset_is(stand: Stand) -> None:
     assert mnist.MNIST.where() is None
     stand.lay(stand.folder)

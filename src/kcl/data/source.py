@@ -24,6 +24,10 @@ class DataSource(ABC):
     size: str
     how_to_get: str
 
+    def __init__(self) -> None:
+        if missing := [part for part in ("name", "licence", "size", "how_to_get") if not hasattr(self, part)]:
+            raise TypeError(f"{type(self).__name__} lacks {', '.join(missing)}")
+
     @abstractmethod
     def load(self, data_dir: Path | str | None = None, say: Say = quiet) -> Dataset: ...
 
