@@ -26,15 +26,15 @@ def _recorded(name: str) -> str:
 
 def test_a_known_flaw_fails_and_is_named() -> None:
     verdict = audit.judge(1, _recorded("flawed.json"), "Found 1 known vulnerability in 1 package\n")
-    assert verdict == (True, "ruff 0.17.4: PYSEC-0000-1 (mended in 99.0)")
+    assert verdict == (True, "ruff 0.17.4: PYSEC-0000-1 (fixed in 99.0)")
 
 
 def test_a_service_out_of_reach_is_told_and_does_not_fail() -> None:
     verdict = audit.judge(1, "", _recorded("unreached.txt"))
     assert not verdict.fails
-    assert "could not be reached" in verdict.told
+    assert "could not be reached" in verdict.message
     own_words = audit.judge(1, "", "ERROR:pip_audit._cli:Could not connect to the vulnerability feed\n")
-    assert (own_words.fails, "could not be reached" in own_words.told) == (False, True)
+    assert (own_words.fails, "could not be reached" in own_words.message) == (False, True)
 
 
 def test_a_service_that_knows_no_package_is_no_audit() -> None:

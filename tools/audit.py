@@ -1,7 +1,7 @@
-"""`make audit`: are flaws known of the packages installed here, at the versions that `constraints.txt` led to?
+"""`make audit`: do the installed packages, at the versions of `constraints.txt`, have known vulnerabilities?
 
-pip-audit asks a service on the network. A flaw that is known fails. A service that cannot be reached, or that knows
-none of the packages, is no flaw: it is told, and nothing fails. Anything else that goes wrong does fail.
+pip-audit asks a service on the network. A known vulnerability fails. A service that cannot be reached, or that knows
+none of the packages, is reported without failing. Anything else that goes wrong fails.
 
 python tools/audit.py [OPTION OF pip-audit…]
 """
@@ -23,7 +23,7 @@ UNREACHED = re.compile(
 
 class Verdict(NamedTuple):
     fails: bool
-    told: str
+    message: str
 
 
 def judge(code: int, output: str, errors: str) -> Verdict:
@@ -50,16 +50,16 @@ def judge(code: int, output: str, errors: str) -> Verdict:
 
 
 def _flaw(entry: dict[str, Any]) -> str:
-    told = [
-        f"{flaw['id']} (mended in {', '.join(flaw['fix_versions']) or 'no version yet'})" for flaw in entry["vulns"]
+    flaws = [
+        f"{flaw['id']} (fixed in {', '.join(flaw['fix_versions']) or 'no version yet'})" for flaw in entry["vulns"]
     ]
-    return f"{entry['name']} {entry['version']}: {'; '.join(told)}"
+    return f"{entry['name']} {entry['version']}: {'; '.join(flaws)}"
 
 
 def main() -> int:
-    done = subprocess.run([sys.executable, *COMMAND, *sys.argv[1:]], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-P", *COMMAND, *sys.argv[1:]], capture_output=True, text=True, check=False)
     verdict = judge(done.returncode, done.stdout, done.stderr)
-    print(f"audit: {verdict.told}", file=sys.stderr if verdict.fails else sys.stdout)
+    print(f"audit: {verdict.message}", file=sys.stderr if verdict.fails else sys.stdout)
     return 1 if verdict.fails else 0
 
 

@@ -1,4 +1,4 @@
-"""The door of the command line: it answers Ctrl-C before anything heavy is loaded. `python -m kcl` is `kcl`."""
+"""The entry point of the command line, which answers Ctrl-C while PyTorch loads. `python -m kcl` is `kcl`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ INTERRUPTED = 130
 
 
 def main() -> int:
-    # PyTorch takes a second to load, and an interrupt inside an import leaves it half loaded: go at once.
-    before = signal.signal(signal.SIGINT, _go)
-    from kcl.cli.commands import main as run
+    # PyTorch takes a second to load, and an interrupt inside its import would leave it half loaded: exit at once.
+    before = signal.signal(signal.SIGINT, _exit)
+    from kcl.cli import commands
+
+    options = commands.parse()
+    import torch  # noqa: F401 - so that no handler imports it first
 
     signal.signal(signal.SIGINT, before)
-    return run()
+    return commands.execute(options)
 
 
-def _go(*_: Any) -> None:
+def _exit(*_: Any) -> None:
     os.write(2, b"kcl: stopped\n")
     os._exit(INTERRUPTED)
 

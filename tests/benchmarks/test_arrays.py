@@ -68,7 +68,7 @@ def test_the_users_arrays_are_not_changed(draw: Any) -> None:
     [
         ([], None, "at least one task"),
         ([(X, [0, 1, 0, 1])], [], "one test pair per task"),
-        ([(X, [0, 1, 0])], None, "do not go with 3 labels"),
+        ([(X, [0, 1, 0])], None, "3 labels"),
         ([(X[0], [0, 1, 0])], None, r"train\[0\]"),
         ([(X, [0.0, 1.0, 0.0, 1.0])], None, "integers"),
         ([(X, [True, False, True, False])], None, "integers"),

@@ -22,8 +22,8 @@ import torch
 
 import kcl
 from kcl.benchmarks.registry import BENCHMARKS
-from kcl.cli import commands, demo
-from kcl.methods.kernels import KERNELS
+from kcl.cli import commands, run_commands
+from kcl.core.settings import KERNELS, Settings
 from kcl.methods.recipes import METHODS, published_settings
 
 SMALL = ["--tasks", "2", "--train-per-task", "150", "--device", "cpu", "--threads", "1"]
@@ -522,7 +522,7 @@ def test_ctrl_c_while_a_run_is_being_kept_counts_it_rightly(
 
 
 def test_ctrl_c_before_the_first_run_leaves_nothing(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kcl.data.digits.load", _interrupt)
+    monkeypatch.setattr("kcl.data.digits._read", _interrupt)
     said = run("run", "permuted-digits", *SMALL, *SET, "--out", tmp_path / "out")
     assert said == Said(130, "", "kcl: stopped\n")
     assert not (tmp_path / "out").exists()
@@ -612,10 +612,31 @@ class TestLists:
         assert torch.__version__ in said.out
 
     def test_help_is_there_for_every_command(self, run: Any) -> None:
-        for command in ([], ["run"], ["demo"], ["data"], ["list"]):
+        for command in ([], *([name] for name in commands.COMMANDS)):
             said = run(*command, "--help")
             assert said.code == 0
             assert "usage: kcl" in said.out
+
+    def test_the_options_of_run_stand_under_headings_with_examples(self, run: Any) -> None:
+        text = run("run", "--help").out
+        headings = ("what to run:", "settings:", "where and how fast:", "output:", "saving:", "examples:")
+        places = [text.index(f"\n{heading}") for heading in headings]
+        assert places == sorted(places)
+        assert text.count("\n  kcl run ") >= 2
+
+    def test_help_and_mistakes_do_not_wait_for_pytorch(self) -> None:
+        """In a process of its own, as this one has PyTorch loaded already."""
+        light = [["--help"], *([name, "--help"] for name in commands.COMMANDS if name not in ("reproduce", "tune"))]
+        code = f"""import sys
+from kcl.cli import commands
+for arguments in {[*light, ["run"], ["run", "permuted-mnist", "--bogus"], ["nothing"]]!r}:
+    try: commands.parse(arguments)
+    except SystemExit: pass
+options = commands.parse(["run", "permuted-mnist", "--seeds", "0..4", "--device", "cpu"])
+sys.exit("torch" in sys.modules or options.benchmark != "permuted-mnist")"""
+        environment = os.environ | {"PYTHONPATH": str(Path(kcl.__file__).parents[1])}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
     def test_bundled_data_can_be_verified(self, run: Any) -> None:
         pytest.importorskip("sklearn")
@@ -630,7 +651,7 @@ def test_the_demonstration_leaves_table_figure_and_page(
     pytest.importorskip("sklearn")
     pytest.importorskip("matplotlib")
     for name, value in (("BENCHMARK", "permuted-digits"), ("TASKS", 2), ("TRAIN_PER_TASK", 300), ("SEEDS", (0, 1))):
-        monkeypatch.setattr(demo, name, value)
+        monkeypatch.setattr(run_commands, f"DEMO_{name}", value)
     out = tmp_path / "demo"
     said = run("demo", "--out", out, "--threads", "1")
     assert said.code == 0

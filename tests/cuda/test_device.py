@@ -1067,7 +1067,7 @@ def test_an_experiment_stacks_its_runs_and_keeps_them_all(precision: str) -> Non
         for lr, average in ((0.1, 0.0), (0.05, 0.0), (0.05, 0.9))
         for seed in (0, 1, 2)
     ]
-    BENCHMARKS["made-up"] = Benchmark("for tests", lambda *_: data, PermutedPixels)
+    BENCHMARKS["made-up"] = Benchmark("for tests", lambda *_: data, PermutedPixels, 20)
     try:
         with tempfile.TemporaryDirectory() as out:
             folder = Folder(Path(out), resume=False)

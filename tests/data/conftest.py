@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from kcl.data import idx, mnist, wheel
-from kcl.data.mnist_files import FILES, OfficialFile
+from kcl.data.mirrors import PublishedFile
+from kcl.data.mnist import FILES, MnistFile
 from kcl.errors import KclError
 
 COUNTS = {"train": 6, "test": 4}
@@ -34,7 +35,7 @@ class Stand:
     arrays: dict[str, Tensor]
     raw: dict[str, bytes]
     zipped: dict[str, bytes]
-    files: tuple[OfficialFile, ...]
+    files: tuple[MnistFile, ...]
     cache: Path
     said: list[str] = field(default_factory=list)
 
@@ -47,7 +48,7 @@ class Stand:
         folder.mkdir(parents=True, exist_ok=True)
         for file in self.files:
             if compressed:
-                (folder / file.gz_name).write_bytes(self.zipped[file.name])
+                (folder / file.archive.name).write_bytes(self.zipped[file.name])
             else:
                 (folder / file.name).write_bytes(self.raw[file.name])
         return folder
@@ -82,7 +83,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
     """The stand-in takes MNIST's place, with no mirror, no package index and an empty cache."""
     random = torch.Generator().manual_seed(0)
     arrays: dict[str, Tensor] = {}
-    files: list[OfficialFile] = []
+    files: list[MnistFile] = []
     raw: dict[str, bytes] = {}
     zipped: dict[str, bytes] = {}
     for file in FILES:
@@ -91,7 +92,11 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
         content = idx.header(shape) + array.numpy().tobytes()
         packed = gzip.compress(content, mtime=0)
         arrays[file.name], raw[file.name], zipped[file.name] = array, content, packed
-        files.append(OfficialFile(file.name, file.split, shape, _md5(content), _md5(packed), len(packed)))
+        files.append(
+            MnistFile(
+                file.name, file.split, shape, _md5(content), PublishedFile(f"{file.name}.gz", _md5(packed), len(packed))
+            )
+        )
     cache = tmp_path / "cache"
     monkeypatch.setattr(mnist, "FILES", tuple(files))
     monkeypatch.setattr(mnist, "MIRRORS", ())

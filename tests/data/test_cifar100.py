@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from kcl.data import cifar100, datasets
-from kcl.data.cifar100 import Archive, Member
 from kcl.data.dataset import Dataset
+from kcl.data.mirrors import PublishedFile
 from kcl.errors import KclError
 
 # Of the decoded images, as Python's own unpickling gives them.
@@ -85,10 +85,10 @@ def _md5(content: bytes) -> str:
 @pytest.fixture
 def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
     stand = Stand(tmp_path / "cache")
-    members = {name: Member(_md5(content), len(content)) for name, content in stand.members.items()}
+    members = tuple(PublishedFile(name, _md5(content), len(content)) for name, content in stand.members.items())
     monkeypatch.setattr(cifar100, "MEMBERS", members)
     monkeypatch.setattr(
-        cifar100, "ARCHIVE", Archive("cifar-100-python.tar.gz", _md5(stand.archive), len(stand.archive))
+        cifar100, "ARCHIVE", PublishedFile("cifar-100-python.tar.gz", _md5(stand.archive), len(stand.archive))
     )
     monkeypatch.setattr(cifar100, "MIRRORS", ())
     monkeypatch.delenv("KCL_DATA", raising=False)
@@ -99,40 +99,40 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
 @pytest.mark.parametrize("layout", ["cifar-100-python", "."])
 def test_the_users_folder_is_read_and_nothing_is_written(stand: Stand, tmp_path: Path, layout: str) -> None:
     stand.lay(tmp_path / "own" / layout)
-    stand.check(cifar100.load(tmp_path / "own"))
-    assert cifar100.verify(tmp_path / "own") == tmp_path / "own" / layout
+    stand.check(cifar100.CIFAR100.load(tmp_path / "own"))
+    assert cifar100.CIFAR100.verify(tmp_path / "own") == tmp_path / "own" / layout
     assert not stand.cache.exists()
 
 
 def test_the_users_archive_is_unpacked_into_the_cache(stand: Stand, tmp_path: Path) -> None:
     archive = stand.lay_archive(tmp_path / "own")
-    assert cifar100.find(tmp_path / "own") == cifar100.verify(tmp_path / "own") == archive
-    stand.check(cifar100.load(tmp_path / "own", say=stand.said.append))
+    assert cifar100.CIFAR100.find(tmp_path / "own") == cifar100.CIFAR100.verify(tmp_path / "own") == archive
+    stand.check(cifar100.CIFAR100.load(tmp_path / "own", say=stand.said.append))
     assert [path.name for path in archive.parent.iterdir()] == [archive.name]
     assert sorted(path.name for path in stand.folder.iterdir()) == ["meta", "test", "train"]
     stand.said.clear()
-    stand.check(cifar100.load(tmp_path / "own", say=stand.said.append))
+    stand.check(cifar100.CIFAR100.load(tmp_path / "own", say=stand.said.append))
     assert stand.said == []
 
 
 def test_the_variable_comes_before_the_cache(stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KCL_DATA", str(tmp_path / "own"))
     stand.lay(stand.folder)
-    stand.check(cifar100.load(say=stand.said.append))
+    stand.check(cifar100.CIFAR100.load(say=stand.said.append))
     assert "KCL_DATA=" in stand.said[0]
     folder = stand.lay(tmp_path / "own")
-    assert cifar100.find() == folder
+    assert cifar100.CIFAR100.find() == folder
 
 
 def test_it_is_fetched_once_then_read(
     stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[[Path], str]
 ) -> None:
     monkeypatch.setattr(cifar100, "MIRRORS", (serve(stand.lay_archive(tmp_path / "mirror").parent),))
-    assert datasets.fetch("cifar100", stand.said.append) == str(stand.folder)
+    assert datasets.find_dataset("cifar100").fetch(stand.said.append) == str(stand.folder)
     assert sorted(path.name for path in stand.folder.iterdir()) == ["meta", "test", "train"]
     monkeypatch.setattr(cifar100, "MIRRORS", ())
-    stand.check(cifar100.load(download=False))
-    assert datasets.verify("cifar100") == str(stand.folder)
+    stand.check(cifar100.CIFAR100.load())
+    assert datasets.find_dataset("cifar100").verify() == stand.folder
 
 
 @pytest.mark.parametrize("damage", ["truncated", "other content", "empty"])
@@ -144,8 +144,8 @@ def test_a_broken_file_of_the_cache_is_moved_aside_and_fetched_again(
     harm = {"truncated": whole[:-9], "other content": whole[:-1] + b"?", "empty": b""}[damage]
     (stand.lay(stand.folder) / "test").write_bytes(harm)
     with pytest.raises(KclError, match="test is not the official test"):
-        cifar100.load(download=False)
-    stand.check(cifar100.load(say=stand.said.append))
+        cifar100.CIFAR100.verify()
+    stand.check(cifar100.CIFAR100.load(say=stand.said.append))
     assert "moved aside to test.broken" in stand.said[0]
     assert (stand.folder / "test.broken").read_bytes() == harm
 
@@ -153,7 +153,7 @@ def test_a_broken_file_of_the_cache_is_moved_aside_and_fetched_again(
 class TestRefused:
     def test_a_folder_without_it(self, stand: Stand, tmp_path: Path) -> None:
         with pytest.raises(KclError) as caught:
-            cifar100.load(tmp_path)
+            cifar100.CIFAR100.load(tmp_path)
         for part in ("was not found under", "cifar-100-python", "train, test and meta", "cifar-100-python.tar.gz"):
             assert part in str(caught.value)
 
@@ -162,12 +162,12 @@ class TestRefused:
         """A pickle that would run code has another checksum; it is not even looked into."""
         (stand.lay(tmp_path / "own") / name).write_bytes(b"cos\nsystem\n(S'touch harm'\ntR.")
         with pytest.raises(KclError, match=f"{name} is not the official {name} of CIFAR-100: it has md5"):
-            cifar100.load(tmp_path / "own")
+            cifar100.CIFAR100.load(tmp_path / "own")
         assert not stand.cache.exists()
 
     def test_an_archive_with_another_checksum(self, stand: Stand, tmp_path: Path) -> None:
         stand.lay_archive(tmp_path / "own", stand.archive[:-1] + b"?")
-        for ask in (cifar100.load, cifar100.verify):
+        for ask in (cifar100.CIFAR100.load, cifar100.CIFAR100.verify):
             with pytest.raises(KclError, match=r"tar\.gz is not the official"):
                 ask(tmp_path / "own")
         assert not any(path.is_file() for path in stand.cache.rglob("*"))
@@ -176,11 +176,9 @@ class TestRefused:
         with pytest.raises(
             KclError, match=r"could not be downloaded: put the folder cifar-100-python .* --data-dir DIR"
         ):
-            cifar100.load(say=stand.said.append)
-        with pytest.raises(KclError, match="downloading is switched off: put the folder"):
-            cifar100.load(download=False)
+            cifar100.CIFAR100.load(say=stand.said.append)
         with pytest.raises(KclError, match="CIFAR-100 was not found: put the folder"):
-            cifar100.verify()
+            cifar100.CIFAR100.verify()
         assert not any(path.is_file() for path in stand.cache.rglob("*"))
 
     @pytest.mark.parametrize(
@@ -232,7 +230,7 @@ class TestRefused:
 @pytest.mark.data
 class TestReal:
     def test_every_number_and_byte(self, cifar_dir: Path) -> None:
-        dataset = cifar100.load(cifar_dir)
+        dataset = cifar100.CIFAR100.load(cifar_dir)
         assert dataset.train_inputs.shape == (50_000, 3, 32, 32)
         assert dataset.test_inputs.shape == (10_000, 3, 32, 32)
         assert dataset.train_inputs.dtype == dataset.test_inputs.dtype == torch.uint8
@@ -251,6 +249,6 @@ class TestReal:
         import sys
 
         code = "import sys; sys.modules.update(dict.fromkeys(['pooch', 'requests', 'PIL', 'sklearn', 'tqdm'])); "
-        code += "from kcl.data import cifar100; from pathlib import Path; cifar100.load(Path(sys.argv[1]))"
+        code += "from kcl.data import cifar100; from pathlib import Path; cifar100.CIFAR100.load(Path(sys.argv[1]))"
         environment = os.environ | {"PYTHONPATH": str(Path(cifar100.__file__).parents[2])}
         subprocess.run([sys.executable, "-c", code, str(cifar_dir)], check=True, env=environment)

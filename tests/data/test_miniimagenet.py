@@ -85,38 +85,38 @@ def _check(dataset: Dataset, images: np.ndarray) -> None:
 @pytest.mark.parametrize("layout", ["miniimagenet", "mini-imagenet", "."])
 def test_class_folders(small: np.ndarray, tmp_path: Path, layout: str) -> None:
     folder = _lay_folders(tmp_path / "own" / layout, small)
-    assert miniimagenet.find(tmp_path / "own") == folder
-    _check(miniimagenet.load(tmp_path / "own"), small)
-    assert miniimagenet.verify(tmp_path / "own") == folder
+    assert miniimagenet.MINIIMAGENET.find(tmp_path / "own") == folder
+    _check(miniimagenet.MINIIMAGENET.load(tmp_path / "own"), small)
+    assert miniimagenet.MINIIMAGENET.verify(tmp_path / "own") == folder
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_pickles(small: np.ndarray, tmp_path: Path, protocol: int, shuffle: bool) -> None:
     folder = _lay_pickles(tmp_path / "own" / "miniimagenet", _pickled(small, shuffle), protocol)
-    _check(miniimagenet.load(tmp_path / "own"), small)
-    assert miniimagenet.verify(tmp_path / "own") == folder
+    _check(miniimagenet.MINIIMAGENET.load(tmp_path / "own"), small)
+    assert miniimagenet.MINIIMAGENET.verify(tmp_path / "own") == folder
 
 
 def test_it_is_the_same_data_however_it_is_brought(small: np.ndarray, tmp_path: Path) -> None:
     folders, pickles = tmp_path / "folders", tmp_path / "pickles"
     _lay_folders(folders, small)
     _lay_pickles(pickles, _pickled(small))
-    file = miniimagenet.prepare(folders, tmp_path / "prepared")
+    file = miniimagenet.MINIIMAGENET.prepare(folders, tmp_path / "prepared")
     assert file == tmp_path / "prepared" / "miniimagenet" / "miniimagenet-84.safetensors"
-    identities = {miniimagenet.load(place).identity for place in (folders, pickles, tmp_path / "prepared")}
+    identities = {miniimagenet.MINIIMAGENET.load(place).identity for place in (folders, pickles, tmp_path / "prepared")}
     assert len(identities) == 1
-    assert miniimagenet.verify(tmp_path / "prepared") == file
+    assert miniimagenet.MINIIMAGENET.verify(tmp_path / "prepared") == file
 
 
 def test_the_prepared_file_needs_neither_folders_nor_pillow_nor_pooch(small: np.ndarray, tmp_path: Path) -> None:
     folders = _lay_folders(tmp_path / "own", small)
-    file = Path(datasets.prepare("miniimagenet", folders, tmp_path / "carried"))
+    file = Path(datasets.find_dataset("miniimagenet").prepare(folders, tmp_path / "carried"))
     code = (
         "import sys; sys.modules.update(dict.fromkeys(['PIL', 'pooch', 'requests', 'sklearn', 'tqdm']))\n"
         "from pathlib import Path; from kcl.data import miniimagenet as m\n"
         "m.SIDE, m.TRAIN_PER_CLASS, m.PER_CLASS = 8, 5, 6\n"
-        "print(m.load(Path(sys.argv[1])).train_inputs.shape)"
+        "print(m.MINIIMAGENET.load(Path(sys.argv[1])).train_inputs.shape)"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(miniimagenet.__file__).parents[2])}
     command = [sys.executable, "-c", code, str(tmp_path / "carried")]
@@ -125,19 +125,19 @@ def test_the_prepared_file_needs_neither_folders_nor_pillow_nor_pooch(small: np.
     in_cache = tmp_path / "cache" / "miniimagenet"
     in_cache.mkdir()
     file.rename(in_cache / file.name)
-    assert miniimagenet.find() == in_cache / file.name
-    _check(miniimagenet.load(), small)
+    assert miniimagenet.MINIIMAGENET.find() == in_cache / file.name
+    _check(miniimagenet.MINIIMAGENET.load(), small)
 
 
 class TestRefused:
     def test_nothing_found_says_what_to_place_where(self, small: np.ndarray, tmp_path: Path) -> None:
         def asks() -> list[Callable[[], Any]]:
             return [
-                miniimagenet.load,
-                miniimagenet.verify,
-                miniimagenet.prepare,
-                lambda: datasets.fetch("miniimagenet"),
-                lambda: miniimagenet.load(tmp_path),
+                miniimagenet.MINIIMAGENET.load,
+                miniimagenet.MINIIMAGENET.verify,
+                miniimagenet.MINIIMAGENET.prepare,
+                lambda: datasets.find_dataset("miniimagenet").fetch(),
+                lambda: miniimagenet.MINIIMAGENET.load(tmp_path),
             ]
 
         for ask in asks():
@@ -152,26 +152,26 @@ class TestRefused:
                 ".safetensors",
             ):
                 assert part in str(caught.value)
-        row = next(row for row in datasets.describe() if row.name == "miniimagenet")
-        assert row.where == "not found"
-        assert "DIR/miniimagenet" in row.how_to_get
+        source = miniimagenet.MINIIMAGENET
+        assert source.where() is None
+        assert "DIR/miniimagenet" in source.how_to_get
 
     def test_a_class_with_too_few_or_too_many_images(self, small: np.ndarray, tmp_path: Path) -> None:
         folder = _lay_folders(tmp_path / "own", small)
         extra = folder / CLASSES[3] / "extra.png"
         Image.fromarray(small[0, 0]).save(extra)
         with pytest.raises(KclError, match=f"class {CLASSES[3]} of miniImageNet has 7 images"):
-            miniimagenet.load(folder)
+            miniimagenet.MINIIMAGENET.load(folder)
         extra.unlink()
         (folder / CLASSES[99] / f"{CLASSES[99]}_00000.png").unlink()
         with pytest.raises(KclError, match=f"class {CLASSES[99]} of miniImageNet has 5 images"):
-            miniimagenet.load(folder)
+            miniimagenet.MINIIMAGENET.load(folder)
 
     def test_a_class_that_is_missing(self, small: np.ndarray, tmp_path: Path) -> None:
         folder = _lay_folders(tmp_path / "own", small)
         (folder / CLASSES[50]).rename(folder / "n00000000")
         with pytest.raises(KclError, match=f"class {CLASSES[50]} of miniImageNet has 0 images"):
-            miniimagenet.load(folder)
+            miniimagenet.MINIIMAGENET.load(folder)
 
     @pytest.mark.parametrize(
         ("change", "reason"),
@@ -196,7 +196,7 @@ class TestRefused:
         change(files["mini-imagenet-cache-test.pkl"])
         folder = _lay_pickles(tmp_path / "own", files)
         with pytest.raises(KclError, match=f"mini-imagenet-cache-test.pkl.*{reason}"):
-            miniimagenet.load(folder)
+            miniimagenet.MINIIMAGENET.load(folder)
         assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
     def test_a_pickle_that_would_run_code(self, small: np.ndarray, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ class TestRefused:
         (folder / "mini-imagenet-cache-val.pkl").write_bytes(
             b"\x80\x02cposix\nsystem\nU" + bytes([len(f"touch {harm}")]) + f"touch {harm}".encode() + b"\x85R."
         )
-        for ask in (miniimagenet.load, miniimagenet.verify):
+        for ask in (miniimagenet.MINIIMAGENET.load, miniimagenet.MINIIMAGENET.verify):
             with pytest.raises(KclError, match=r"cache-val\.pkl is not read: it asks for 'posix\.system'"):
                 ask(folder)
         assert not harm.exists()
@@ -215,13 +215,13 @@ class TestRefused:
         file = tmp_path / "miniimagenet-84.safetensors"
         mapped_images.write(file, contents, 8, [np.zeros((3, 3, 8, 8), np.uint8)])
         with pytest.raises(KclError, match="not those of miniImageNet"):
-            miniimagenet.load(tmp_path)
+            miniimagenet.MINIIMAGENET.load(tmp_path)
 
     def test_other_datasets_need_no_preparing(self) -> None:
         with pytest.raises(KclError, match="cifar100 needs no preparing"):
-            datasets.prepare("cifar100")
+            datasets.find_dataset("cifar100").prepare()
         with pytest.raises(KclError, match="did you mean miniimagenet"):
-            datasets.prepare("minimagenet")
+            datasets.find_dataset("minimagenet").prepare()
 
 
 @pytest.mark.data

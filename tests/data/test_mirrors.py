@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
 def fetch(stand: Stand, folder: Path, *urls: str) -> dict[str, bytes]:
     folder.mkdir(exist_ok=True)
-    return {
-        file.name: path.read_bytes() for file, path in mirrors.fetch(stand.files, urls, folder, say=stand.said.append)
-    }
+    files = [file.archive for file in stand.files]
+    return {path.stem: path.read_bytes() for path in mirrors.fetch(files, urls, folder, say=stand.said.append)}
 
 
 def test_delivers(
@@ -53,11 +52,13 @@ def test_wrong_content_is_refused(
 ) -> None:
     folder = stand.lay(tmp_path / "mirror")
     last = stand.files[-1]
-    (folder / last.gz_name).write_bytes(harm(stand.zipped[last.name]))
-    with pytest.raises(KclError, match=f"no web mirror delivers {last.gz_name}"):
+    (folder / last.archive.name).write_bytes(harm(stand.zipped[last.name]))
+    with pytest.raises(KclError, match=f"no web mirror delivers {last.archive.name}"):
         fetch(stand, tmp_path / "here", serve(folder))
     assert reason in stand.said[-1]
-    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == sorted(f.gz_name for f in stand.files[:-1])
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == sorted(
+        f.archive.name for f in stand.files[:-1]
+    )
 
 
 def test_body_declared_as_gzip_is_kept_packed(

@@ -35,7 +35,7 @@ class TestOwnFolder:
     @pytest.mark.parametrize("compressed", [False, True])
     def test_layouts(self, stand: Stand, tmp_path: Path, layout: str, compressed: bool) -> None:
         stand.lay(tmp_path / "own" / layout, compressed)
-        assert_is_stand(mnist.load(tmp_path / "own"), stand)
+        assert_is_stand(mnist.MNIST.load(tmp_path / "own"), stand)
         assert not stand.cache.exists()
 
     def test_each_file_may_be_plain_or_gzipped_by_anyone(self, stand: Stand, tmp_path: Path) -> None:
@@ -43,14 +43,14 @@ class TestOwnFolder:
         (folder / f"{IMAGES}.gz").write_bytes(gzip.compress(stand.raw[IMAGES], compresslevel=1))
         (folder / f"{LABELS}.gz").unlink()
         (folder / LABELS).write_bytes(stand.raw[LABELS])
-        assert_is_stand(mnist.load(tmp_path / "own"), stand)
+        assert_is_stand(mnist.MNIST.load(tmp_path / "own"), stand)
 
     def test_argument_comes_before_the_variable(
         self, stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("KCL_DATA", str(tmp_path / "wrong"))
         stand.lay(tmp_path / "own")
-        assert mnist.find(tmp_path / "own") == tmp_path / "own" / "."
+        assert mnist.MNIST.find(tmp_path / "own") == tmp_path / "own" / "."
 
     def test_variable_comes_before_the_cache(
         self, stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -58,12 +58,12 @@ class TestOwnFolder:
         monkeypatch.setenv("KCL_DATA", str(tmp_path / "own"))
         stand.lay(stand.folder)
         folder = stand.lay(tmp_path / "own" / "MNIST" / "raw")
-        assert mnist.find() == folder
+        assert mnist.MNIST.find() == folder
 
     def test_argument_without_mnist(self, stand: Stand, tmp_path: Path) -> None:
         stand.lay(stand.folder)
         with pytest.raises(KclError) as caught:
-            mnist.load(tmp_path / "own")
+            mnist.MNIST.load(tmp_path / "own")
         for part in (*(str(tmp_path / "own" / layout) for layout in mnist.LAYOUTS), IMAGES, LABELS):
             assert part in str(caught.value)
 
@@ -73,7 +73,7 @@ class TestOwnFolder:
         monkeypatch.setenv("KCL_DATA", str(tmp_path / "own"))
         (stand.lay(tmp_path / "own") / f"{LABELS}.gz").unlink()
         stand.lay(stand.folder)
-        assert_is_stand(mnist.load(say=stand.said.append), stand)
+        assert_is_stand(mnist.MNIST.load(say=stand.said.append), stand)
         assert "KCL_DATA=" in stand.said[0]
 
     @pytest.mark.parametrize("by_variable", [False, True])
@@ -85,7 +85,7 @@ class TestOwnFolder:
         before = sorted(broken.parent.iterdir())
         monkeypatch.setenv("KCL_DATA", str(tmp_path / "own"))
         with pytest.raises(KclError, match=f"{IMAGES}.gz is not a whole"):
-            mnist.load(None if by_variable else tmp_path / "own")
+            mnist.MNIST.load(None if by_variable else tmp_path / "own")
         assert sorted(broken.parent.iterdir()) == before
 
     def test_whole_file_with_other_content(self, stand: Stand, tmp_path: Path) -> None:
@@ -94,14 +94,10 @@ class TestOwnFolder:
         content[-1] ^= 1
         forged.write_bytes(content)
         with pytest.raises(KclError, match=f"{LABELS} is not the official {LABELS}: its content has md5"):
-            mnist.load(tmp_path / "own")
+            mnist.MNIST.load(tmp_path / "own")
 
 
 class TestCache:
-    def test_argument_comes_before_the_variable(self, stand: Stand, tmp_path: Path) -> None:
-        stand.lay(tmp_path / "other" / "MNIST" / "raw")
-        assert_is_stand(mnist.load(cache_dir=tmp_path / "other"), stand)
-
     def test_default_is_the_system_cache(self, stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("KCL_CACHE", "")
         assert file_cache.cache_dir().name == "kcl"
@@ -110,11 +106,11 @@ class TestCache:
         self, stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[[Path], str]
     ) -> None:
         monkeypatch.setattr(mnist, "MIRRORS", (serve(stand.lay(tmp_path / "mirror")),))
-        assert_is_stand(mnist.load(say=stand.said.append), stand)
-        assert sorted(path.name for path in stand.folder.iterdir()) == sorted(f.gz_name for f in stand.files)
+        assert_is_stand(mnist.MNIST.load(say=stand.said.append), stand)
+        assert sorted(path.name for path in stand.folder.iterdir()) == sorted(f.archive.name for f in stand.files)
         assert all(path.stat().st_mode & 0o777 == 0o644 for path in stand.folder.iterdir())
         monkeypatch.setattr(mnist, "MIRRORS", ())
-        assert_is_stand(mnist.load(download=False), stand)
+        assert_is_stand(mnist.MNIST.load(), stand)
 
     @pytest.mark.parametrize("damage", ["truncated", "other content", "empty"])
     def test_broken_file_is_moved_aside_and_fetched_again(
@@ -130,7 +126,7 @@ class TestCache:
         broken.write_bytes(harm)
         earlier = broken.with_name(f"{broken.name}.broken")
         earlier.write_bytes(b"from before")
-        assert_is_stand(mnist.load(say=stand.said.append), stand)
+        assert_is_stand(mnist.MNIST.load(say=stand.said.append), stand)
         assert str(broken) in stand.said[0]
         assert f"{broken.name}.broken.1" in stand.said[0]
         assert earlier.read_bytes() == b"from before"
@@ -140,27 +136,27 @@ class TestCache:
     def test_good_copy_beside_a_broken_one_is_used(self, stand: Stand) -> None:
         stand.lay(stand.folder)
         (stand.folder / LABELS).write_bytes(b"torn")
-        assert_is_stand(mnist.load(), stand)
+        assert_is_stand(mnist.MNIST.load(), stand)
 
-    def test_broken_file_without_download_is_left_alone(self, stand: Stand) -> None:
+    def test_verify_leaves_a_broken_file_alone(self, stand: Stand) -> None:
         broken = stand.lay(stand.folder) / f"{LABELS}.gz"
         broken.write_bytes(b"torn")
-        for attempt in (mnist.verify, lambda: mnist.load(download=False)):
-            with pytest.raises(KclError, match=f"{LABELS}.gz is not a whole"):
-                attempt()
+        with pytest.raises(KclError, match=f"{LABELS}.gz is not a whole"):
+            mnist.MNIST.verify()
         assert broken.read_bytes() == b"torn"
 
-    def test_folder_that_cannot_be_written(self, stand: Stand, tmp_path: Path) -> None:
+    def test_folder_that_cannot_be_written(self, stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "file").write_text("in the way")
+        monkeypatch.setenv("KCL_CACHE", str(tmp_path / "file"))
         with pytest.raises(KclError, match=r"cannot be written to .* set KCL_CACHE"):
-            mnist.load(cache_dir=tmp_path / "file")
+            mnist.MNIST.load()
 
     @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
     def test_folder_without_permission(self, stand: Stand) -> None:
         stand.folder.mkdir(parents=True)
         stand.folder.chmod(0o500)
         with pytest.raises(KclError, match=r"Permission denied.* set KCL_CACHE"):
-            mnist.load()
+            mnist.MNIST.load()
         stand.folder.chmod(0o700)
 
     def test_many_at_once(
@@ -170,7 +166,7 @@ class TestCache:
         (stand.lay(stand.folder) / f"{LABELS}.gz").write_bytes(b"torn")
         (stand.folder / f"{IMAGES}.gz").unlink()
         loaded: list[Dataset] = []
-        threads = [threading.Thread(target=lambda: loaded.append(mnist.load())) for _ in range(6)]
+        threads = [threading.Thread(target=lambda: loaded.append(mnist.MNIST.load())) for _ in range(6)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -178,14 +174,14 @@ class TestCache:
         assert len(loaded) == 6
         for dataset in loaded:
             assert_is_stand(dataset, stand)
-        assert mnist.verify() == stand.folder
+        assert mnist.MNIST.verify() == stand.folder
         assert not list(stand.folder.glob(".fetch-*"))
 
 
 class TestOffline:
     def test_one_sentence_says_what_to_do(self, stand: Stand) -> None:
         with pytest.raises(KclError) as caught:
-            mnist.load(say=stand.said.append)
+            mnist.MNIST.load(say=stand.said.append)
         message = str(caught.value)
         for part in ("could not be downloaded", "DIR/MNIST/raw", "--data-dir", "KCL_DATA", "connect", f"{IMAGES}.gz"):
             assert part in message
@@ -197,24 +193,20 @@ class TestOffline:
         monkeypatch.setattr(mnist, "MIRRORS", ("http://127.0.0.1:1/", "http://127.0.0.1:2/"))
         start = time.monotonic()
         with pytest.raises(KclError, match="could not be downloaded"):
-            mnist.load(say=stand.said.append)
+            mnist.MNIST.load(say=stand.said.append)
         assert time.monotonic() - start < 5
         assert sum("cannot be reached" in line for line in stand.said) == 2
 
-    def test_download_switched_off(self, stand: Stand) -> None:
-        with pytest.raises(KclError, match="downloading is switched off: put the four files"):
-            mnist.load(download=False)
-
     def test_verify_finds_nothing(self, stand: Stand) -> None:
-        assert mnist.find() is None
+        assert mnist.MNIST.find() is None
         with pytest.raises(KclError, match="MNIST was not found: put the four files"):
-            mnist.verify()
+            mnist.MNIST.verify()
 
 
 @pytest.mark.data
 @pytest.mark.skipif(not os.environ.get("KCL_DATA"), reason="KCL_DATA does not name a folder with real MNIST")
 def test_real_mnist() -> None:
-    dataset = mnist.load(Path(os.environ["KCL_DATA"]))
+    dataset = mnist.MNIST.load(Path(os.environ["KCL_DATA"]))
     assert dataset.train_inputs.shape == (60_000, 1, 28, 28)
     assert dataset.test_inputs.shape == (10_000, 1, 28, 28)
     assert dataset.train_inputs.dtype == dataset.test_inputs.dtype == torch.uint8

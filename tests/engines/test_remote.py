@@ -122,7 +122,7 @@ def test_runs_go_on_from_the_copies_alone(
     out = tmp_path / "out"
     command = [*LONG, "--seeds", "0,1", "--checkpoints", url, "--out", str(out), "--quiet"]
     with monkeypatch.context() as patched:
-        patched.setattr(commands, "make_display", lambda _: _Stopping())
+        patched.setattr("kcl.experiments.progress.make_display", lambda _: _Stopping())
         with pytest.raises(SystemExit) as ended:
             commands.main(command)
     assert ended.value.code == 143

@@ -88,7 +88,7 @@ def stopped(run: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
 
     def call(*arguments: str | Path, after: int = 20, number: int = signal.SIGTERM) -> Said:
         with monkeypatch.context() as patched:
-            patched.setattr(commands, "make_display", lambda _: _Signalling(number, after))
+            patched.setattr("kcl.experiments.progress.make_display", lambda _: _Signalling(number, after))
             said = run(*arguments)
         assert said.code == 128 + number
         return said

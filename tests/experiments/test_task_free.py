@@ -66,7 +66,7 @@ def test_held_out_samples_are_not_trained_on() -> None:
 
 def test_what_is_told_is_what_the_answers_say() -> None:
     """Counted from `Answerer.answer`, sample by sample, with the task named and without."""
-    stream = PermutedPixels(digits.load(), tasks=3, seed=0, train_per_task=300)
+    stream = PermutedPixels(digits.DIGITS.load(), tasks=3, seed=0, train_per_task=300)
     settings = published_settings("permuted-digits", "kcl").replace(bases=32, width=16, coreset_size_per_class=3)
     run = Run(KernelContinualLearning(settings, 10), lambda: published_backbone(stream.input_shape, settings), 0)
     for task in stream:
@@ -97,7 +97,7 @@ def test_what_is_told_is_what_the_answers_say() -> None:
 
 
 def test_stacked_runs_are_measured_as_separate_ones_are() -> None:
-    dataset = digits.load()  # stacked runs share their stored array
+    dataset = digits.DIGITS.load()  # stacked runs share their stored array
     streams = [PermutedPixels(dataset, tasks=2, seed=seed, train_per_task=400) for seed in (0, 1)]
     # So small a rate that the last digits, in which the two differ, are not amplified.
     settings = published_settings("permuted-digits", "kcl").replace(bases=64, width=32, lr=1e-5)
@@ -133,9 +133,13 @@ def _specs(**changes: Any) -> list[RunSpec]:
 
 
 def test_stacked_runs_are_measured_as_on_a_gpu() -> None:
-    """The path of a GPU, one group of stacked runs, where there is none."""
-    compute = LikeGpu(precision="float32", runs_at_once=2)
-    rows = list(task_free.measure(_specs(), compute, task_free.SampleCounts(held_out=50, test=200)))
+    """The way of a GPU, one group of stacked runs, where none is."""
+    dataset = digits.DIGITS.load()
+    streams = [PermutedPixels(dataset, tasks=2, seed=seed, train_per_task=400) for seed in (0, 1)]
+    settings = published_settings("permuted-digits", "kcl").replace(bases=64, width=32)
+    specs = [RunSpec("permuted-digits", "kcl", seed, settings, 2, 400) for seed in (0, 1)]
+    engine = task_free.Engine(precision="float32")
+    rows = list(task_free._group(specs, streams, "cpu", 50, 200, lambda _: None, engine))
     assert [row["seed"] for row in rows] == [0, 1]
     for row in rows:
         assert row["test_samples"] == 400

@@ -49,7 +49,7 @@ LATER = Every(seconds=1e9, thrifty=False)
 @pytest.fixture(autouse=True)
 def _made_up_benchmark(make_dataset: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = make_dataset(60)
-    monkeypatch.setitem(BENCHMARKS, "made-up", Benchmark("for tests", lambda *_: dataset, PermutedPixels))
+    monkeypatch.setitem(BENCHMARKS, "made-up", Benchmark("for tests", lambda *_: dataset, PermutedPixels, 20))
 
 
 @pytest.fixture

@@ -42,8 +42,8 @@ METRICS = ("average_accuracy", "forgetting", "learning_accuracy", "backward_tran
 @pytest.fixture(autouse=True)
 def _made_up_benchmark(make_dataset: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = make_dataset(60)
-    monkeypatch.setitem(BENCHMARKS, "made-up", Benchmark("for tests", lambda *_: dataset, PermutedPixels))
-    monkeypatch.setitem(BENCHMARKS, "another", Benchmark("for tests", lambda *_: dataset, PermutedPixels))
+    monkeypatch.setitem(BENCHMARKS, "made-up", Benchmark("for tests", lambda *_: dataset, PermutedPixels, 20))
+    monkeypatch.setitem(BENCHMARKS, "another", Benchmark("for tests", lambda *_: dataset, PermutedPixels, 20))
 
 
 class LikeGpu(Compute):

@@ -262,7 +262,7 @@ class TestExperiment:
     @pytest.fixture(autouse=True)
     def _made_up_benchmark(self, make_dataset: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
         dataset = make_dataset(60)
-        monkeypatch.setitem(BENCHMARKS, "made-up", Benchmark("for tests", lambda *_: dataset, PermutedPixels))
+        monkeypatch.setitem(BENCHMARKS, "made-up", Benchmark("for tests", lambda *_: dataset, PermutedPixels, 20))
 
     @pytest.fixture
     def trained(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from kcl.benchmarks.registry import BENCHMARKS
 from kcl.cli import commands, execution
 from kcl.core.locking import locked
 from kcl.data import digits
@@ -59,9 +60,10 @@ def test_settings_are_chosen_on_three_tasks_and_samples_held_out(tuned: Path) ->
 
 
 def test_other_test_data_change_no_choice(tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = digits.load()
+    real = digits.DIGITS.load()
     spoiled = dataclasses.replace(real, test_inputs=255 - real.test_inputs, test_labels=(real.test_labels + 3) % 10)
-    monkeypatch.setattr(digits, "load", lambda: spoiled)
+    benchmark = BENCHMARKS["permuted-digits"]._replace(load=lambda *_: spoiled)
+    monkeypatch.setitem(BENCHMARKS, "permuted-digits", benchmark)
     assert commands.main([*TUNE, "--out", str(tmp_path / "out")]) == 0
     one, two = (json.loads((out / "tuning.json").read_text()) for out in (tuned, tmp_path / "out"))
     assert one["trials"] == two["trials"]

@@ -1,23 +1,22 @@
 """How fast the engine learns: time per step for the shapes of the benchmarks, beside a plain loop and a bare SGD step.
 
 Random bytes stand in for images; the shapes, coresets and batches are the paper's. All rows of one call are measured
-in one process, one after another, so that their ratios mean something on a machine whose speed changes from day to day.
+one after another in one process, so that their ratios hold on a machine whose speed changes from day to day.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from kcl.bench.reference_loop import milliseconds_per_step
 from kcl.benchmarks.task import Examples, Task
 from kcl.core.settings import Settings
 from kcl.errors import KclError
@@ -30,14 +29,15 @@ from kcl.nets.resnet import cifar_resnet, miniimagenet_resnet
 from kcl.ops.compiler import need_compiler
 from kcl.training.stack import RunStack
 
-TURNS, TOGETHER = 7, 4000
-"""How often kcl and the plain loop are measured in turn on a CPU, and how many steps of kcl that may take."""
-REFERENCE = Path("benches") / "reference_loop.py"
+ROUNDS, MAX_STEPS = 7, 4000
+"""On a CPU kcl and the plain loop take turns for this many rounds, fewer where kcl would take more steps than this."""
+REFERENCE_STEPS = 100
+Rows = Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
 class Work:
-    """The shape of a benchmark: what a task looks like, which backbone learns it."""
+    """The shape of a benchmark: what a task looks like and which backbone learns it."""
 
     input_shape: tuple[int, ...]
     ways: int
@@ -45,7 +45,7 @@ class Work:
     settings: KclSettings
     backbone: Callable[[], Backbone]
     strong: str | None = None
-    """The benchmark whose strong recipe this is, with the backbone it asks for; the plain loop knows nothing of it."""
+    """The benchmark whose strong recipe is measured, with its backbone; the plain loop does not know the recipe."""
 
     @property
     def kcl_settings(self) -> KclSettings:
@@ -75,7 +75,7 @@ for _name in ("cifar100", "miniimagenet"):
 
 
 @dataclass(frozen=True)
-class Row:
+class StepTime:
     """One measurement."""
 
     work: str
@@ -84,11 +84,11 @@ class Row:
     ms_per_step: float
     ms_per_run_step: float
     times_reference: float | None
-    """How many times as many run-steps a second as the plain loop, measured in the same call."""
-    evaluation_ms: float | None
-    first_task_s: float | None
-    """The first task with everything it sets up: kernels, compilation, CUDA graph."""
-    peak_mib: float | None
+    """Run-steps per second, as a multiple of the plain loop's in the same call."""
+    evaluation_ms: float | None = None
+    first_task_s: float | None = None
+    """The first task, including one-time set-up: kernels, compilation, CUDA graph."""
+    peak_mib: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -101,24 +101,26 @@ def measure(
     compiled: Sequence[bool],
     steps: int | None = None,
     precision: str = "tf32",
-) -> Iterator[Row]:
+) -> Iterator[StepTime]:
     """Rows as they are measured: for each work the plain loop, the bare SGD step, then KCL for each number of runs.
 
-    `precision` is the engine's; the plain loop computes in what PyTorch does by default.
+    `precision` is the engine's; the plain loop computes in PyTorch's default.
     """
     for name in works:
         if name not in WORKS:
             raise KclError(f"unknown work {name!r}; known: {', '.join(WORKS)}")
         work = WORKS[name]
         task = _task(work, steps)
-        plain = partial(_reference, work, task, device, steps)
-        reference = plain()
-        if reference is not None:
-            yield Row(name, "plain loop", 1, reference, reference, 1.0, None, None, None)
+        reference = partial(_reference, work, task, device, steps)
+        reference_ms = reference()
+        if reference_ms is not None:
+            yield StepTime(name, "plain loop", 1, reference_ms, reference_ms, 1.0)
         for method in ("naive-sgd", "kcl"):
             for fused in compiled if method == "kcl" else (False,):
                 for count in runs if device == "cuda" else (1,):
-                    yield _engine(name, work, task, method, count, device, fused, precision, reference, plain)
+                    learner = _learner(work, method, count, device, fused, precision)
+                    row = _measure(learner, count, work, task, method, device, reference, reference_ms)
+                    yield replace(row, work=name, engine=_label(method, device, fused, precision))
 
 
 def _task(work: Work, steps: int | None) -> Task:
@@ -134,104 +136,102 @@ def _task(work: Work, steps: int | None) -> Task:
 
 
 def _reference(work: Work, task: Task, device: str, steps: int | None) -> float | None:
-    """Milliseconds a step of the plain loop, where the file that holds it is at hand; it knows the paper's recipe."""
-    module = load_reference() if work.strong is None else None
-    few = min(steps or 100, 100)
-    return None if module is None else float(module.milliseconds_per_step(task, work.settings, device, few))
-
-
-def load_reference() -> Any:
-    """The plain loop's module, where the file is at hand; else None."""
-    if not REFERENCE.exists():
+    """Milliseconds per step of the plain loop, which knows the paper's recipe only."""
+    if work.strong is not None:
         return None
-    spec = importlib.util.spec_from_file_location("reference_loop", REFERENCE)
-    if spec is None or spec.loader is None:
-        return None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with torch.random.fork_rng(devices=[torch.device(device)] if device == "cuda" else []):  # it seeds the global one
+        return milliseconds_per_step(task, work.settings, device, min(steps or REFERENCE_STEPS, REFERENCE_STEPS))
 
 
-def _engine(
-    name: str,
-    work: Work,
-    task: Task,
-    method: str,
-    runs: int,
-    device: str,
-    fused: bool,
-    precision: str,
-    reference: float | None,
-    plain: Callable[[], float | None],
-) -> Row:
+def _learner(work: Work, method: str, runs: int, device: str, fused: bool, precision: str) -> RunStack:
     settings = work.settings_of(method)
     methods = [METHODS[method](settings, work.ways) for _ in range(runs)]
-    cuda = device == "cuda"
-    if cuda:
+    backbone = work.backbone if work.strong is None else partial(published_backbone, work.input_shape, settings)
+    if device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     elif fused:
         need_compiler()
-    make = work.backbone if work.strong is None else partial(published_backbone, work.input_shape, settings)
-    plain_stack = not cuda and not fused
-    learner = RunStack(methods, [make] * runs, range(runs), device, fused, precision, plain=plain_stack)
-    first = _seconds(lambda: learner.learn([task] * runs, lambda _: None))
+    plain = device != "cuda" and not fused
+    return RunStack(methods, [backbone] * runs, range(runs), device, fused, precision, plain=plain)
+
+
+def _label(method: str, device: str, fused: bool, precision: str) -> str:
+    label = {"naive-sgd": "bare SGD step", "kcl": "kcl"}[method] + (", compiled" if fused else "")
+    return label + (", bf16" if fused and device == "cpu" and precision == "bf16" else "")
+
+
+def _measure(
+    learner: RunStack,
+    runs: int,
+    work: Work,
+    task: Task,
+    method: str,
+    device: str,
+    reference: Callable[[], float | None],
+    reference_ms: float | None,
+) -> StepTime:
+    settings = work.settings_of(method)
+    first_task_s = _seconds(lambda: learner.learn([task] * runs, lambda _: None))
     coreset = settings.coreset_size_per_class * work.ways if isinstance(settings, KclSettings) else 0
     steps = (len(task.train) - coreset) // settings.batch_size * settings.updates_per_batch
-    again = Task(1, task.train, task.test, task.classes)
-    if cuda:
-        step = 1e3 * _seconds(lambda: learner.learn([again] * runs, lambda _: None)) / steps
-        ratio = None if reference is None else reference / (step / runs)
+    second = replace(task, index=1)
+    if device == "cuda":
+        step_ms = 1e3 * _seconds(lambda: learner.learn([second] * runs, lambda _: None)) / steps
+        ratio = None if reference_ms is None else reference_ms / (step_ms / runs)
     else:
-        step, ratio = _in_turns(learner, again, plain, max(1, min(TURNS, TOGETHER // steps)))
-    learner.accuracy([again] * runs)
-    evaluation = _seconds(lambda: learner.accuracy([again] * runs))
-    peak = torch.cuda.max_memory_allocated() / 2**20 if cuda else None
-    label = {"naive-sgd": "bare SGD step", "kcl": "kcl"}[method]
-    label += (", compiled" if fused else "") + (", bf16" if fused and not cuda and precision == "bf16" else "")
-    return Row(name, label, runs, step, step / runs, ratio, 1e3 * evaluation, first, peak)
+        step_ms, ratio = _in_turns(learner, second, reference, max(1, min(ROUNDS, MAX_STEPS // steps)))
+    learner.accuracy([second] * runs)
+    evaluation_ms = 1e3 * _seconds(lambda: learner.accuracy([second] * runs))
+    peak_mib = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else None
+    return StepTime("", "", runs, step_ms, step_ms / runs, ratio, evaluation_ms, first_task_s, peak_mib)
 
 
 def _in_turns(
-    learner: RunStack, task: Task, plain: Callable[[], float | None], turns: int
+    learner: RunStack, task: Task, reference: Callable[[], float | None], rounds: int
 ) -> tuple[float, float | None]:
-    """Milliseconds a step on a CPU, and how many times the plain loop's speed that is: medians over several turns of
-    both, because a CPU that others use too is slow for minutes, then fast again.
+    """Milliseconds per step on a CPU and the speed relative to the plain loop.
+
+    Both are medians over rounds in which the two take turns: a shared CPU is slow for minutes, then fast again.
     """
-    steps, ratios = [], []
-    for index in range(1, turns + 1):
-        reference, ticks = plain(), list[float]()
-        own = Task(index, task.train, task.test, task.classes)
-        learner.learn([own], lambda _, ticks=ticks: ticks.append(time.perf_counter()))  # type: ignore[misc]
-        steps.append(1e3 * statistics.median(later - sooner for sooner, later in itertools.pairwise(ticks)))
-        ratios += [] if reference is None else [reference / steps[-1]]
-    return statistics.median(steps), statistics.median(ratios) if ratios else None
+    step_ms, ratios = [], []
+    for index in range(1, rounds + 1):
+        reference_ms, ticks = reference(), list[float]()
+        learner.learn([replace(task, index=index)], lambda _, ticks=ticks: ticks.append(time.perf_counter()))  # type: ignore[misc]
+        step_ms.append(1e3 * statistics.median(later - sooner for sooner, later in itertools.pairwise(ticks)))
+        ratios += [] if reference_ms is None else [reference_ms / step_ms[-1]]
+    return statistics.median(step_ms), statistics.median(ratios) if ratios else None
 
 
 def _seconds(action: Callable[[], object]) -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     action()
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[StepTime]) -> str:
     """The rows for a terminal."""
-    lines = [
-        ("work", "engine", "runs", "ms/step", "ms/run-step", "× plain loop", "evaluation ms", "first task s", "MiB")
-    ]
-    for row in rows:
-        lines.append(
-            (
-                row.work,
-                row.engine,
-                str(row.runs),
-                f"{row.ms_per_step:.3f}",
-                f"{row.ms_per_run_step:.3f}",
-                "–" if row.times_reference is None else f"{row.times_reference:.1f}",
-                "–" if row.evaluation_ms is None else f"{row.evaluation_ms:.1f}",
-                "–" if row.first_task_s is None else f"{row.first_task_s:.1f}",
-                "–" if row.peak_mib is None else f"{row.peak_mib:.0f}",
-            )
-        )
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines)
+    header = (
+        "work",
+        "engine",
+        "runs",
+        "ms/step",
+        "ms/run-step",
+        "× plain loop",
+        "evaluation ms",
+        "first task s",
+        "MiB",
+    )
+    return aligned([header, *(_cells(row) for row in rows)])
+
+
+def _cells(row: StepTime) -> list[str]:
+    numbers = ((row.times_reference, 1), (row.evaluation_ms, 1), (row.first_task_s, 1), (row.peak_mib, 0))
+    optional = ["–" if number is None else f"{number:.{digits}f}" for number, digits in numbers]
+    return [row.work, row.engine, str(row.runs), f"{row.ms_per_step:.3f}", f"{row.ms_per_run_step:.3f}", *optional]
+
+
+def aligned(rows: Rows) -> str:
+    """Lines with every column padded to its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)

@@ -1,4 +1,4 @@
-"""A stream of the user's own arrays: one (inputs, labels) pair per task."""
+"""A stream of the user's arrays: one (inputs, labels) pair per task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Pair = tuple[Any, Any]
 class ArrayStream(TaskSequence):
     """Tasks from arrays or tensors. Labels may be any integers; tasks may differ in their number of classes.
 
-    uint8 inputs are divided by 255 when seen; all others are used as they are, in float32.
+    uint8 inputs are divided by 255; all others are used unscaled, in float32.
     """
 
     def __init__(self, train: Sequence[Pair], test: Sequence[Pair] | None = None) -> None:
@@ -38,9 +38,9 @@ class ArrayStream(TaskSequence):
         inputs, labels = self._train[index]
         values = labels.unique()
         test_inputs, test_labels = self._test[index] if self._test else (inputs[:0], labels[:0])
-        strangers = set(test_labels.tolist()) - set(values.tolist())
-        if strangers:
-            raise KclError(f"task {index}: test labels {sorted(strangers)} do not occur in its training labels")
+        unknown = set(test_labels.tolist()) - set(values.tolist())
+        if unknown:
+            raise KclError(f"task {index}: test labels {sorted(unknown)} do not occur in its training labels")
         numbers = {value: number for number, value in enumerate(self.class_labels)}
         return Task(
             index=index,
@@ -62,7 +62,7 @@ def _tensors(pair: Pair, name: str) -> tuple[Tensor, Tensor]:
     if y.is_floating_point() or y.dtype == torch.bool or y.ndim != 1:
         raise KclError(f"{name}: labels must be a list of integers, not {y.ndim}-dimensional {y.dtype}")
     if x.ndim < 2 or len(x) != len(y):
-        raise KclError(f"{name}: inputs of shape {tuple(x.shape)} do not go with {len(y)} labels")
+        raise KclError(f"{name}: inputs of shape {tuple(x.shape)} do not match {len(y)} labels")
     x = x if x.dtype == torch.uint8 else x.float()
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
         raise KclError(f"{name}: the inputs contain values that are not finite in single precision")

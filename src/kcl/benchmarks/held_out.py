@@ -1,4 +1,4 @@
-"""Training samples held out to choose settings by: they stand where the test data stood, of which nothing is left."""
+"""Training samples held out for choosing settings. They replace the test data, of which nothing is left."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kcl.data.dataset import Dataset
 from kcl.errors import KclError
 
 SEED = 0
-"""The same samples are held out whatever the runs' own seeds, so that all of them are chosen between on the same."""
+"""The same samples are held out for every run's seed, so that all runs are compared on the same ones."""
 
 
 def hold_out(dataset: Dataset, share: float) -> Dataset:
-    """The dataset with `share` of every class's training samples as its test data, and the rest to learn from.
+    """The dataset with `share` of every class's training samples as its test data and the rest as its training data.
 
-    Held out of the data, not of a task: where tasks show the same samples in other ways, no task learns from them.
+    Held out of the dataset, not of a task: where tasks transform the same samples, no task trains on them.
     """
     if not 0.0 < share < 1.0:
         raise KclError(f"the share of training samples held out must lie between 0 and 1, not {share:g}")
@@ -28,7 +28,7 @@ def hold_out(dataset: Dataset, share: float) -> Dataset:
         if not 0 < count < len(rows):
             raise KclError(
                 f"{share:g} of the {len(rows)} training samples of class {name!r} are {count}: "
-                "hold out a share that leaves some to learn from and some to choose by"
+                "hold out a share that leaves some on both sides"
             )
         chosen = numpy_generator(SEED, "held out", label).choice(len(rows), count, replace=False)
         held[rows[torch.from_numpy(chosen)]] = True

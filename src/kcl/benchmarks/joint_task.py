@@ -1,9 +1,10 @@
-"""All tasks of a stream as one, their samples shuffled together: what joint training learns."""
+"""All tasks of a stream as one, for joint training."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -13,18 +14,18 @@ from kcl.core.shapes import Int, Shaped
 from kcl.errors import KclError
 
 CHUNK = 8192
-"""Samples whose pixels are moved at once: each needs a map of its own."""
+"""Samples whose pixels are moved at once; each has its own pixel map."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JointTask(Task):
-    """Every sample keeps the view of its own task. Labels carry the task: label = task · (classes of the stream) +
-    class, where tasks count from zero within this one.
+    """Every sample keeps the view of its task. Labels encode the task: label = task · (classes of the stream) + class,
+    with tasks counted from zero.
     """
 
     tasks: tuple[Task, ...]
     owners: Int[Tensor, " n"]
-    """Which task each training sample belongs to."""
+    """The task of each training sample."""
     pixel_maps: Int[Tensor, "t p"] | None
 
     @property
@@ -39,19 +40,19 @@ class JointTask(Task):
         if self.pixel_maps is None:
             return self.train.inputs[self.train.rows[positions]]
         parts = []
-        for some in positions.split(CHUNK):
-            stored, maps = self.train.inputs[self.train.rows[some]], self.pixel_maps[self.owners[some]]
+        for chunk in positions.split(CHUNK):
+            stored, maps = self.train.inputs[self.train.rows[chunk]], self.pixel_maps[self.owners[chunk]]
             moved = stored.flatten(1).gather(1, maps.clamp_min(0)) * (maps >= 0)
             parts.append(moved.view(stored.shape))
         return torch.cat(parts)
 
 
 def join(tasks: Sequence[Task], class_count: int) -> JointTask:
-    """The tasks of a stream with `class_count` classes as one. Stored samples are shared where the tasks share them."""
+    """Join the tasks of a stream with `class_count` classes. A stored array that tasks share is not copied."""
     for task in tasks:
         task.check()
     if len({(task.view.mean, task.view.std, task.train.inputs.dtype) for task in tasks}) != 1:
-        raise KclError("tasks whose samples are stored or scaled in different ways cannot be learned together")
+        raise KclError("tasks whose samples are stored or scaled differently cannot be trained jointly")
     stored, first_rows = _stored(tasks)
     rows = torch.cat([task.train.rows + first for task, first in zip(tasks, first_rows, strict=True)])
     owners = torch.cat([torch.full((len(task.train),), place) for place, task in enumerate(tasks)])
@@ -71,14 +72,12 @@ def join(tasks: Sequence[Task], class_count: int) -> JointTask:
 
 
 def _stored(tasks: Sequence[Task]) -> tuple[Tensor, list[int]]:
-    """One array that holds every task's samples, and where each task's own array begins in it."""
+    """One array with every task's samples, and the row at which each task's array begins in it."""
     arrays = {id(task.train.inputs): task.train.inputs for task in tasks}
     if len(arrays) == 1:
         return tasks[0].train.inputs, [0] * len(tasks)
-    begin, first = 0, {}
-    for key, array in arrays.items():
-        first[key] = begin
-        begin += len(array)
+    starts = accumulate(map(len, arrays.values()), initial=0)
+    first = dict(zip(arrays, starts, strict=False))
     return torch.cat(list(arrays.values())), [first[id(task.train.inputs)] for task in tasks]
 
 

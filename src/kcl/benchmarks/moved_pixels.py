@@ -1,4 +1,4 @@
-"""Permuted and Rotated MNIST: the same images in every task, each task with pixels moved in its own way."""
+"""Permuted and Rotated MNIST: the same images in every task, with the pixels moved differently in each."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from torch import Tensor
 from kcl.benchmarks.task import Examples, Task, TaskSequence, View
 from kcl.core.randomness import check_seed, numpy_generator
 from kcl.core.shapes import Int
-from kcl.data import digits, mnist
 from kcl.data.dataset import Dataset
+from kcl.data.digits import DIGITS
+from kcl.data.mnist import MNIST
 from kcl.errors import KclError
 
 
@@ -37,7 +38,7 @@ class MovedPixels(TaskSequence):
 
     @abstractmethod
     def pixel_map(self, index: int) -> Int[Tensor, " p"] | None:
-        """Which stored pixel task `index` shows at each place; None for the images as they are."""
+        """The stored pixel that task `index` shows at each position; None for unchanged images."""
 
     def task(self, index: int) -> Task:
         data = self.dataset
@@ -56,7 +57,7 @@ class MovedPixels(TaskSequence):
 
 
 class PermutedPixels(MovedPixels):
-    """Task 0 shows the images as they are; every later task permutes the pixels in its own way."""
+    """Task 0 shows unchanged images; every later task permutes the pixels differently."""
 
     def pixel_map(self, index: int) -> Int[Tensor, " p"] | None:
         if index == 0:
@@ -66,7 +67,7 @@ class PermutedPixels(MovedPixels):
 
 
 class RotatedPixels(MovedPixels):
-    """Task t turns every image counter-clockwise by 10t − U(0, 10) degrees, nearest neighbour, black outside."""
+    """Task t rotates every image counter-clockwise by 10t − U(0, 10) degrees, nearest neighbour, black outside."""
 
     step_degrees = 10.0
 
@@ -80,8 +81,8 @@ class RotatedPixels(MovedPixels):
 def rotation_map(side: int, degrees: float) -> Int[Tensor, " p"]:
     """The pixel map of a counter-clockwise rotation about the centre of a side × side image, nearest neighbour.
 
-    Computed as Pillow's `Image.rotate` does, in 16.16 fixed point, so that the images are Pillow's to the last pixel;
-    `grid_sample` differs from it in a few pixels at about one angle in fifteen.
+    Computed in 16.16 fixed point like Pillow's `Image.rotate`, so that every pixel equals Pillow's; `grid_sample`
+    differs in a few pixels at about one angle in fifteen.
     """
     radians = -math.radians(degrees % 360.0)
     cosine, sine, centre = round(math.cos(radians), 15), round(math.sin(radians), 15), side / 2.0
@@ -106,7 +107,7 @@ class PermutedMNIST(PermutedPixels):
     def __init__(
         self, tasks: int = 20, seed: int = 0, train_per_task: int | None = None, data_dir: Path | str | None = None
     ) -> None:
-        super().__init__(mnist.load(None if data_dir is None else Path(data_dir)), tasks, seed, train_per_task)
+        super().__init__(MNIST.load(data_dir), tasks, seed, train_per_task)
 
 
 class RotatedMNIST(RotatedPixels):
@@ -117,7 +118,7 @@ class RotatedMNIST(RotatedPixels):
     def __init__(
         self, tasks: int = 20, seed: int = 0, train_per_task: int | None = None, data_dir: Path | str | None = None
     ) -> None:
-        super().__init__(mnist.load(None if data_dir is None else Path(data_dir)), tasks, seed, train_per_task)
+        super().__init__(MNIST.load(data_dir), tasks, seed, train_per_task)
 
 
 class PermutedDigits(PermutedPixels):
@@ -126,7 +127,7 @@ class PermutedDigits(PermutedPixels):
     recipe = "permuted-digits"
 
     def __init__(self, tasks: int = 20, seed: int = 0, train_per_task: int | None = None) -> None:
-        super().__init__(digits.load(), tasks, seed, train_per_task)
+        super().__init__(DIGITS.load(), tasks, seed, train_per_task)
 
 
 class RotatedDigits(RotatedPixels):
@@ -135,4 +136,4 @@ class RotatedDigits(RotatedPixels):
     recipe = "rotated-digits"
 
     def __init__(self, tasks: int = 20, seed: int = 0, train_per_task: int | None = None) -> None:
-        super().__init__(digits.load(), tasks, seed, train_per_task)
+        super().__init__(DIGITS.load(), tasks, seed, train_per_task)

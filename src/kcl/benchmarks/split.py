@@ -1,4 +1,4 @@
-"""Split benchmarks: the classes of one dataset, a few to every task, none to two."""
+"""Split benchmarks: the classes of one dataset, divided among the tasks."""
 
 from __future__ import annotations
 
@@ -9,26 +9,23 @@ import torch
 from torch import Tensor
 
 from kcl.benchmarks.task import Examples, Task, TaskSequence, View
-from kcl.benchmarks.ways import DEFAULT_WAYS, Ways, check_ways, draw_ways, show_ways
+from kcl.benchmarks.ways import CLASS_ORDERS, DEFAULT_WAYS, Ways, check_ways, draw_ways, show_ways
 from kcl.core.randomness import check_seed, numpy_generator
 from kcl.core.shapes import Int
-from kcl.data import cifar100, image_folders, miniimagenet
+from kcl.data import image_folders
+from kcl.data.cifar100 import CIFAR100
 from kcl.data.dataset import Dataset
+from kcl.data.miniimagenet import MINIIMAGENET
 from kcl.errors import KclError
-
-CLASS_ORDERS = {
-    "fixed": "as the dataset numbers its classes, the same for every seed",
-    "shuffled": "in an order drawn from the seed",
-}
 
 
 class SplitClasses(TaskSequence):
-    """A stream over one dataset in which every task tells its own classes apart.
+    """A stream over one dataset in which every task has its own classes.
 
-    `ways` is the number of classes of a task. A pair (low, high) draws it for every task from the seed, uniformly from
-    low to high or to what is left, until fewer than low classes are left: those belong to no task. (low, high, n)
-    shares out all classes among n tasks. `tasks` is as many as the classes make unless given. `train_per_task` samples
-    are drawn from the seed, evenly over a task's classes.
+    `ways` is the number of classes per task. A pair (low, high) draws it for every task from the seed, uniformly from
+    low to high or to the number left, until fewer than low classes are left; those belong to no task. (low, high, n)
+    divides all classes among n tasks. `tasks` defaults to what the classes allow. `train_per_task` samples are drawn
+    from the seed, evenly over a task's classes.
     """
 
     def __init__(
@@ -86,36 +83,35 @@ class SplitClasses(TaskSequence):
             drawn = draw_ways(self.ways, count, numpy_generator(self.seed, "ways"))
         if tasks is not None and tasks > len(drawn):
             seed = "" if isinstance(self.ways, int) else f" with seed {self.seed}"
-            made = f"{len(drawn)} tasks of {show_ways(self.ways)} ways{seed}"
+            possible = f"{len(drawn)} tasks of {show_ways(self.ways)} ways{seed}"
             raise KclError(
-                f"the {count} classes of {self.dataset.name} make {made}, not {tasks}: ask for fewer tasks or ways"
+                f"the {count} classes of {self.dataset.name} make {possible}, not {tasks}: use fewer tasks or ways"
             )
         return tuple(drawn[:tasks])
 
     def _check_train_per_task(self) -> None:
-        asked = self.train_per_task
-        if asked is None:
+        if self.train_per_task is None:
             return
         starts = np.cumsum([0, *self.task_ways])
         sizes = [
             sum(len(self._train_rows[number]) for number in self._order[start : start + ways])
             for start, ways in zip(starts, self.task_ways, strict=False)
         ]
-        if not max(self.task_ways) <= asked <= max(sizes):
+        if not max(self.task_ways) <= self.train_per_task <= max(sizes):
             raise KclError(
-                f"train_per_task must lie in {max(self.task_ways)} … {max(sizes)} for {self.dataset.name}, one sample "
-                f"for every class to all of a task, not {asked}"
+                f"train_per_task must lie in {max(self.task_ways)} … {max(sizes)} for {self.dataset.name}, from one "
+                f"sample per class to all of a task, not {self.train_per_task}"
             )
 
 
 def _rows_by_class(labels: Int[Tensor, " n"], count: int) -> list[np.ndarray]:
-    """The rows of every class, in the order in which they are stored."""
+    """The rows of every class, in stored order."""
     values = labels.numpy()
     return np.split(np.argsort(values, kind="stable"), np.cumsum(np.bincount(values, minlength=count))[:-1])
 
 
 def _even_shares(sizes: list[int], total: int) -> list[int]:
-    """How many of each class, so that none has more than another unless the other has no more to give."""
+    """Samples per class, equal except where a class has too few."""
     shares, left = [0] * len(sizes), total
     for position, place in enumerate(sorted(range(len(sizes)), key=lambda place: (sizes[place], -place))):
         shares[place] = min(sizes[place], left // (len(sizes) - position))
@@ -124,7 +120,7 @@ def _even_shares(sizes: list[int], total: int) -> list[int]:
 
 
 def _examples(inputs: Tensor, rows: list[np.ndarray]) -> Examples:
-    labels = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
+    labels = np.repeat(np.arange(len(rows)), [len(class_rows) for class_rows in rows])
     return Examples(inputs, torch.from_numpy(np.concatenate(rows)), torch.from_numpy(labels))
 
 
@@ -142,8 +138,7 @@ class SplitCIFAR100(SplitClasses):
         class_order: str = "fixed",
         data_dir: Path | str | None = None,
     ) -> None:
-        dataset = cifar100.load(None if data_dir is None else Path(data_dir))
-        super().__init__(dataset, tasks, seed, train_per_task, ways, class_order)
+        super().__init__(CIFAR100.load(data_dir), tasks, seed, train_per_task, ways, class_order)
 
 
 class SplitMiniImageNet(SplitClasses):
@@ -160,8 +155,7 @@ class SplitMiniImageNet(SplitClasses):
         class_order: str = "fixed",
         data_dir: Path | str | None = None,
     ) -> None:
-        dataset = miniimagenet.load(None if data_dir is None else Path(data_dir))
-        super().__init__(dataset, tasks, seed, train_per_task, ways, class_order)
+        super().__init__(MINIIMAGENET.load(data_dir), tasks, seed, train_per_task, ways, class_order)
 
 
 class SplitFolder(SplitClasses):

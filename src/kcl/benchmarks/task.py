@@ -1,4 +1,4 @@
-"""A task: rows of a stored array to learn from and to be tested on, and how a stored row is seen."""
+"""A task: rows of a stored array for training and testing, and how a stored row becomes a network input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kcl.errors import KclError
 
 @dataclass(frozen=True)
 class Examples:
-    """Some rows of a stored array. Tasks and runs share the array; none copies it."""
+    """Some rows of a stored array, which tasks and runs share without copying."""
 
     inputs: Shaped[Tensor, "rows ..."]
     rows: Int[Tensor, " n"]
@@ -27,17 +27,17 @@ class Examples:
         return len(self.rows)
 
     def to(self, device: torch.device, stored: Tensor) -> Examples:
-        """The same rows on a device that holds the array already, as `stored`."""
+        """The same rows on a device that already holds the array, as `stored`."""
         return Examples(stored, self.rows.to(device), self.labels.to(device))
 
 
 @dataclass(frozen=True)
 class View:
-    """How a stored row becomes what the network sees: pixels moved about, then scaled.
+    """How a stored row becomes a network input: pixels moved, then scaled.
 
-    `pixel_map[j]` is the stored pixel shown at place j, −1 for black. Permutations are such maps, and so are
-    rotations with nearest-neighbour sampling. Stored bytes are divided by 255; then, where given,
-    mean and standard deviation (per channel) are taken out.
+    `pixel_map[j]` is the stored pixel shown at position j, −1 for black: a permutation, or a rotation with
+    nearest-neighbour sampling. Stored bytes are divided by 255; then mean and standard deviation per channel, where
+    given, are subtracted and divided out.
     """
 
     pixel_map: Int[Tensor, " p"] | None = None
@@ -45,14 +45,14 @@ class View:
     std: tuple[float, ...] | None = None
 
     def move(self, stored: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "n ..."]:
-        """Move the pixels; the data type stays as stored."""
+        """Move the pixels, in the stored data type."""
         if self.pixel_map is None:
             return stored
         moved = stored.flatten(1)[:, self.pixel_map.clamp_min(0)]
         return (moved * (self.pixel_map >= 0)).view(stored.shape)
 
     def scale(self, moved: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n ..."]:
-        """Bytes to numbers of order one."""
+        """To numbers of order one."""
         x = moved.float() / 255.0 if moved.dtype == torch.uint8 else moved.float()
         if self.mean is not None and self.std is not None:
             x = (x - _channels(self.mean, x.ndim, x.device, x.dtype)) / _channels(self.std, x.ndim, x.device, x.dtype)
@@ -67,13 +67,13 @@ class View:
 
 @cache
 def _channels(values: tuple[float, ...], dimensions: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Numbers of the channels, made once: a CUDA graph cannot hold a copy from the host."""
+    """One value per channel, built once: a CUDA graph cannot contain a copy from the host."""
     return torch.tensor(values, device=device, dtype=dtype).view(1, -1, *[1] * (dimensions - 2))
 
 
 @dataclass(frozen=True)
 class Task:
-    """One task of a stream. Labels are 0 … ways − 1; `classes[label]` is the place of the class in `class_labels`."""
+    """One task of a stream. Labels are 0 … ways − 1; `classes[label]` is the class's position in `class_labels`."""
 
     index: int
     train: Examples
@@ -87,19 +87,19 @@ class Task:
 
     @property
     def parts(self) -> tuple[Task, ...]:
-        """The tasks of the stream that this one teaches: itself, unless several were joined (`joint_task`)."""
+        """The tasks of the stream that this one consists of: itself, unless several were joined (`joint_task`)."""
         return (self,)
 
     def to(self, device: torch.device, stored: Tensor) -> Task:
-        """The same task, to train on, on a device that holds the array already, as `stored`."""
+        """The same task for training on a device that already holds the array, as `stored`."""
         return replace(self, train=self.train.to(device, stored), view=self.view.to(device))
 
     def moved(self, positions: Int[Tensor, " n"]) -> Shaped[Tensor, "n ..."]:
-        """Some training samples with their pixels moved, in the data type they are stored in."""
+        """Some training samples with their pixels moved, in the stored data type."""
         return self.view.move(self.train.inputs[self.train.rows[positions]])
 
     def check(self) -> None:
-        """Refuse what cannot be learned."""
+        """Refuse a task that cannot be learned."""
         if self.ways < 2:
             raise KclError(f"task {self.index} has {self.ways} class; a task needs at least two to tell apart")
         if len(self.train) == 0:
@@ -110,11 +110,11 @@ class Task:
 
 
 class Stream(Protocol):
-    """Tasks in order. Everything random in them is fixed by the stream's seed."""
+    """Tasks in order. The stream's seed fixes everything random in them."""
 
     @property
     def recipe(self) -> str | None:
-        """The benchmark whose published settings go with the stream, if it is one."""
+        """The benchmark whose published settings apply to the stream, if any."""
         ...
 
     @property
@@ -133,7 +133,7 @@ class Stream(Protocol):
 
 
 class TaskSequence(ABC):
-    """Iteration for streams that make task `index` on request."""
+    """Base of streams that build task `index` on request."""
 
     task_count: int
     input_shape: tuple[int, ...]

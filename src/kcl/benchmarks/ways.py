@@ -1,24 +1,31 @@
-"""How many classes each task of a split benchmark has: a number, a range, or a range shared out among so many tasks."""
+"""Classes per task of a split benchmark: a number, a range, or a range that divides all classes among n tasks."""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TYPE_CHECKING
 
 from kcl.errors import KclError
 
+if TYPE_CHECKING:
+    import numpy as np
+
 Ways = int | tuple[int, int] | tuple[int, int, int]
 DEFAULT_WAYS = 5
+CLASS_ORDERS = {
+    "fixed": "the dataset's own order, the same for every seed",
+    "shuffled": "an order drawn from the seed",
+}
 
 
 def parse_ways(text: str) -> Ways:
-    """'5', '3-15' for a range, or '3-15/20' for a range in 20 tasks that share out all classes."""
+    """'5', '3-15' for a range, or '3-15/20' to divide all classes among 20 tasks."""
     numbers, slash, tasks = (part.strip() for part in text.partition("/"))
     low, dash, high = (part.strip() for part in numbers.partition("-"))
     parts = [low, *[high] * bool(dash), *[tasks] * bool(slash)]
     if not all(part.isdecimal() for part in parts) or (slash and not dash) or len(text) > 20:
         raise KclError(
-            f"--ways {text[:40]!r}: expected a number of classes such as 5, a range such as 3-15, or a range in so "
-            "many tasks such as 3-15/20"
+            f"--ways {text[:40]!r}: expected a number of classes such as 5, a range such as 3-15, or a range and a "
+            "number of tasks such as 3-15/20"
         )
     if int(low) < 2:
         raise KclError(f"--ways {text!r}: a task needs at least 2 classes to tell apart")
@@ -28,14 +35,14 @@ def parse_ways(text: str) -> Ways:
 
 
 def show_ways(ways: Ways) -> str:
-    """As the command line takes them."""
+    """As on the command line."""
     if isinstance(ways, int):
         return str(ways)
     return f"{ways[0]}-{ways[1]}" + "".join(f"/{tasks}" for tasks in ways[2:])
 
 
 def check_ways(ways: Ways, count: int, name: str) -> Ways:
-    """The ways, if `count` classes allow them."""
+    """The ways in canonical form; KclError if `count` classes do not allow them."""
     parts = (ways, ways) if isinstance(ways, int) else ways
     if not isinstance(parts, (tuple, list)) or len(parts) not in (2, 3) or not all(isinstance(n, int) for n in parts):
         raise KclError(
@@ -47,7 +54,7 @@ def check_ways(ways: Ways, count: int, name: str) -> Ways:
     if high > count:
         raise KclError(f"ways must be at most {count}, the classes of {name}, not {high}")
     if len(parts) == 3 and not low * parts[2] <= count <= high * parts[2]:
-        raise KclError(f"{parts[2]} tasks of {low} to {high} classes cannot share out the {count} classes of {name}")
+        raise KclError(f"{parts[2]} tasks of {low} to {high} classes cannot divide the {count} classes of {name}")
     if len(parts) == 3:
         return low, high, parts[2]
     return low if low == high else (low, high)
@@ -56,8 +63,8 @@ def check_ways(ways: Ways, count: int, name: str) -> Ways:
 def draw_ways(ways: tuple[int, ...], count: int, random: np.random.Generator) -> list[int]:
     """The number of classes of every task.
 
-    A pair (low, high): each is drawn uniformly from low to high, or to what is left, until fewer than low are left.
-    With a number of tasks besides, all classes are shared out, and every way to do so is equally likely.
+    A pair (low, high): each is drawn uniformly from low to high, or to the number left, until fewer than low are left.
+    With a number of tasks, all classes are divided among them, every division being equally likely.
     """
     low, high = ways[:2]
     drawn: list[int] = []
@@ -66,12 +73,13 @@ def draw_ways(ways: tuple[int, ...], count: int, random: np.random.Generator) ->
             drawn.append(int(random.integers(low, min(high, left), endpoint=True)))
         return drawn
     sizes = range(low, high + 1)
-    shares = [[int(total == 0) for total in range(count + 1)]]  # shares[t][n]: in how many ways t tasks share out n
+    divisions = [[int(n == 0) for n in range(count + 1)]]  # divisions[t][n]: the number of ways to give n to t tasks
     for _ in range(ways[2]):
-        shares.append([sum(shares[-1][n - size] for size in sizes if size <= n) for n in range(count + 1)])
+        divisions.append([sum(divisions[-1][n - size] for size in sizes if size <= n) for n in range(count + 1)])
     for later in reversed(range(ways[2])):
         left = count - sum(drawn)
-        likely = [shares[later][left - size] if size <= left else 0 for size in sizes]
-        chances = [float(ways_on / sum(likely)) if ways_on else 0.0 for ways_on in likely]
-        drawn.append(int(random.choice(list(sizes), p=np.array(chances) / sum(chances))))
+        numbers = [divisions[later][left - size] if size <= left else 0 for size in sizes]
+        chances = [float(number / sum(numbers)) if number else 0.0 for number in numbers]
+        total = sum(chances)
+        drawn.append(int(random.choice(list(sizes), p=[chance / total for chance in chances])))
     return drawn

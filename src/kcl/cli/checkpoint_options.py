@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import math
+from typing import TYPE_CHECKING
 
 from kcl.errors import KclError
-from kcl.experiments.resuming import Saving
-from kcl.training.checkpointer import Every
-from kcl.training.stopping import Stop
+
+if TYPE_CHECKING:
+    from kcl.experiments.resuming import Saving
+    from kcl.training.checkpointer import Every
+    from kcl.training.stopping import Stop
 
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
-def add_options(command: argparse.ArgumentParser) -> None:
+def add_options(command: argparse._ActionsContainer) -> None:
     command.add_argument("--checkpoint-every", metavar="HOW_OFTEN", default="auto",
                          help="save unfinished runs every so many steps (200) or so often (90s, 5min, 1h), and after "
                          "every task; off: never (default: 5min and after tasks, within 1 %% of the time)")  # fmt: skip
@@ -23,6 +26,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def saving(options: argparse.Namespace, resume: bool, stop: Stop) -> Saving:
+    from kcl.experiments.resuming import Saving  # loads PyTorch
+
     if options.force and not resume:
         raise KclError("--force needs --resume")
     return Saving(parse_every(options.checkpoint_every), stop, options.force, getattr(options, "checkpoints", None))
@@ -30,6 +35,8 @@ def saving(options: argparse.Namespace, resume: bool, stop: Stop) -> Saving:
 
 def parse_every(text: str) -> Every:
     """'200', '5min', 'off' or 'auto'."""
+    from kcl.training.checkpointer import Every  # loads PyTorch
+
     if text == "auto":
         return Every()
     if text in ("off", "0"):

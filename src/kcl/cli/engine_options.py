@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kcl.core.devices import choose_device
-from kcl.engines.distributed import EngineChoice
-from kcl.engines.engine import Engine
-from kcl.engines.retries import RETRIES
+from kcl.engines import RETRIES
 from kcl.errors import KclError
+
+if TYPE_CHECKING:
+    from kcl.engines.distributed import EngineChoice
+    from kcl.engines.engine import Engine
 
 ENGINES = ("local", "ray", "slurm")
 
 
-def add_options(command: argparse.ArgumentParser) -> None:
+def add_options(command: argparse._ActionsContainer) -> None:
     command.add_argument("--engine", choices=ENGINES, default="local",
                          help="where runs are trained (default: local, this machine); see docs/scale.md")  # fmt: skip
     command.add_argument("--workers", type=int, metavar="N",
@@ -37,6 +40,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def choose_engine(options: argparse.Namespace) -> EngineChoice | None:
     """None: in this process. Mistakes in the options raise a `KclError`."""
+    from kcl.engines.distributed import EngineChoice
+
     for name, engine in (("address", "ray"), ("gpu_memory", "ray"), ("slurm", "slurm")):
         if getattr(options, name) not in (None, []) and options.engine != engine:
             raise KclError(f"--{name.replace('_', '-')} needs --engine {engine}")

@@ -1,4 +1,4 @@
-"""`kcl update`, `kcl predict`, `kcl inspect`, `kcl export`: one model that keeps learning and answering."""
+"""`kcl update`, `predict`, `inspect`, `export`, `task-free`: one model that keeps learning and answering."""
 
 from __future__ import annotations
 
@@ -11,137 +11,138 @@ import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from kcl import __version__
-from kcl.cli import run_options
-from kcl.core.compute import COMPILE_CHOICES, Compute
-from kcl.core.devices import choose_device, choose_threads, device_name
-from kcl.core.files import write_json, write_whole
-from kcl.core.locking import locked
-from kcl.data import user_data
-from kcl.data.user_data import DEFAULT_LABEL, Samples
+from kcl.cli.option_groups import OneOf, add_compile, add_data_dir, add_device, add_precision
+from kcl.cli.run_commands import add_stream_options, print_lines
 from kcl.errors import KclError
-from kcl.experiments import task_free
-from kcl.methods.kcl_settings import KclSettings
-from kcl.methods.recipes import BENCHMARK_RECIPES
-from kcl.models import model_folder
-from kcl.models.continual_model import LEAST_HELD_OUT, ContinualModel, Prediction
-from kcl.models.inference import DEFAULT_SCORE, TASK_SCORES
-from kcl.models.onnx_export import export_onnx
-from kcl.ops.precision import PRECISIONS, used
-from kcl.training.cuda_graph import OnStep, Step
+
+if TYPE_CHECKING:
+    from kcl.data.user_data import Samples
+    from kcl.models.continual_model import ContinualModel, Prediction
+    from kcl.training.cuda_graph import OnStep, Step
 
 LARGEST_SMALL_IMAGE = 48
-# For rows of numbers, as KernelContinualClassifier: our own choice, nothing is published.
+# For rows of numbers, as in KernelContinualClassifier. Our own choice: nothing is published.
 _TABLE = {"backbone": "identity", "feature_norm": "none", "bases": 512, "epochs": 3, "lr_decay": 0.95, "dropout": 0.0}
 
 
-def add_commands(commands: Any) -> None:
-    update = commands.add_parser("update", help="teach a model one more task, or more of one, from your own data")
-    update.add_argument("--data", type=Path, required=True, help="a folder of images by class, .npz, .csv or .parquet")
-    update.add_argument("--task", required=True, metavar="NAME", help="a new task, or one to learn more of")
-    update.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", dest="assignments",
-                        help="settings of a new model (see `kcl list settings`)")  # fmt: skip
-    update.add_argument("--seed", type=int, help="of a new model (default: 0)")
-    update.add_argument("--held-out", type=float, metavar="SHARE", help="of a new model: share of the samples that is "
-                        "not learned from but calibrates and tests (default: 0.1)")  # fmt: skip
-    update.add_argument("--image-size", type=int, metavar="PIXELS", help="of a new model (default: 84)")
-    update.set_defaults(function=_update)
+def _add_model(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--model", type=Path, required=True, metavar="DIR", help="the folder of the model's versions")
+    command.add_argument("--label", default="label", metavar="COLUMN", help="label column of a table (default: label)")
+    add_device(command)
 
-    predict = commands.add_parser("predict", help="answer with a model; without --task the task is inferred")
-    predict.add_argument("--input", type=Path, required=True, help="images, .npz, .csv or .parquet")
-    predict.add_argument("--task", metavar="NAME")
-    predict.add_argument(
-        "--score", choices=tuple(TASK_SCORES), default=DEFAULT_SCORE, help="what a task is inferred by"
-    )
-    predict.add_argument("--abstain-below", type=float, default=0.0, metavar="P", help="withhold less sure answers")
-    predict.add_argument("--format", choices=("csv", "json"), default="csv")
-    predict.add_argument("--out", type=Path, help="write there instead of to the terminal")
-    predict.set_defaults(function=_predict)
 
-    for command in (update, predict):
-        command.add_argument("--model", type=Path, required=True, metavar="DIR", help="the folder of its versions")
-        command.add_argument("--label", default=DEFAULT_LABEL, metavar="COLUMN", help="of a table (default: label)")
-        command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-        command.add_argument("--threads", type=int, help="CPU threads (default: 1)")
+def add_update(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--data", type=Path, required=True, metavar="PATH",
+                         help="a folder of images by class, or an .npz, .csv or .parquet file")  # fmt: skip
+    command.add_argument("--task", required=True, metavar="NAME", help="a new task, or one to learn more of")
+    command.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", dest="assignments",
+                         help="settings of a new model (see `kcl list settings`)")  # fmt: skip
+    command.add_argument("--seed", type=int, help="seed of a new model (default: 0)")
+    command.add_argument("--held-out", type=float, metavar="SHARE", help="for a new model: the share of samples that "
+                         "calibrate and test it instead of training it (default: 0.1)")  # fmt: skip
+    command.add_argument("--image-size", type=int, metavar="PIXELS", help="for a new model (default: 84)")
+    _add_model(command)
+    command.set_defaults(function=_update)
 
-    inspect = commands.add_parser("inspect", help="what a model knows: tasks, classes, memory, settings, history")
-    inspect.add_argument("model", type=Path, metavar="DIR")
-    inspect.add_argument("--json", action="store_true", help="as JSON")
-    inspect.set_defaults(function=_inspect)
 
-    free = commands.add_parser("task-free", help="a benchmark answered without naming the task; calibration")
-    run_options.add_options(free)
-    free.add_argument("--held-out", type=int, default=200, metavar="N",
-                      help="training samples of a task that only calibrate (default: 200)")  # fmt: skip
-    free.add_argument("--test-per-task", type=int, metavar="N", help="test samples asked (default: all)")
-    free.add_argument("--data-dir", type=Path, help="where the data lie (default: KCL_DATA, then the cache)")
-    free.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    free.add_argument("--threads", type=int, help="CPU threads (default: 1)")
-    free.add_argument("--compile", choices=("auto", "on", "off"), default="auto",
-                      help="fuse the step with PyTorch's compiler (default: on a GPU if long; on a CPU, which needs a "
-                      "C++ compiler, off)")  # fmt: skip
-    free.add_argument("--precision", choices=tuple(PRECISIONS), default="tf32", help="what may be trained in")
-    free.add_argument("--json", type=Path, help="also write what was measured to this file")
-    free.set_defaults(function=_task_free, out=None)
+def add_predict(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--input", type=Path, required=True, metavar="PATH",
+                         help="images, or an .npz, .csv or .parquet file")  # fmt: skip
+    command.add_argument("--task", metavar="NAME", help="default: inferred for each sample")
+    command.add_argument("--score", action=OneOf, registry="kcl.models.inference:TASK_SCORES", metavar="NAME",
+                         help="how the task is inferred; see docs/inference.md")  # fmt: skip
+    command.add_argument("--abstain-below", type=float, default=0.0, metavar="P",
+                         help="give no answer whose confidence is below P")  # fmt: skip
+    command.add_argument("--format", choices=("csv", "json"), default="csv")
+    command.add_argument("--out", type=Path, metavar="FILE", help="write to a file instead of the terminal")
+    _add_model(command)
+    command.set_defaults(function=_predict)
 
-    export = commands.add_parser("export", help="write a model as one ONNX file")
-    export.add_argument("model", type=Path, metavar="DIR")
-    export.add_argument("--out", type=Path, required=True, metavar="FILE")
-    export.set_defaults(function=_export)
+
+def add_inspect(command: argparse.ArgumentParser) -> None:
+    command.add_argument("model", type=Path, metavar="DIR")
+    command.add_argument("--json", action="store_true", help="as JSON")
+    command.set_defaults(function=_inspect)
+
+
+def add_task_free(command: argparse.ArgumentParser) -> None:
+    add_stream_options(command)
+    where = command.add_argument_group("where and how fast")
+    add_data_dir(where)
+    add_device(where)
+    add_compile(where)
+    add_precision(where)
+    command.add_argument("--held-out", type=int, default=200, metavar="N",
+                         help="training samples per task used for calibration only (default: 200)")  # fmt: skip
+    command.add_argument("--test-per-task", type=int, metavar="N", help="test samples per task (default: all)")
+    command.add_argument("--json", type=Path, metavar="FILE", help="also write the measurements to this file")
+    command.set_defaults(function=_task_free, out=None)
+
+
+def add_export(command: argparse.ArgumentParser) -> None:
+    command.add_argument("model", type=Path, metavar="DIR")
+    command.add_argument("--out", type=Path, required=True, metavar="FILE")
+    command.set_defaults(function=_export)
 
 
 def _device(options: argparse.Namespace) -> str:
+    import torch
+
+    from kcl.core.devices import choose_device, choose_threads
+
     torch.set_num_threads(choose_threads(options.threads))
     return choose_device(options.device)
 
 
 def _update(options: argparse.Namespace) -> int:
-    there = options.model.exists()
-    model_folder.next_version(options.model)  # refuses what can hold no versions, before a lock is put there
+    from kcl.core.locking import locked
+    from kcl.models import model_folder
+
+    existed = options.model.exists()
+    model_folder.next_version(options.model)  # refuses an unsuitable folder before a lock is put there
     try:
         with locked(options.model):
             return _learn_more(options)
     except BaseException:
-        if not there:
+        if not existed:
             with contextlib.suppress(OSError):
                 options.model.rmdir()
         raise
 
 
 def _learn_more(options: argparse.Namespace) -> int:
-    """Alone in the folder: of two that began with the same version, the later would lose what the other learned."""
+    """Under the folder's lock: of two updates of the same version, the later would lose what the other learned."""
+    from kcl.data import user_data
+    from kcl.models import model_folder
+
     model_folder.clear_drafts(options.model)
     out = model_folder.next_version(options.model)
     if out.name == "0001":
         data = user_data.read(options.data, True, options.label, options.image_size, say=_say)
         model = _new_model(data, options, _device(options))
     else:
-        if options.assignments or any(
-            given is not None for given in (options.seed, options.held_out, options.image_size)
-        ):
+        if options.assignments or {options.seed, options.held_out, options.image_size} != {None}:
             raise KclError(
-                f"{options.model} holds a model already: --set, --seed, --held-out and --image-size are for new ones"
+                f"{options.model} already holds a model: --set, --seed, --held-out and --image-size are for new ones"
             )
         model = model_folder.load_model(options.model, device=_device(options))
         data = user_data.read(options.data, True, options.label, _side(model), model.columns, _say)
     with _shown_steps(options.task) as on_step:
         model.learn(data.inputs, data.labels, options.task, on_step)
     model_folder.save_model(model, out)
-    told = model.history[-1]
-    print(f"learned {told['samples']} samples of {told['classes']} classes of task {options.task!r}")
-    if "held_out" in told:
-        print(f"{told['held_out']} samples held out: {told['held_out_accuracy']:.1f} % answered right")
+    update = model.history[-1]
+    print(f"learned {update['samples']} samples of {update['classes']} classes of task {options.task!r}")
+    if "held_out" in update:
+        print(f"{update['held_out']} samples held out: {update['held_out_accuracy']:.1f} % classified correctly")
     print(f"model: {out}")
     return 0
 
 
 @contextlib.contextmanager
 def _shown_steps(task: str) -> Iterator[OnStep]:
-    """A bar, where a person looks at a terminal."""
+    """A progress bar on a terminal."""
     from tqdm import tqdm
 
     with tqdm(desc=f"learning {task}", unit=" steps", leave=False, disable=None) as bar:
@@ -154,7 +155,11 @@ def _shown_steps(task: str) -> Iterator[OnStep]:
 
 
 def _new_model(data: Samples, options: argparse.Namespace, device: str) -> ContinualModel:
-    """A model with settings that suit the data, before the user's own changes."""
+    """A model with settings that suit the data, and the user's changes to them."""
+    from kcl.methods.kcl_settings import KclSettings
+    from kcl.methods.recipes import BENCHMARK_RECIPES
+    from kcl.models.continual_model import ContinualModel
+
     shape, table = data.inputs.shape[1:], data.inputs.ndim == 2 and data.inputs.dtype != "uint8"
     settings: dict[str, Any] = dict(_TABLE)
     if not table:
@@ -168,9 +173,9 @@ def _new_model(data: Samples, options: argparse.Namespace, device: str) -> Conti
         settings[name] = KclSettings.parse(name, text)
     KclSettings().replace(**settings)
     share = 0.1 if options.held_out is None else options.held_out
-    made = ContinualModel(options.seed or 0, device=device, standardise=table, held_out_share=share, **settings)
-    made.columns = data.columns
-    return made
+    model = ContinualModel(options.seed or 0, device=device, standardise=table, held_out_share=share, **settings)
+    model.columns = data.columns
+    return model
 
 
 def _side(model: ContinualModel) -> int | None:
@@ -179,10 +184,16 @@ def _side(model: ContinualModel) -> int | None:
 
 
 def _predict(options: argparse.Namespace) -> int:
+    from kcl.core.files import write_whole
+    from kcl.data import user_data
+    from kcl.models import model_folder
+    from kcl.models.inference import DEFAULT_SCORE
+
     model = model_folder.load_model(options.model, device=_device(options))
-    asked = user_data.read(options.input, False, options.label, _side(model), model.columns)
-    found = model.predict(asked.inputs, options.task, options.score, options.abstain_below)
-    text = (_as_json if options.format == "json" else _as_csv)(_rows(asked, found))
+    samples = user_data.read(options.input, False, options.label, _side(model), model.columns)
+    prediction = model.predict(samples.inputs, options.task, options.score or DEFAULT_SCORE, options.abstain_below)
+    rows = _rows(samples, prediction)
+    text = json.dumps(rows, ensure_ascii=False, indent=1) + "\n" if options.format == "json" else _as_csv(rows)
     if options.out is not None:
         write_whole(options.out, text.encode())
     else:
@@ -190,8 +201,8 @@ def _predict(options: argparse.Namespace) -> int:
     return 0
 
 
-def _rows(asked: Samples, found: Prediction) -> list[dict[str, Any]]:
-    columns = [found.task.tolist(), found.label.tolist(), *(column.tolist() for column in found[2:])]
+def _rows(samples: Samples, prediction: Prediction) -> list[dict[str, Any]]:
+    columns = [prediction.task.tolist(), prediction.label.tolist(), *(column.tolist() for column in prediction[2:])]
     return [
         {
             "sample": name,
@@ -201,7 +212,7 @@ def _rows(asked: Samples, found: Prediction) -> list[dict[str, Any]]:
             "variance": round(variance, 6),
             "task_margin": round(margin, 6) if math.isfinite(margin) else None,
         }
-        for name, task, label, confidence, variance, margin in zip(asked.names, *columns, strict=True)
+        for name, task, label, confidence, variance, margin in zip(samples.names, *columns, strict=True)
     ]
 
 
@@ -213,11 +224,9 @@ def _as_csv(rows: list[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _as_json(rows: list[dict[str, Any]]) -> str:
-    return json.dumps(rows, ensure_ascii=False, indent=1) + "\n"
-
-
 def _inspect(options: argparse.Namespace) -> int:
+    from kcl.models import model_folder
+
     folder = model_folder.newest(options.model)
     about = model_folder.describe(folder)
     if options.json:
@@ -230,31 +239,39 @@ def _inspect(options: argparse.Namespace) -> int:
         labels = ", ".join(map(str, task["labels"][:8])) + (", …" if len(task["labels"]) > 8 else "")
         print(f"task       {name}: {len(task['labels'])} classes ({labels}), {sum(task['seen'])} samples seen, "
               f"temperature {task['temperature']:.3f}")  # fmt: skip
-    for number, lesson in enumerate(about["history"], start=1):
-        accuracy = lesson.get("held_out_accuracy")
-        told = "" if accuracy is None else f", {accuracy:.1f} % of {lesson['held_out']} held-out samples right"
-        shown = f"{lesson.get('samples', '?')} samples, {lesson['classes']} classes{told}"
-        print(f"lesson {number:<3} {lesson['task']}: {shown}")
+    for number, update in enumerate(about["history"], start=1):
+        accuracy = update.get("held_out_accuracy")
+        test = "" if accuracy is None else f", {accuracy:.1f} % of {update['held_out']} held-out samples correct"
+        print(f"update {number:<3} {update['task']}: {update.get('samples', '?')} samples, "
+              f"{update['classes']} classes{test}")  # fmt: skip
     print("settings   " + ", ".join(f"{name}={value}" for name, value in about["settings"].items()))
     return 0
 
 
 def _task_free(options: argparse.Namespace) -> int:
+    import torch
+
+    from kcl.cli import run_options
+    from kcl.core.compute import COMPILE_CHOICES, Compute
+    from kcl.core.devices import describe_machine
+    from kcl.core.files import write_json
+    from kcl.experiments import task_free
+    from kcl.models.continual_model import LEAST_HELD_OUT
+    from kcl.ops.precision import used
+
     if options.held_out < LEAST_HELD_OUT or (options.test_per_task is not None and options.test_per_task < 1):
         raise KclError(f"--held-out must be at least {LEAST_HELD_OUT} and --test-per-task at least 1")
     specs, device = run_options.specs(options), _device(options)
     if options.show_settings:
-        print("\n".join(f"{name}: {text}" for name, text in run_options.shown(specs).items()))
-        return 0
+        return print_lines(run_options.shown(specs))
     compute = Compute(device, COMPILE_CHOICES[options.compile], options.precision)
     samples = task_free.SampleCounts(options.held_out, options.test_per_task)
     rows = list(task_free.measure(specs, compute, samples, options.data_dir, _say))
     print(task_free.table(rows))
     if options.json is not None:
-        about = {"command": options.command_line, "device": device_name(torch.device(device))}
+        about = describe_machine(device) | {"command": options.command_line}
         about["precision"] = used(options.precision, torch.device(device), compute.compiled)
-        versions = {"kcl": __version__, "torch": torch.__version__}
-        write_json(options.json, {**about, "versions": versions, "rows": rows})
+        write_json(options.json, {**about, "rows": rows})
     return 0
 
 
@@ -263,5 +280,8 @@ def _say(message: str) -> None:
 
 
 def _export(options: argparse.Namespace) -> int:
-    print(export_onnx(model_folder.load_model(options.model), options.out))
+    from kcl.models.model_folder import load_model
+    from kcl.models.onnx_export import export_onnx
+
+    print(export_onnx(load_model(options.model), options.out))
     return 0

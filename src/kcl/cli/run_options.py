@@ -1,4 +1,4 @@
-"""What `kcl run` was asked for, as runs: seeds, a grid of settings, and the choices some benchmarks offer."""
+"""The runs that the options of `kcl run` describe: seeds, a grid of settings, and choices of some benchmarks."""
 
 from __future__ import annotations
 
@@ -6,40 +6,16 @@ import argparse
 import itertools
 from pathlib import Path
 
-from kcl.benchmarks.registry import BENCHMARKS, find_benchmark
-from kcl.benchmarks.split import CLASS_ORDERS
+from kcl.benchmarks.registry import find_benchmark
 from kcl.benchmarks.ways import DEFAULT_WAYS, parse_ways, show_ways
 from kcl.core.randomness import LARGEST_SEED
 from kcl.core.settings import Settings
-from kcl.data.image_folders import DEFAULT_SIDE
 from kcl.errors import KclError
 from kcl.experiments.run_spec import CHOICES, RunSpec
 from kcl.methods.recipes import METHODS, check_setting, find_method, methods_with
-from kcl.methods.strong_recipe import RECIPES, recipe_settings
+from kcl.methods.strong_recipe import recipe_settings
 
 MANY = 10_000
-
-
-def add_options(run: argparse.ArgumentParser) -> None:
-    """The options that decide what is computed."""
-    run.add_argument("benchmark", help="one of: " + ", ".join(BENCHMARKS))
-    run.add_argument("--method", default="kcl", help="default: kcl; see `kcl list methods`")
-    run.add_argument("--recipe", default="paper", choices=tuple(RECIPES),
-                     help="settings to begin with: the paper's (default), or those of docs/strong.md")  # fmt: skip
-    run.add_argument("--kernel", help="kernel of KCL (default: vrf); see `kcl list kernels`")
-    run.add_argument("--memory-per-class", metavar="N",
-                     help="samples kept per class and task, the same for every method that keeps samples")  # fmt: skip
-    run.add_argument("--tasks", type=int, help="number of tasks (default: 20; as many as the classes make when split)")
-    run.add_argument("--ways", help="classes per task of a split benchmark: 5, a range such as 3-15 to draw from for "
-                     "each task, or 3-15/20 to share out all classes among 20 tasks (default: 5)")  # fmt: skip
-    run.add_argument("--class-order", choices=tuple(CLASS_ORDERS), help="of a split benchmark (default: fixed)")
-    run.add_argument("--image-size", type=int, metavar="PIXELS",
-                     help=f"side to which split-folder brings images (default: {DEFAULT_SIDE})")  # fmt: skip
-    run.add_argument("--seeds", default="0", help="seeds as 0,1,2 or 0..4 (default: 0)")
-    run.add_argument("--train-per-task", type=int, metavar="N", help="training samples per task (default: all)")
-    run.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", dest="assignments",
-                     help="change settings (see `kcl list settings`); commas make a grid")  # fmt: skip
-    run.add_argument("--show-settings", action="store_true", help="print the settings of the run and do nothing")
 
 
 def specs(options: argparse.Namespace) -> list[RunSpec]:

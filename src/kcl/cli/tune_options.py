@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from kcl.cli import run_options
+from kcl.cli.run_commands import add_stream_options
 from kcl.core.randomness import LARGEST_SEED
 from kcl.errors import KclError
 from kcl.tuning import space
@@ -18,7 +18,7 @@ HELD = {"a search": JOURNAL, "results": "results.jsonl"}
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """In addition to those of a run."""
-    run_options.add_options(command)
+    add_stream_options(command)
     command.add_argument("--search", nargs="+", action="extend", default=[], metavar="NAME=RANGE",
                          help="settings to search: lr=0.001..0.5:log, dropout=0..0.5, kernel=vrf,rbf")  # fmt: skip
     command.add_argument("--trials", type=int, default=50, metavar="N",
@@ -40,6 +40,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def parse(options: argparse.Namespace) -> tuple[Search, list[int]]:
     """The search, and the seeds for the whole stream."""
+    from kcl.cli import run_options  # loads PyTorch
+
     options.out = options.out or Path("runs") / f"tune-{options.benchmark}-{options.method}"
     runs = run_options.specs(options)
     if len({run.settings for run in runs}) != 1:

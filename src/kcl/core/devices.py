@@ -1,32 +1,46 @@
-"""Which device and how many threads compute."""
+"""Which device computes, and with how many threads."""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from kcl import __version__
 from kcl.errors import KclError
+
+if TYPE_CHECKING:
+    import torch
 
 
 def device_name(device: torch.device) -> str:
+    import torch
+
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
+def describe_machine(device: str) -> dict[str, Any]:
+    """What a file of measurements says about where they were made."""
+    import torch
+
+    return {"device": device_name(torch.device(device)), "versions": {"kcl": __version__, "torch": torch.__version__}}
+
+
 def choose_device(name: str) -> str:
-    """auto takes a GPU where there is one."""
+    """`auto` is a GPU if there is one."""
+    import torch
+
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
-        raise KclError("--device cuda: PyTorch finds no CUDA GPU here; use --device cpu")
+        raise KclError("--device cuda: PyTorch finds no CUDA GPU; use --device cpu")
     return "cuda" if available and name != "cpu" else "cpu"
 
 
-def choose_threads(asked: int | None) -> int:
-    """One thread unless more are asked for: the order of a sum, and so the last digits of a result, depend on it.
+def choose_threads(threads: int | None) -> int:
+    """One thread by default: the order of a sum, and with it the last digits of a result, depends on the number.
 
-    Threads that meet others on a core also wait for each other far longer than they save.
+    Threads that share a core with other processes also wait for each other far longer than they save.
     """
     cores = os.cpu_count() or 1
-    if asked is not None and not 1 <= asked <= cores:
-        raise KclError(f"--threads must be a whole number from 1 to {cores}, the cores of this machine, not {asked}")
-    return asked or 1
+    if threads is not None and not 1 <= threads <= cores:
+        raise KclError(f"--threads must be a whole number from 1 to {cores}, the cores of this machine, not {threads}")
+    return threads or 1

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and JSON that holds finite numbers only."""
+"""Files that are written whole or not at all, and JSON with finite numbers only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_JSON_BYTES = 64 * 2**20
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Writes one JSON file whole or not at all."""
+    """Write a JSON file whole or not at all."""
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, indent=2).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -24,21 +24,21 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def read_json(path: str | Path) -> Any:
-    """A JSON file as `write_json` writes it, of a size that a person could have made."""
+    """Read a JSON file of reasonable size with finite numbers only."""
     path = Path(path)
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
-            raise KclError(f"{path} is longer than {MAX_JSON_BYTES} bytes; this is not what kcl wrote")
+            raise KclError(f"{path} is longer than {MAX_JSON_BYTES} bytes; kcl did not write it")
         return decode(path.read_bytes())
     except OSError as error:
         raise KclError(f"{path} could not be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        told = getattr(error, "msg", error)
-        raise KclError(f"{path} is not whole: {str(told)[:100]}; mend it or move it away") from None
+        message = str(getattr(error, "msg", error))[:100]
+        raise KclError(f"{path} is not valid JSON: {message}; fix it or move it away") from None
 
 
 def write_whole(path: str | Path, content: bytes | bytearray) -> None:
-    """Replaces a file by `content`, so that a reader sees the old bytes or the new ones, never a part."""
+    """Replace a file by `content`, so that a reader sees the old bytes or the new ones, never a part."""
     path = Path(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -57,7 +57,7 @@ def write_whole(path: str | Path, content: bytes | bytearray) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A new name outlives a power cut only when its folder is on the disk too. Not every system can be asked."""
+    """A new name survives a power cut only once its folder is on disk too. Not every system can sync a folder."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -67,7 +67,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def decode(line: bytes) -> Any:
-    """JSON with finite numbers only. Encoding it again finds text that no file could hold (lone surrogates)."""
+    """JSON with finite numbers only. Encoding it again finds text that no file can hold (lone surrogates)."""
     value = json.loads(line.decode(), parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
     json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     return value

@@ -14,9 +14,9 @@ NAME = ".lock"
 
 @contextmanager
 def locked(folder: Path, name: str = NAME) -> Iterator[None]:
-    """Hold a folder, which is made if need be; KclError, with the other's number, where another process holds it.
+    """Lock a folder, creating it if need be; KclError with the process number if another process holds it.
 
-    The system lets go of the lock of a process that dies, whatever it died of; a file left over then says nothing.
+    The system releases the lock of a process that dies for whatever reason; a lock file left behind means nothing.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def _take(path: Path) -> int:
             if not _lock(descriptor):
                 raise KclError(
                     f"{path.parent} is in use by another kcl, process {_owner(descriptor)}; "
-                    "wait until it has ended or choose another folder"
+                    "wait until it ends or choose another folder"
                 )
             if _is_still_at(path, descriptor):
                 os.ftruncate(descriptor, 0)
@@ -47,11 +47,11 @@ def _take(path: Path) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # whoever held it before has just taken it away: again
+        os.close(descriptor)  # the previous holder has just removed the file: try again
 
 
 def _lock(descriptor: int) -> bool:
-    """Whether the lock is ours now. Where the system or the file system has no locks, everybody gets it."""
+    """Whether the lock is ours now. Without locks in the operating or file system, everyone gets it."""
     try:
         import fcntl
 

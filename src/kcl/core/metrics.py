@@ -1,8 +1,8 @@
 """The accuracy matrix of one run, and every number derived from it.
 
 Accuracies are percentages, as the field prints them; forgetting and transfer are fractions, as the paper prints them.
-A metric is None when an accuracy it needs was not evaluated: nothing is averaged over what happens to be there.
-Tasks count from zero here and from one in the paper's equations.
+A metric is None if an accuracy it needs was not evaluated; nothing is averaged over a part.
+Tasks are counted from zero here and from one in the paper's equations.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ class AccuracyMatrix:
 
     def __init__(self, task_count: int) -> None:
         if task_count < 1:
-            raise KclError(f"an accuracy matrix of {task_count} tasks was asked for; it needs at least one task")
+            raise KclError(f"an accuracy matrix needs at least one task, not {task_count}")
         self.task_count = task_count
         self._values = np.full((task_count, task_count), np.nan)
 
     @property
     def values(self) -> npt.NDArray[np.float64]:
-        """The matrix itself, read-only: `record` is the one way in."""
+        """The matrix, read-only; `record` changes it."""
         view = self._values.view()
         view.flags.writeable = False
         return view
 
     def record(self, learned: int, task: int, percent: float) -> None:
-        """Sets a[learned, task], the accuracy on `task` after learning task number `learned`."""
+        """Set a[learned, task], the accuracy on `task` after learning task number `learned`."""
         for index in (learned, task):
             self._require(index)
         self._values[learned, task] = _percent(percent, f"accuracy on task {task} after task {learned}")
@@ -50,13 +50,13 @@ class AccuracyMatrix:
 
     @classmethod
     def from_lists(cls, rows: Any) -> AccuracyMatrix:
-        """The inverse of `to_lists`; a matrix that is not square or holds anything but percentages is refused."""
+        """The inverse of `to_lists`; refuses a matrix that is not square or holds anything but percentages."""
         if not isinstance(rows, list) or not rows:
             raise KclError("an accuracy matrix must be a list of rows, at least one")
         for learned, row in enumerate(rows):
             if not isinstance(row, list) or len(row) != len(rows):
                 raise KclError(f"accuracy matrix, row {learned}: expected a list of {len(rows)} accuracies")
-        matrix = cls(len(rows))  # after the check: a million empty rows must not ask for a terabyte
+        matrix = cls(len(rows))  # after the check: a million empty rows must not allocate a terabyte
         matrix._values[:] = [
             [math.nan if percent is None else _listed(percent, learned, task) for task, percent in enumerate(row)]
             for learned, row in enumerate(rows)
@@ -77,16 +77,16 @@ class AccuracyMatrix:
     def forgetting(self) -> float | None:
         """Average forgetting, a fraction: F = 1/(T−1) Σ_{i<T} max_{t<T} (a_{t,i} − a_{T,i}) (Eq. 13).
 
-        The maximum is over t from i on, where task i has been learned; the paper's starts at 1. Accuracy on a task not
-        yet learned is chance, or does not exist for kernel continual learning, so this is what the definition means.
-        It is negative when old tasks got better, and None for one task.
+        The maximum starts at t = i, when task i has been learned; the paper's starts at 1. Accuracy on a task not yet
+        learned is chance, or undefined for kernel continual learning, so this is the meaning of the definition.
+        It is negative if old tasks improved, and None for one task.
         """
         return self.forgetting_after(self.task_count - 1)
 
     def forgetting_after(self, learned: int) -> float | None:
-        """Average forgetting so far, a fraction: F of the tasks seen, were task number `learned` the last one."""
+        """Average forgetting so far, a fraction: F as if task number `learned` were the last."""
         self._require(learned)
-        # np.max, unlike np.nanmax, hands a missing accuracy on.
+        # np.max, unlike np.nanmax, propagates a missing accuracy.
         best = np.array([np.max(self._values[task:learned, task]) for task in range(learned)])
         return _fraction(best - self._values[learned, :learned])
 
@@ -97,7 +97,7 @@ class AccuracyMatrix:
 
     @property
     def backward_transfer(self) -> float | None:
-        """What later tasks did to earlier ones, a fraction: 1/(T−1) Σ_{i<T} (a_{T,i} − a_{i,i}); None for one task.
+        """Effect of later tasks on earlier ones, a fraction: 1/(T−1) Σ_{i<T} (a_{T,i} − a_{i,i}); None for one task.
 
         Lopez-Paz and Ranzato, "Gradient episodic memory for continual learning", 2017, Eq. 3; not in the paper.
         """
@@ -105,7 +105,7 @@ class AccuracyMatrix:
         return _fraction(self._values[last, :last] - self._values.diagonal()[:last])
 
     def forward_transfer(self, initial: Sequence[float | None] | None) -> float | None:
-        """What earlier tasks did for later ones, a fraction: 1/(T−1) Σ_{i>1} (a_{i−1,i} − b_i).
+        """Effect of earlier tasks on later ones, a fraction: 1/(T−1) Σ_{i>1} (a_{i−1,i} − b_i).
 
         b_i is the accuracy of the untrained network on task i, in percent (`initial`). Lopez-Paz and Ranzato, 2017,
         Eq. 4; not in the paper. None for one task, and for kernel continual learning, which has no classifier for a
@@ -114,7 +114,7 @@ class AccuracyMatrix:
         if initial is None:
             return None
         if len(initial) != self.task_count:
-            raise KclError(f"{len(initial)} initial accuracies were given for {self.task_count} tasks")
+            raise KclError(f"{len(initial)} initial accuracies for {self.task_count} tasks")
         before = [
             math.nan if percent is None else _percent(percent, f"initial accuracy on task {task}")
             for task, percent in enumerate(initial)
@@ -133,7 +133,7 @@ class AccuracyMatrix:
 
 
 def _percent(value: Any, what: str) -> float:
-    # bool is an int to Python; NaN fails the comparison, so a diverged evaluation cannot pass for "not evaluated".
+    # bool is an int in Python; NaN fails the comparison, so a diverged evaluation is not mistaken for a missing one.
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not number or not 0 <= value <= 100:
         raise KclError(f"{what} is {str(value)[:40]!r}; expected a percentage from 0 to 100")
@@ -141,7 +141,7 @@ def _percent(value: Any, what: str) -> float:
 
 
 def _listed(value: Any, learned: int, task: int) -> float:
-    """What `record` takes, without its price for the usual case: results hold many thousand of them."""
+    """As `_percent`, with a fast path for the usual case: results hold many thousands of them."""
     if type(value) is float and 0.0 <= value <= 100.0:
         return value
     return _percent(value, f"accuracy on task {task} after task {learned}")

@@ -1,7 +1,7 @@
-"""Seeds for everything random, derived from the run's seed and a name for what is drawn.
+"""Seeds for everything random, derived from the run's seed and the purpose of the draw.
 
-Every draw has an address (seed, purpose, indices…), so that what one part draws never shifts what another part gets,
-and a task's data are the same whether or not the tasks before it were looked at.
+Every draw has an address (seed, purpose, indices…), so that one part's draws never shift another's, and a task's data
+are the same whether or not the tasks before it were used.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def derive(seed: int, purpose: str, *indices: int) -> int:
 
 
 def numpy_generator(seed: int, purpose: str, *indices: int) -> np.random.Generator:
-    """For choices made on the host: permutations, angles, coresets, batch orders."""
+    """For choices on the host: permutations, angles, coresets, batch orders."""
     return np.random.Generator(np.random.PCG64(derive(seed, purpose, *indices)))
 
 
 def torch_generator(device: torch.device, seed: int, purpose: str, *indices: int) -> torch.Generator:
-    """For tensors of noise. The numbers depend on the kind of device; everything else a seed fixes does not."""
+    """For noise tensors. Only these numbers depend on the kind of device."""
     return torch.Generator(device).manual_seed(derive(seed, purpose, *indices))

@@ -1,6 +1,6 @@
-"""`results.jsonl`: one JSON object a line, one line a finished run. Whole lines in, checked records out.
+"""`results.jsonl`: one JSON object per line, one line per finished run. Whole lines in, checked records out.
 
-A crash can tear the last line; it costs that line only. Every other flaw is an error that names the file and the line.
+A crash can tear the last line and costs that line only. Any other flaw is an error that names the file and the line.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "initial_accuracy": (list, _NULL),
     **dict.fromkeys(_METRICS, (int, float, _NULL)),
 }
-# How far a stored metric may lie from the one its matrix gives: rounding is allowed, contradiction is not.
+# Allowed difference between a stored metric and the one computed from its matrix: rounding, but no contradiction.
 _PERCENT_TOLERANCE, _FRACTION_TOLERANCE = 0.1, 0.001
 
 
 def append(path: str | Path, *records: dict[str, Any]) -> None:
-    """Adds runs, each as one whole line: checked, written at once, on the disk when this returns."""
+    """Append runs, each as one line: checked, written at once, and on disk when this returns."""
     path, content = Path(path), b""
     try:
         lines = [_encode(record) for record in records]
@@ -66,7 +66,7 @@ def append(path: str | Path, *records: dict[str, Any]) -> None:
 
 
 def read(path: str | Path, warn: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
-    """All runs of a file, in order. A torn last line is left out, and `warn` is told."""
+    """All runs of a file, in order. A torn last line is skipped and reported to `warn`."""
     path = Path(path)
     records: list[dict[str, Any]] = []
     try:
@@ -81,9 +81,9 @@ def read(path: str | Path, warn: Callable[[str], None] | None = None) -> list[di
                 except (KclError, ValueError, RecursionError) as error:
                     if line.endswith(b"\n") or isinstance(error, KclError):
                         # A JSON error's own text counts lines from this one; its `msg` does not.
-                        raise KclError(f"{where}: {getattr(error, 'msg', error)}; mend or delete the line") from None
+                        raise KclError(f"{where}: {getattr(error, 'msg', error)}; fix or delete the line") from None
                     if warn is not None:
-                        warn(f"{where}: the last line is incomplete and was ignored; its run has to be repeated")
+                        warn(f"{where}: the last line is incomplete and was ignored; repeat its run")
                     break
                 records.append(record)
     except OSError as error:
@@ -92,7 +92,7 @@ def read(path: str | Path, warn: Callable[[str], None] | None = None) -> list[di
 
 
 def check(record: Any) -> None:
-    """Raises KclError unless the record is format 1, complete, and its metrics follow from its matrix."""
+    """Raise KclError unless the record has format 1, is complete, and its metrics agree with its matrix."""
     if not isinstance(record, dict):
         raise KclError("expected a JSON object, one run")
     if record.get("format") != FORMAT:
@@ -130,7 +130,7 @@ def _encode(record: dict[str, Any]) -> bytes:
 
 
 def _lock(file: BinaryIO) -> None:
-    """Keeps a second process from repairing a line this one is still writing, where the system has locks."""
+    """Keep a second process from repairing a line that this one is still writing, if the system has locks."""
     with contextlib.suppress(ImportError, OSError):
         import fcntl
 
@@ -138,7 +138,7 @@ def _lock(file: BinaryIO) -> None:
 
 
 def _repair(file: BinaryIO, path: Path) -> int:
-    """Ends a last line a crash left open: completed if it is whole, cut off if it is torn. Returns the file's end."""
+    """End a last line that a crash left open: complete it if it is whole, cut it off if it is torn. Returns the end."""
     end = file.seek(0, os.SEEK_END)
     start = max(0, end - MAX_LINE_BYTES)
     file.seek(max(0, end - 1))
@@ -148,7 +148,7 @@ def _repair(file: BinaryIO, path: Path) -> int:
     last_line = file.read(end - start).rpartition(b"\n")[2]
     file.seek(0)
     if file.read(1) != b"{" or len(last_line) == MAX_LINE_BYTES:
-        raise KclError(f"{path} is not a results file and was left as it is; give another file")
+        raise KclError(f"{path} is not a results file and was left unchanged; choose another file")
     try:
         decode(last_line)
     except (ValueError, RecursionError):

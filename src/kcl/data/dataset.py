@@ -1,4 +1,4 @@
-"""What every reader returns: one array of inputs per split, as stored, never scaled."""
+"""What every reader returns: one array of inputs per split, as stored and unscaled."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ class Dataset:
     class_names: tuple[str, ...]
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    """What is taken out of each channel once bytes are divided by 255, where the data are published so."""
+    """Per channel, subtracted and divided out after bytes are divided by 255; None where that is not customary."""
     identity: str | None = None
-    """What tells the content from other content of the same name; None where only one content is accepted."""
+    """Distinguishes contents of the same name; None where only one content is accepted."""

@@ -3,54 +3,71 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
+from typing import final
 
 import torch
 from torch import Tensor
 
 from kcl.data import idx
 from kcl.data.dataset import Dataset
+from kcl.data.file_cache import quiet
+from kcl.data.source import DataSource, Say
 from kcl.errors import KclError
 
-BRIGHTEST = 16
-CLASSES = 10
+BRIGHTEST, CLASSES = 16, 10
 INSTALL = 'pip install "kernel-continual-learning[digits]"'
-# Of the scaled images and of the labels, in the order of the file, on which the split rests.
+PLACE = "inside scikit-learn"
+# Of the scaled images and of the labels in file order, on which the split depends.
 IMAGES_MD5 = "b9d1d1ec825aa698a1c345b429230d39"
 LABELS_MD5 = "497796a0698e25d3920a9422b635bf34"
 
 
-def load() -> Dataset:
-    """Images uint8 (n, 1, 8, 8), with 0 … 16 spread over 0 … 255; of each class the last fifth, in file order, is test.
+@final
+class DigitsSource(DataSource):
+    """1,797 handwritten digits, 8 × 8 grey pixels, 10 classes (Alpaydin and Kaynak)."""
 
-    The split is fixed, not drawn, so that every run is scored on the same images.
-    """
-    images, labels = _read()
-    is_test = torch.zeros(len(labels), dtype=torch.bool)
-    for digit in range(CLASSES):
-        rows = (labels == digit).nonzero().flatten()
-        is_test[rows[len(rows) - len(rows) // 5 :]] = True
-    inputs = images.unsqueeze(1)
-    return Dataset(
-        name="digits",
-        train_inputs=inputs[~is_test],
-        train_labels=labels[~is_test],
-        test_inputs=inputs[is_test],
-        test_labels=labels[is_test],
-        class_names=tuple(str(digit) for digit in range(CLASSES)),
-    )
+    name = "digits"
+    licence = "as the UCI Machine Learning Repository, its source, states it (data set 80)"
+    size = "1,442 train + 355 test, nothing to fetch"
+    how_to_get = INSTALL
+
+    def load(self, data_dir: Path | str | None = None, say: Say = quiet) -> Dataset:  # noqa: ARG002
+        """Images uint8 (n, 1, 8, 8), with 0 … 16 spread over 0 … 255. The last fifth of each class, in file order, is
+        the test set: fixed, not drawn, so that every run is tested on the same images.
+        """
+        if data_dir is not None:
+            raise KclError("the digits come with scikit-learn; --data-dir does not apply to them")
+        images, labels = _read()
+        is_test = torch.zeros(len(labels), dtype=torch.bool)
+        for digit in range(CLASSES):
+            rows = (labels == digit).nonzero().flatten()
+            is_test[rows[len(rows) - len(rows) // 5 :]] = True
+        inputs = images.unsqueeze(1)
+        return Dataset(
+            name="digits",
+            train_inputs=inputs[~is_test],
+            train_labels=labels[~is_test],
+            test_inputs=inputs[is_test],
+            test_labels=labels[is_test],
+            class_names=tuple(str(digit) for digit in range(CLASSES)),
+        )
+
+    def find(self, data_dir: Path | str | None = None) -> str | None:  # noqa: ARG002
+        """Without importing scikit-learn, which is slow."""
+        return PLACE if importlib.util.find_spec("sklearn") else None
+
+    def verify(self, data_dir: Path | str | None = None) -> str:  # noqa: ARG002
+        images, labels = _read()
+        if (idx.digest(images), idx.digest(labels.byte())) != (IMAGES_MD5, LABELS_MD5):
+            raise KclError(f"the digits inside scikit-learn are not the expected ones: reinstall it with {INSTALL}")
+        return PLACE
+
+    def fetch(self, say: Say = quiet) -> str:  # noqa: ARG002
+        return self.verify()
 
 
-def find() -> str | None:
-    """Where the digits lie, without importing scikit-learn, which is slow."""
-    return "inside scikit-learn" if importlib.util.find_spec("sklearn") else None
-
-
-def verify() -> str:
-    """Where the digits lie, once they have proved to be the ones known here."""
-    images, labels = _read()
-    if (idx.digest(images), idx.digest(labels.byte())) != (IMAGES_MD5, LABELS_MD5):
-        raise KclError(f"the digits inside scikit-learn are not those expected: install it anew with {INSTALL}")
-    return "inside scikit-learn"
+DIGITS = DigitsSource()
 
 
 def _read() -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """The IDX format of MNIST: unsigned bytes behind a small header, plain or gzipped.
 
-A header is a claim made by a stranger. It is held against the size of the file and against the caller's limit before
-any memory is set aside, so neither a forged header nor a decompression bomb can take more than was allowed.
+A header is not trusted. It is checked against the size of the file and against the caller's limit before any memory
+is allocated, so neither a forged header nor a decompression bomb can take more than is allowed.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def read(path: Path, limit: int = 2**30) -> Tensor:
 
 
 def header(shape: tuple[int, ...]) -> bytes:
-    """The bytes that come before the elements of an array of this shape."""
+    """The header of an array of this shape."""
     return struct.pack(f">BBBB{len(shape)}I", 0, 0, UNSIGNED_BYTE, len(shape), *shape)
 
 
 def digest(array: Tensor) -> str:
     """The md5 of the plain IDX file that holds `array`.
 
-    `read` accepts one spelling of an array only, so this is also the md5 of the decompressed file it was read from,
-    whoever compressed it; publishers identify their files by md5, and nothing here depends on it being secret.
+    `read` accepts only one encoding of an array, so this is also the md5 of the decompressed file it was read from.
+    Publishers identify their files by md5; nothing here depends on it being secure.
     """
     md5 = hashlib.md5(header(tuple(array.shape)), usedforsecurity=False)
     md5.update(array.contiguous().numpy().data)
@@ -69,7 +69,7 @@ def write(path: Path, array: Tensor) -> None:
 
 
 class _Malformed(Exception):
-    """What is wrong with the bytes; `read` adds whose they are."""
+    """What is wrong with the bytes; `read` adds the file's name."""
 
 
 def _decode(stream: BinaryIO, available: int, limit: int) -> Tensor:
@@ -97,6 +97,6 @@ def _take(stream: BinaryIO, count: int) -> bytearray:
     while filled < count:
         step = stream.readinto(view[filled:])  # type: ignore[attr-defined]
         if not step:
-            raise _Malformed(f"it is truncated: {count} bytes were due and {filled} were left")
+            raise _Malformed(f"it is truncated: {count} bytes were expected and {filled} are left")
         filled += step
     return content

@@ -1,8 +1,8 @@
-"""Decoded images, kept: an image is decoded once, then mapped from one file in the cache.
+"""Decoded images: an image is decoded once, then mapped from one file in the cache.
 
-The file is found by content. Its key is a hash of every byte of every file the images are made of. To hash all of them
-at each start would take long for large photographs, so the key is remembered under a list of their names, sizes and
-times of change: only files that look different are read again.
+The file is found by content. Its key is a hash of every byte of every file the images are made of. Hashing all of them
+at each start would take long for large photographs, so the key is stored under a list of their names, sizes and
+modification times: only files that look different are read again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FOLDER = "images"
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where images come from: the files that decide them, in order, and how they are read."""
+class ImageSet:
+    """Images to decode: the files that determine them, in order, and how they are read."""
 
     name: str
     side: int
@@ -36,48 +36,48 @@ class Source:
     images: Callable[[], Iterator[np.ndarray]]
 
     def description(self) -> str:
-        """What decides the result beside the files' bytes."""
+        """What determines the result besides the files' bytes."""
         return json.dumps(
             [mapped_images.FORMAT, self.name, self.side, self.class_names, self.train_counts, self.test_counts]
         )
 
     def labels(self) -> tuple[np.ndarray, np.ndarray]:
-        """The images come class by class, those to train on before those to test on."""
+        """The images are ordered by class, all training images before all test images."""
         numbers = np.arange(len(self.class_names))
         return numbers.repeat(self.train_counts), numbers.repeat(self.test_counts)
 
 
-def load(source: Source, cache_dir: Path | None, say: Callable[[str], None]) -> tuple[Dataset, Path]:
-    """The source's images from the cache, put there first if need be, and the file that holds them."""
-    folder = file_cache.cache_dir(cache_dir) / FOLDER
-    key = _key(source, folder)
-    path = folder / f"{source.name}-{source.side}-{key[:16]}.safetensors"
+def load(images: ImageSet, say: Callable[[str], None]) -> tuple[Dataset, Path]:
+    """The images from the cache, decoded into it first if need be, and the file that holds them."""
+    folder = file_cache.cache_dir() / FOLDER
+    key = _key(images, folder)
+    path = folder / f"{images.name}-{images.side}-{key[:16]}.safetensors"
     if path.exists():
         try:
-            dataset, made_of = mapped_images.read(path)
-            if made_of == key:
+            dataset, source = mapped_images.read(path)
+            if source == key:
                 return dataset, path
-            say(f"{path} holds other images than its name says; it is made anew")
+            say(f"{path} holds other images than its name says; decoding them again")
         except KclError as error:
-            say(f"{error}; it is made anew")
-    count, side = sum(source.train_counts) + sum(source.test_counts), source.side
+            say(f"{error}; decoding them again")
+    count, side = sum(images.train_counts) + sum(images.test_counts), images.side
     say(f"decoding {count} images once, to {side} × {side}: {count * 3 * side**2 / 1e6:.0f} MB in {folder}")
-    contents = mapped_images.Contents(source.name, key, source.class_names, *source.labels())
+    contents = mapped_images.Contents(images.name, key, images.class_names, *images.labels())
     with file_cache.workshop(folder) as private:
-        mapped_images.write(private / path.name, contents, side, source.images())
+        mapped_images.write(private / path.name, contents, side, images.images())
         file_cache.publish(private / path.name, path)
     return mapped_images.read(path)[0], path
 
 
-def usage(cache_dir: Path | None = None) -> tuple[Path, int]:
-    """The folder of decoded images and the bytes in it."""
-    folder = file_cache.cache_dir(cache_dir) / FOLDER
+def usage() -> tuple[Path, int]:
+    """The folder of decoded images and its size in bytes."""
+    folder = file_cache.cache_dir() / FOLDER
     return folder, sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def clear(cache_dir: Path | None = None) -> tuple[Path, int]:
-    """Remove the decoded images, which can be made again; what was fetched stays. Answers what was there."""
-    folder, size = usage(cache_dir)
+def clear() -> tuple[Path, int]:
+    """Remove the decoded images, which can be made again, and return what `usage` said. Fetched files stay."""
+    folder, size = usage()
     try:
         if folder.exists():
             shutil.rmtree(folder)
@@ -86,19 +86,19 @@ def clear(cache_dir: Path | None = None) -> tuple[Path, int]:
     return folder, size
 
 
-def _key(source: Source, folder: Path) -> str:
-    """The hash of the source's content: remembered, or made and remembered."""
-    listed = hashlib.sha256(source.description().encode())
+def _key(images: ImageSet, folder: Path) -> str:
+    """The hash of the images' files: read from its note if they look the same as before, else computed and noted."""
+    listing = hashlib.sha256(images.description().encode())
     try:
-        for path in source.files:
+        for path in images.files:
             status = path.stat()
-            seen = f"{path.absolute()}\0{status.st_size}\0{status.st_mtime_ns}\0"
-            listed.update(seen.encode(errors="surrogateescape"))
-        note = folder / "known" / listed.hexdigest()
+            line = f"{path.absolute()}\0{status.st_size}\0{status.st_mtime_ns}\0"
+            listing.update(line.encode(errors="surrogateescape"))
+        note = folder / "known" / listing.hexdigest()
         if note.is_file() and len(known := note.read_text()) == 64:
             return known
-        key = hashlib.sha256(source.description().encode())
-        for path in source.files:
+        key = hashlib.sha256(images.description().encode())
+        for path in images.files:
             with path.open("rb") as file:
                 key.update(hashlib.file_digest(file, "sha256").digest())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Image files to bytes: JPEG, PNG and WebP, upright, in colour, cut to a square of one size."""
+"""Decodes JPEG, PNG and WebP files: upright, in colour, cropped to a square of one size."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from kcl.errors import KclError
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 FORMATS = ("JPEG", "PNG", "WEBP")
 INSTALL = 'pip install "kernel-continual-learning[images]"'
-PART = 256
+BATCH = 256
 
 
 def decode_all(paths: Sequence[Path], side: int) -> Iterator[np.ndarray]:
-    """The images in order, in parts (k, 3, side, side); in threads, as Pillow decodes outside Python's lock."""
+    """The images in order, in batches (k, 3, side, side); in threads, as Pillow releases the GIL while decoding."""
     _need_pillow()
     from PIL import Image
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for start in range(0, len(paths), PART):
+        for start in range(0, len(paths), BATCH):
             with warnings.catch_warnings():
-                # Pillow warns of an image that is suspiciously large and refuses one twice that size: both are refused.
+                # Pillow warns about suspiciously large images and refuses ones twice that size; refuse both.
                 warnings.simplefilter("error", Image.DecompressionBombWarning)
-                part = list(pool.map(partial(decode, side=side), paths[start : start + PART]))
-            yield np.stack(part)
+                batch = list(pool.map(partial(decode, side=side), paths[start : start + BATCH]))
+            yield np.stack(batch)
 
 
 def decode(path: Path, side: int) -> np.ndarray:
     """One image as (3, side, side).
 
-    It is turned as its EXIF orientation says, brought to RGB (grey becomes three equal channels, transparency is
-    dropped), cut to the largest centred square and resized. One that is side × side already is taken as it is.
+    It is rotated by its EXIF orientation, converted to RGB (grey becomes three equal channels, transparency is
+    dropped), cropped to the largest centred square and resized. One that is side × side already is not resized.
     """
     from PIL import Image, ImageOps
 
@@ -46,17 +46,13 @@ def decode(path: Path, side: int) -> np.ndarray:
             upright = ImageOps.exif_transpose(image)
             if upright.mode.startswith("I"):  # 16 bits of grey: the upper eight
                 upright = Image.fromarray((np.asarray(upright).astype(np.uint32) >> 8).astype(np.uint8))
-            # By way of RGBA, as Pillow has a warning for palettes whose transparency would be lost.
+            # Through RGBA, because Pillow warns about palettes whose transparency would be lost.
             colour = (upright.convert("RGBA") if upright.mode == "P" else upright).convert("RGB")
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise KclError(
-            f"{path} has more than {Image.MAX_IMAGE_PIXELS} pixels; take it out or make it smaller"
-        ) from None
+        raise KclError(f"{path} has more than {Image.MAX_IMAGE_PIXELS} pixels; remove it or make it smaller") from None
     # Pillow reports a broken file in many ways: OSError, SyntaxError, ValueError, IndexError, struct.error …
     except Exception as error:
-        raise KclError(
-            f"{path} cannot be read as a JPEG, PNG or WebP image ({error}); take it out or mend it"
-        ) from None
+        raise KclError(f"{path} cannot be read as a JPEG, PNG or WebP image ({error}); remove or fix it") from None
     if colour.size != (side, side):
         colour = ImageOps.fit(colour, (side, side), Image.Resampling.BILINEAR)
     return np.asarray(colour).transpose(2, 0, 1)

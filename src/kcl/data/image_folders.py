@@ -1,4 +1,4 @@
-"""A user's own images: one folder per class.
+"""A user's images: one folder per class.
 
 Either `PATH/train/CLASS/…` and `PATH/test/CLASS/…` with the same classes in both, or `PATH/CLASS/…`, where the last
 sixth of every class in the order of file names (rounded down, at least one) is the test set, as 100 of miniImageNet's
@@ -18,19 +18,17 @@ from kcl.errors import KclError
 DEFAULT_SIDE, SMALLEST_SIDE, LARGEST_SIDE = 84, 8, 1024
 TEST_SHARE = 6
 LEAST_TRAIN, LEAST_TEST = 2, 1
-# What file managers leave behind is not worth a word.
+# Left behind by file managers, not reported.
 LITTER = ("thumbs.db", "desktop.ini")
 
 Classes = dict[str, list[Path]]
 
 
-def load(
-    root: Path, side: int = DEFAULT_SIDE, cache_dir: Path | None = None, say: Callable[[str], None] = quiet
-) -> Dataset:
+def load(root: Path, side: int = DEFAULT_SIDE, say: Callable[[str], None] = quiet) -> Dataset:
     """The images under a folder, uint8 (n, 3, side, side), mapped from the cache."""
     check_side(side)
     train, test = split(root.expanduser(), say)
-    return image_cache.load(source("folder", side, train, test), cache_dir, say)[0]
+    return image_cache.load(image_set("folder", side, train, test), say)[0]
 
 
 def check_side(side: int) -> None:
@@ -38,10 +36,10 @@ def check_side(side: int) -> None:
         raise KclError(f"the image size must lie in {SMALLEST_SIDE} … {LARGEST_SIDE} pixels, not {side}")
 
 
-def source(name: str, side: int, train: Classes, test: Classes) -> image_cache.Source:
-    """Image files as they are listed, to be decoded to one size."""
+def image_set(name: str, side: int, train: Classes, test: Classes) -> image_cache.ImageSet:
+    """The listed image files, to be decoded to one size."""
     files = [path for part in (train, test) for paths in part.values() for path in paths]
-    return image_cache.Source(
+    return image_cache.ImageSet(
         name=name,
         side=side,
         class_names=tuple(train),
@@ -53,49 +51,51 @@ def source(name: str, side: int, train: Classes, test: Classes) -> image_cache.S
 
 
 def split(root: Path, say: Callable[[str], None] = quiet) -> tuple[Classes, Classes]:
-    """The files to train on and to test on, by class; KclError if some class cannot be learned or tested."""
+    """Training and test files by class; KclError if a class has too few of either."""
     if not root.is_dir():
         raise KclError(f"{root} is not a folder; expected one that holds a folder of images for every class")
-    parts = [root / "train", root / "test"]
-    found = [part.is_dir() for part in parts]
-    if not any(found):
+    folders = [root / "train", root / "test"]
+    exist = [folder.is_dir() for folder in folders]
+    if not any(exist):
         train, test = _cut(list_classes(root, say))
-    elif all(found):
-        train, test = (list_classes(part, say) for part in parts)
-        _same_classes(root, train, test)
+    elif all(exist):
+        train, test = (list_classes(folder, say) for folder in folders)
+        if differing := sorted(set(train) ^ set(test)):
+            names = ", ".join(differing[:5])
+            raise KclError(f"{root}: in train or in test only: {names}; expected the same class folders in both")
     else:
         raise KclError(f"{root} has one of the folders train and test; expected both of them, or one folder per class")
-    for which, part, least in (("train on", train, LEAST_TRAIN), ("test on", test, LEAST_TEST)):
-        for name, paths in part.items():
+    for purpose, classes, least in (("train on", train, LEAST_TRAIN), ("test on", test, LEAST_TEST)):
+        for name, paths in classes.items():
             if len(paths) < least:
                 raise KclError(
-                    f"class {name!r} of {root} has {len(paths)} images to {which} and needs {least}: "
-                    f"add images or take the class out"
+                    f"class {name!r} of {root} has {len(paths)} images to {purpose} and needs {least}: "
+                    f"add images or remove the class"
                 )
     return train, test
 
 
 def list_classes(folder: Path, say: Callable[[str], None] = quiet, least: int = 2) -> Classes:
-    """The image files of every class, in the order of their names; what is no image is left out and told."""
-    left_out: list[Path] = []
+    """The image files of every class, sorted by name; files that are no images are skipped and reported."""
+    skipped: list[Path] = []
     try:
         entries = sorted(entry for entry in folder.iterdir() if not _is_litter(entry))
-        classes = {entry.name: _images(entry, left_out) for entry in entries if entry.is_dir()}
+        classes = {entry.name: _images(entry, skipped) for entry in entries if entry.is_dir()}
     except OSError as error:
         raise KclError(f"{error.filename} cannot be read: {error.strerror or error}") from None
-    left_out += [entry for entry in entries if not entry.is_dir()]
-    if left_out:
-        others = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-        say(f"left out, as no JPEG, PNG or WebP image of a class: {left_out[0]}{others}")
+    skipped += [entry for entry in entries if not entry.is_dir()]
+    if skipped:
+        others = f" and {len(skipped) - 1} more" if len(skipped) > 1 else ""
+        say(f"skipped, not a JPEG, PNG or WebP image of a class: {skipped[0]}{others}")
     if len(classes) < least:
         raise KclError(f"{folder} holds {len(classes)} class folders; expected one folder of images for each class")
     return classes
 
 
-def _images(folder: Path, left_out: list[Path]) -> list[Path]:
+def _images(folder: Path, skipped: list[Path]) -> list[Path]:
     files = sorted(entry for entry in folder.iterdir() if not _is_litter(entry))
     images = [path for path in files if is_image(path)]
-    left_out += sorted(set(files) - set(images))
+    skipped += sorted(set(files) - set(images))
     return images
 
 
@@ -111,10 +111,3 @@ def _cut(classes: Classes) -> tuple[Classes, Classes]:
     sizes = {name: max(1, len(paths) // TEST_SHARE) if paths else 0 for name, paths in classes.items()}
     train = {name: paths[: len(paths) - sizes[name]] for name, paths in classes.items()}
     return train, {name: paths[len(paths) - sizes[name] :] for name, paths in classes.items()}
-
-
-def _same_classes(root: Path, train: Classes, test: Classes) -> None:
-    differing = sorted(set(train) ^ set(test))
-    if differing:
-        names = ", ".join(differing[:5])
-        raise KclError(f"{root}: in train or in test only: {names}; expected the same class folders in both")

@@ -1,7 +1,7 @@
 """miniImageNet: 100 classes of 600 images, 84 × 84; of each class the first 500 train and the last 100 test.
 
 It may not be passed on, so it is never fetched. Under the folder given, else the one `KCL_DATA` names, else the cache,
-in `miniimagenet`, in `mini-imagenet` or right there, one of these is taken, in this order:
+in `miniimagenet`, in `mini-imagenet` or directly there, the first of these is used:
 
     miniimagenet-84.safetensors                  as `kcl data prepare miniimagenet` writes it; needs no Pillow
     n01532829/…, 100 class folders in all        600 images each, in the order of file names
@@ -13,16 +13,18 @@ The latter two are decoded once into the cache. Class k is line k of `miniimagen
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
 from kcl.data import file_cache, image_cache, image_folders, mapped_images, pickles
 from kcl.data.dataset import Dataset
-from kcl.data.file_cache import DATA_VARIABLE, quiet
+from kcl.data.file_cache import quiet
+from kcl.data.image_cache import ImageSet
 from kcl.data.miniimagenet_classes import CLASSES, TEST, TRAIN, VALIDATION
+from kcl.data.source import DATA_VARIABLE, FileSource, Say
 from kcl.errors import KclError
 
 SIDE, TRAIN_PER_CLASS, PER_CLASS = 84, 500, 600
@@ -41,102 +43,103 @@ PLACE = (
 NO_FETCHING = "ImageNet's terms allow its images for research only and do not allow passing them on"
 
 
-def load(data_dir: Path | None = None, cache_dir: Path | None = None, say: Callable[[str], None] = quiet) -> Dataset:
+@final
+class MiniImageNetSource(FileSource):
     """50,000 training and 10,000 test images, uint8 (n, 3, 84, 84), labels 0 … 99, mapped and never read whole."""
-    return _load(_found(data_dir, cache_dir), cache_dir, say)[0]
 
+    name, title, advice = "miniimagenet", "miniImageNet", PLACE
+    licence = "ImageNet's terms of access: non-commercial research and education"
+    size = "50,000 train + 10,000 test, 1,270 MB decoded, nothing to fetch"
+    how_to_get = f"not to be downloaded, as {NO_FETCHING}; {PLACE}"
 
-def find(data_dir: Path | None = None, cache_dir: Path | None = None) -> Path | None:
-    """The prepared file, or the folder of class folders or pickles, that `load` would read, unopened."""
-    own = file_cache.own_place("miniImageNet", data_dir, _search, lambda _: PLACE)
-    return own if own is not None else _search(file_cache.cache_dir(cache_dir))
+    def search(self, folder: Path) -> Path | None:
+        for base in (folder / layout for layout in LAYOUTS):
+            if (base / PREPARED).is_file():
+                return base / PREPARED
+            if (base / CLASSES[0]).is_dir() or all((base / name).is_file() for name in PICKLES):
+                return base
+        return None
 
+    def searched(self, folder: Path) -> str:  # noqa: ARG002
+        return PLACE
 
-def prepare(
-    data_dir: Path | None = None,
-    out: Path | None = None,
-    cache_dir: Path | None = None,
-    say: Callable[[str], None] = quiet,
-) -> Path:
-    """Decode miniImageNet into one file, for machines that have no Pillow: in the cache, or below the folder `out`."""
-    place = _found(data_dir, cache_dir)
-    _, path = _load(place, cache_dir, say)
-    if out is None:
-        return path
-    final = out.expanduser() / LAYOUTS[0] / PREPARED
-    if final.exists() and final.samefile(path):
+    def cached(self) -> Path | None:
+        return self.search(file_cache.cache_dir())
+
+    def load(self, data_dir: Path | str | None = None, say: Say = quiet) -> Dataset:
+        return _load(self._place(data_dir), say)[0]
+
+    def fetch(self, say: Say = quiet) -> Path:  # noqa: ARG002
+        return self._place(None)
+
+    def verify(self, data_dir: Path | str | None = None) -> Path:
+        place = self._place(data_dir)
+        if place.is_file():
+            mapped_images.verify(place)
+            _check(place, mapped_images.read(place)[0])
+        else:
+            for _ in _image_set(place).images():
+                pass
+        return place
+
+    def prepare(self, data_dir: Path | None = None, out: Path | None = None, say: Say = quiet) -> Path:
+        """Decode into one file, for machines without Pillow: in the cache, or below the folder `out`."""
+        _, path = _load(self._place(data_dir), say)
+        if out is None:
+            return path
+        final = out.expanduser() / LAYOUTS[0] / PREPARED
+        if final.exists() and final.samefile(path):
+            return final
+        with file_cache.workshop(final.parent) as private:
+            shutil.copyfile(path, private / PREPARED)
+            file_cache.publish(private / PREPARED, final)
         return final
-    with file_cache.workshop(final.parent) as private:
-        shutil.copyfile(path, private / PREPARED)
-        file_cache.publish(private / PREPARED, final)
-    return final
+
+    def _place(self, data_dir: Path | str | None) -> Path:
+        place = self.find(data_dir)
+        if place is None:
+            raise KclError(f"miniImageNet was not found, and kcl does not fetch it, as {NO_FETCHING}: {PLACE}")
+        return place
 
 
-def verify(data_dir: Path | None = None, cache_dir: Path | None = None) -> Path:
-    """The place `load` would read from, once every image in it has been seen to be whole; nothing is written."""
-    place = _found(data_dir, cache_dir)
-    if place.is_file():
-        mapped_images.verify(place)
-        _check(place, mapped_images.read(place)[0])
-    else:
-        for part in _source(place).images():
-            del part
-    return place
+MINIIMAGENET = MiniImageNetSource()
 
 
-def _found(data_dir: Path | None, cache_dir: Path | None) -> Path:
-    place = find(data_dir, cache_dir)
-    if place is None:
-        raise KclError(f"miniImageNet was not found, and kcl does not fetch it, as {NO_FETCHING}: {PLACE}")
-    return place
-
-
-def _search(data_dir: Path) -> Path | None:
-    bases = [data_dir / layout for layout in LAYOUTS]
-    for base in bases:
-        if (base / PREPARED).is_file():
-            return base / PREPARED
-        if (base / CLASSES[0]).is_dir() or all((base / name).is_file() for name in PICKLES):
-            return base
-    return None
-
-
-def _load(place: Path, cache_dir: Path | None, say: Callable[[str], None]) -> tuple[Dataset, Path]:
+def _load(place: Path, say: Say) -> tuple[Dataset, Path]:
+    """The images and the one file that holds them."""
     if place.is_file():
         return _check(place, mapped_images.read(place)[0]), place
-    dataset, path = image_cache.load(_source(place), cache_dir, say)
-    return dataset, path
+    return image_cache.load(_image_set(place), say)
 
 
 def _check(path: Path, dataset: Dataset) -> Dataset:
-    shapes = [(count * len(CLASSES), 3, SIDE, SIDE) for count in (TRAIN_PER_CLASS, PER_CLASS - TRAIN_PER_CLASS)]
-    found = [tuple(inputs.shape) for inputs in (dataset.train_inputs, dataset.test_inputs)]
-    if found != shapes or dataset.class_names != CLASSES:
-        raise KclError(f"{path} holds prepared images, but not those of miniImageNet: {found}, expected {shapes}")
+    expected = [(count * len(CLASSES), 3, SIDE, SIDE) for count in (TRAIN_PER_CLASS, PER_CLASS - TRAIN_PER_CLASS)]
+    shapes = [tuple(inputs.shape) for inputs in (dataset.train_inputs, dataset.test_inputs)]
+    if shapes != expected or dataset.class_names != CLASSES:
+        raise KclError(f"{path} holds prepared images, but not those of miniImageNet: {shapes}, expected {expected}")
     return dataset
 
 
-def _source(place: Path) -> image_cache.Source:
+def _image_set(place: Path) -> ImageSet:
     if not (place / CLASSES[0]).is_dir():
         return _from_pickles(place)
     classes = image_folders.list_classes(place)
     for name in CLASSES:
-        if len(classes.get(name, ())) != PER_CLASS:
-            count = len(classes.get(name, ()))
+        if (count := len(classes.get(name, ()))) != PER_CLASS:
             raise KclError(f"class {name} of miniImageNet has {count} images in {place}; expected {PER_CLASS}: {PLACE}")
     train = {name: classes[name][:TRAIN_PER_CLASS] for name in CLASSES}
     test = {name: classes[name][TRAIN_PER_CLASS:] for name in CLASSES}
-    return image_folders.source("miniimagenet", SIDE, train, test)
+    return image_folders.image_set("miniimagenet", SIDE, train, test)
 
 
-def _from_pickles(place: Path) -> image_cache.Source:
+def _from_pickles(place: Path) -> ImageSet:
     def images() -> Iterator[np.ndarray]:
         parts = [_read_pickle(place / name, classes) for name, classes in PICKLES.items()]
         for start, stop in ((0, TRAIN_PER_CLASS), (TRAIN_PER_CLASS, PER_CLASS)):
             for array, rows in (pair for part in parts for pair in part):
                 yield array[rows[start:stop]].transpose(0, 3, 1, 2)
 
-    return image_cache.Source(
+    return ImageSet(
         name="miniimagenet",
         side=SIDE,
         class_names=CLASSES,
@@ -157,7 +160,7 @@ def _read_pickle(path: Path, classes: tuple[str, ...]) -> list[tuple[np.ndarray,
     if not isinstance(members, dict) or set(members) != set(classes):
         raise KclError(f"{path} does not name the {len(classes)} classes of its part of miniImageNet in 'class_dict'")
     rows = {name: _rows(members[name]) for name in classes}
-    if any(len(own) != PER_CLASS for own in rows.values()):
+    if any(len(class_rows) != PER_CLASS for class_rows in rows.values()):
         raise KclError(f"{path}: each class must have a list of {PER_CLASS} rows in 'class_dict'")
     if not np.array_equal(np.sort(np.concatenate(list(rows.values()))), np.arange(len(images))):
         raise KclError(f"{path}: 'class_dict' must name each of the {len(images)} rows once")
@@ -165,7 +168,7 @@ def _read_pickle(path: Path, classes: tuple[str, ...]) -> list[tuple[np.ndarray,
 
 
 def _rows(listed: Any) -> np.ndarray:
-    """A list of whole numbers as an array; nothing for anything else."""
+    """A list of whole numbers as an array; an empty one for anything else."""
     numbers = listed.ravel().tolist() if isinstance(listed, np.ndarray) else listed
-    fine = isinstance(numbers, list) and all(isinstance(number, int) for number in numbers)
-    return np.array(numbers if fine else [], dtype=np.int64)
+    valid = isinstance(numbers, list) and all(isinstance(number, int) for number in numbers)
+    return np.array(numbers if valid else [], dtype=np.int64)

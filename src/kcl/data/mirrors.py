@@ -1,7 +1,7 @@
 """Fetch published files from web mirrors, each verified before it is handed on.
 
-Timeouts are short because a machine without a network should hear so soon: a large host answers from several addresses,
-and each of them is waited for in turn.
+Timeouts are short so that a machine without a network learns so soon: a large host answers from several addresses, and
+each of them is waited for in turn.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import NamedTuple
 
 from kcl.errors import KclError
 
@@ -20,26 +20,20 @@ ATTEMPTS = 2
 CHUNK_BYTES = 1 << 16
 
 
-class Published(Protocol):
-    """A file as mirrors serve it: its name, and what it must be."""
+class PublishedFile(NamedTuple):
+    """A file as its authors publish it."""
 
-    @property
-    def gz_name(self) -> str: ...
-    @property
-    def gz_md5(self) -> str: ...
-    @property
-    def gz_bytes(self) -> int: ...
-
-
-File = TypeVar("File", bound=Published)
+    name: str
+    md5: str
+    size: int
 
 
 def fetch(
-    files: Sequence[File], mirrors: Sequence[str], folder: Path, say: Callable[[str], None]
-) -> Iterator[tuple[File, Path]]:
-    """Yield each file with its path in `folder` as it arrives; KclError when no mirror delivers the next one.
+    files: Sequence[PublishedFile], mirrors: Sequence[str], folder: Path, say: Callable[[str], None]
+) -> Iterator[Path]:
+    """Yield each file's path in `folder` as it arrives; KclError when no mirror delivers the next one.
 
-    A mirror that fails once is not asked for the later files, so that its timeout is waited for one time only.
+    A mirror that fails once is not asked for later files, so that its timeout is waited for only once.
     """
     try:
         import pooch  # noqa: F401
@@ -49,53 +43,49 @@ def fetch(
     for file in files:
         while reachable:
             try:
-                path = _retrieve(reachable[0] + file.gz_name, file, folder, say)
+                path = _retrieve(reachable[0] + file.name, file, folder, say)
             except _Failed as error:
-                say(f"{reachable.pop(0)} does not deliver {file.gz_name}: {error}")
+                say(f"{reachable.pop(0)} does not deliver {file.name}: {error}")
             else:
-                yield file, path
+                yield path
                 break
         else:
-            raise KclError(f"no web mirror delivers {file.gz_name}")
+            raise KclError(f"no web mirror delivers {file.name}")
 
 
 class _Failed(Exception):
-    """One mirror did not deliver; `again` says whether asking it once more could help."""
+    """One mirror did not deliver; `again` says whether another attempt could help."""
 
     def __init__(self, reason: str, again: bool) -> None:
         super().__init__(reason)
         self.again = again
 
 
-def _retrieve(url: str, file: Published, folder: Path, say: Callable[[str], None]) -> Path:
+def _retrieve(url: str, file: PublishedFile, folder: Path, say: Callable[[str], None]) -> Path:
     import pooch
 
-    say(f"downloading {url} ({file.gz_bytes / 1e6:.1f} MB)")
+    say(f"downloading {url} ({file.size / 1e6:.1f} MB)")
     for attempt in range(ATTEMPTS):
         try:
             with _silenced(pooch.get_logger()):
                 path = pooch.retrieve(
-                    url,
-                    known_hash=f"md5:{file.gz_md5}",
-                    fname=file.gz_name,
-                    path=folder,
-                    downloader=_downloader(file.gz_bytes),
+                    url, f"md5:{file.md5}", fname=file.name, path=folder, downloader=_downloader(file.size)
                 )
             return Path(path)
-        except ValueError:  # pooch: the checksum differs.
-            failed = _Failed("what it sent does not have the official md5", again=True)
+        except ValueError:  # pooch: the checksum differs
+            failure = _Failed("what it sent does not have the official md5", again=True)
         except _Failed as error:
-            failed = error
-        if not failed.again or attempt == ATTEMPTS - 1:
+            failure = error
+        if not failure.again or attempt == ATTEMPTS - 1:
             break
-    raise failed
+    raise failure
 
 
 def _downloader(limit: int) -> Callable[[str, str, object], None]:
-    """A downloader for pooch that stops at `limit` bytes and keeps a body as it was sent.
+    """A downloader for pooch that stops after `limit` bytes and keeps the body as it was sent.
 
-    pooch's own would unpack a body that a server declares gzip-encoded, as some declare every `.gz` file, and the
-    checksum would then be that of another file; it would also follow an endless body until the disk is full.
+    pooch's own would unpack a body that the server declares gzip-encoded, as some declare every `.gz` file, and the
+    checksum would be that of another file; it would also follow an endless body until the disk is full.
     """
 
     def download(url: str, output_file: str, _pooch: object) -> None:
@@ -123,7 +113,7 @@ def _downloader(limit: int) -> Callable[[str, str, object], None]:
 
 @contextmanager
 def _silenced(logger: logging.Logger) -> Iterator[None]:
-    """pooch reports to stderr by itself; here only `say` speaks."""
+    """pooch logs to stderr; only `say` may report."""
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:

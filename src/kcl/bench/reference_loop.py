@@ -1,4 +1,4 @@
-"""Kernel continual learning written the way most research code is: the yardstick of `kcl bench`.
+"""Kernel continual learning as most research code is written: the yardstick of `kcl bench`.
 
 One run, eager PyTorch, a DataLoader, nn.Dropout, two forward passes, the inverse through autograd, `.item()` at every
 step. It learns what the library learns; nothing in it is slow on purpose.
@@ -10,15 +10,19 @@ import itertools
 import math
 import statistics
 import time
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from kcl.benchmarks.task import Task
+from kcl.methods.kcl_settings import KclSettings
 
-class Mlp(nn.Module):
-    def __init__(self, dropout, pixels=784):
+
+class PlainMLP(nn.Module):
+    def __init__(self, dropout: float, pixels: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
             nn.Flatten(), nn.Linear(pixels, 256), nn.ReLU(), nn.Dropout(dropout),
@@ -26,12 +30,12 @@ class Mlp(nn.Module):
         )  # fmt: skip
         self.features = 256
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return self.body(x)
 
 
-class Block(nn.Module):
-    def __init__(self, before, after, stride, dropout):
+class PlainBlock(nn.Module):
+    def __init__(self, before: int, after: int, stride: int, dropout: float) -> None:
         super().__init__()
         self.conv = nn.Conv2d(before, after, 3, stride, 1, bias=False)
         self.shortcut = (
@@ -40,40 +44,42 @@ class Block(nn.Module):
         self.first = nn.Sequential(nn.BatchNorm2d(after), nn.Dropout(dropout))
         self.second = nn.Sequential(nn.BatchNorm2d(after), nn.Dropout(dropout))
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return self.second(torch.relu(self.first(torch.relu(self.conv(x))) + self.shortcut(x)))
 
 
-class ResNet(nn.Module):
-    def __init__(self, widths, strides, stem, dropout):
+class PlainResNet(nn.Module):
+    def __init__(self, widths: Sequence[int], strides: Sequence[int], stem: int, dropout: float) -> None:
         super().__init__()
-        layers = [nn.Conv2d(3, widths[0], stem, strides[0], 1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()]
+        layers: list[nn.Module] = [nn.Conv2d(3, widths[0], stem, strides[0], 1, bias=False)]
+        layers += [nn.BatchNorm2d(widths[0]), nn.ReLU()]
         for before, after, stride in zip(widths, widths[1:], strides[1:], strict=False):
-            layers += [Block(before, after, stride, dropout), Block(after, after, 1, dropout)]
+            layers += [PlainBlock(before, after, stride, dropout), PlainBlock(after, after, 1, dropout)]
         self.body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.features = widths[-1]
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return self.body(x)
 
 
-def amortiser(width):
+def _amortiser(width: int) -> nn.Module:
     return nn.Sequential(nn.Linear(width, width), nn.ELU(), nn.Linear(width, width), nn.ELU(), nn.Linear(width, width))
 
 
-def backbone_for(shape, dropout):
+def _backbone(shape: Sequence[int], dropout: float) -> PlainMLP | PlainResNet:
     if shape[0] == 1:
-        return Mlp(dropout, math.prod(shape))
+        return PlainMLP(dropout, math.prod(shape))
     if shape[-1] == 32:
-        return ResNet((20, 20, 40, 80, 160), (1, 1, 2, 2, 2), 3, dropout)
-    return ResNet((64, 64, 128, 128, 512), (2, 2, 2, 2, 2), 7, dropout)
+        return PlainResNet((20, 20, 40, 80, 160), (1, 1, 2, 2, 2), 3, dropout)
+    return PlainResNet((64, 64, 128, 128, 512), (2, 2, 2, 2, 2), 7, dropout)
 
 
-def milliseconds_per_step(task, settings, device, steps):
+def milliseconds_per_step(task: Task, settings: KclSettings, device: str, steps: int) -> float:
+    """The median time of a training step."""
     torch.manual_seed(0)
-    backbone = backbone_for(task.train.inputs.shape[1:], settings.dropout)
-    width = backbone.features
-    nets = nn.ModuleList([backbone, *(amortiser(width) for _ in range(4))]).to(device)
+    network = _backbone(task.train.inputs.shape[1:], settings.dropout)
+    width = network.features
+    nets = nn.ModuleList([network, *(_amortiser(width) for _ in range(4))]).to(device)
     backbone, q_mean, q_logvar, p_mean, p_logvar = nets
     ridge = torch.tensor(0.1, device=device, requires_grad=True)
     scale = torch.tensor(1.0, device=device, requires_grad=True)
@@ -86,10 +92,10 @@ def milliseconds_per_step(task, settings, device, steps):
     chosen = torch.cat([torch.nonzero(labels == k).flatten()[:size] for k in range(ways)])
     coreset = task.train.inputs[chosen].float().div(255).to(device)
     targets = F.one_hot(labels[chosen], ways).float().to(device)
-    rest = torch.ones(len(labels), dtype=torch.bool)
-    rest[chosen] = False
-    rest = torch.nonzero(rest).flatten()[: (steps + 5) * settings.batch_size]
-    data = TensorDataset(task.train.inputs[rest].float().div(255), labels[rest])
+    in_stream = torch.ones(len(labels), dtype=torch.bool)
+    in_stream[chosen] = False
+    rows = torch.nonzero(in_stream).flatten()[: (steps + 5) * settings.batch_size]
+    data = TensorDataset(task.train.inputs[rows].float().div(255), labels[rows])
     loader = DataLoader(data, batch_size=settings.batch_size, shuffle=True)
 
     nets.train()
@@ -117,23 +123,19 @@ def milliseconds_per_step(task, settings, device, steps):
     return 1e3 * statistics.median(gaps[4:])
 
 
-def answers(settings, coreset, targets, x):
-    """A call that answers queries the way such code does: the task's classifier is made anew from its coreset."""
+def classify(settings: KclSettings, coreset: Tensor, targets: Tensor, x: Tensor) -> Callable[[], Tensor]:
+    """A call that classifies `x` as such code does: every call solves the task's classifier anew from its coreset."""
     torch.manual_seed(0)
     device = x.device
-    backbone = backbone_for(x.shape[1:], settings.dropout)
-    width = backbone.features
-    nets = nn.ModuleList([backbone, amortiser(width), amortiser(width)]).to(device).eval()
+    network = _backbone(x.shape[1:], settings.dropout)
+    width = network.features
+    nets = nn.ModuleList([network, _amortiser(width), _amortiser(width)]).to(device).eval()
     backbone, q_mean, q_logvar = nets
     phases = 2 * math.pi * torch.rand(settings.bases, device=device)
-    ridge, scale, shift = (
-        torch.tensor(0.1, device=device),
-        torch.tensor(1.0, device=device),
-        torch.tensor(0.0, device=device),
-    )
+    ridge, scale, shift = (torch.tensor(value, device=device) for value in (0.1, 1.0, 0.0))
 
     @torch.no_grad()
-    def answer():
+    def call() -> Tensor:
         kept = F.normalize(backbone(coreset.float().div(255)))
         features = F.normalize(backbone(x))
         mean, logvar = q_mean(kept.mean(0)), q_logvar(kept.mean(0))
@@ -143,4 +145,4 @@ def answers(settings, coreset, targets, x):
         gram = psi_kept @ psi_kept.T + (ridge.abs() + 0.01) * torch.eye(len(kept), device=device)
         return scale * (psi @ psi_kept.T @ torch.inverse(gram) @ targets.float()) + shift
 
-    return answer
+    return call

@@ -1,0 +1,78 @@
+"""`kcl bench`: how fast kcl trains and answers, as a table and as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kcl.cli.option_groups import add_device, add_precision
+from kcl.errors import KclError
+
+if TYPE_CHECKING:
+    from kcl.bench.answer_time import AnswerTime
+    from kcl.bench.step_time import StepTime
+
+COMPILED = {"both": (False, True), "on": (True,), "off": (False,)}
+LEAST_STEPS = 20
+
+
+def add(command: argparse.ArgumentParser) -> None:
+    command.add_argument("works", nargs="*", metavar="WORK",
+                         help="mnist (default), cifar100, miniimagenet; with the strong recipe cifar100-strong, "
+                         "miniimagenet-strong; or inference, the time of an answer (optionally followed by mnist or "
+                         "cifar100)")  # fmt: skip
+    command.add_argument("--runs", default="1,5,20", help="numbers of runs trained together on a GPU (default: 1,5,20)")
+    command.add_argument("--steps", type=int, help="steps per task (default: those of the benchmark's tasks)")
+    add_device(command)
+    command.add_argument("--compile", choices=tuple(COMPILED), help="default: both on a GPU, off on a CPU")
+    add_precision(command)
+    command.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to this file")
+    command.set_defaults(function=_bench)
+
+
+def _bench(options: argparse.Namespace) -> int:
+    import torch
+
+    from kcl.bench import answer_time, step_time
+    from kcl.cli.run_options import whole_numbers
+    from kcl.core.devices import choose_device, choose_threads
+    from kcl.ops.precision import at_test, products
+
+    device = choose_device(options.device)
+    torch.set_num_threads(choose_threads(options.threads))
+    runs = whole_numbers(options.runs, "--runs")
+    if min(runs) < 1 or (options.steps is not None and options.steps < LEAST_STEPS):
+        raise KclError(f"--runs must be at least 1 and --steps at least {LEAST_STEPS}")
+    if options.works[:1] == ["inference"]:
+        answers, options.precision = [], at_test(options.precision)
+        with products(options.precision):
+            for answer in answer_time.measure(device, options.works[1:]):
+                answers.append(answer)
+                print(f"{answer.work}, {answer.table} {answer.value}, {answer.queries} queries, {answer.way}: "
+                      f"{answer.ms:.3f} ms", file=sys.stderr)  # fmt: skip
+        print(answer_time.table(answers))
+        return _write_json(answers, device, options)
+    compiled, steps = COMPILED[options.compile or ("both" if device == "cuda" else "off")], []
+    works = options.works or ["mnist"]
+    for step in step_time.measure(works, runs, device, compiled, options.steps, options.precision):
+        steps.append(step)
+        print(f"{step.work}, {step.engine}, {step.runs} runs: {step.ms_per_step:.3f} ms/step", file=sys.stderr)
+    print(step_time.table(steps))
+    return _write_json(steps, device, options)
+
+
+def _write_json(rows: Sequence[StepTime | AnswerTime], device: str, options: argparse.Namespace) -> int:
+    if options.json is not None:
+        import torch
+
+        from kcl.core.devices import describe_machine
+        from kcl.core.files import write_json
+        from kcl.ops.precision import used
+
+        precision = used(options.precision, torch.device(device), options.compile in ("on", "both"))
+        about = describe_machine(device) | {"precision": precision, "threads": torch.get_num_threads()}
+        write_json(options.json, {"command": options.command_line, **about, "rows": [row.to_dict() for row in rows]})
+    return 0

@@ -1,0 +1,133 @@
+"""A dataset that kcl knows by name: where it may be, and how it is found, read, verified and fetched."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+
+from kcl.data.dataset import Dataset
+from kcl.data.file_cache import quiet
+from kcl.errors import KclError
+
+DATA_VARIABLE = "KCL_DATA"
+Say = Callable[[str], None]
+
+
+class DataSource(ABC):
+    """`load` reads the data, after verifying them and fetching them if need be. The others return where they are."""
+
+    name: str
+    licence: str
+    size: str
+    how_to_get: str
+
+    def __init__(self) -> None:
+        if missing := [part for part in ("name", "licence", "size", "how_to_get") if not hasattr(self, part)]:
+            raise TypeError(f"{type(self).__name__} lacks {', '.join(missing)}")
+
+    @abstractmethod
+    def load(self, data_dir: Path | str | None = None, say: Say = quiet) -> Dataset: ...
+
+    @abstractmethod
+    def find(self, data_dir: Path | str | None = None) -> Path | str | None:
+        """The place `load` would read from, unopened; None if it would have to fetch."""
+
+    @abstractmethod
+    def verify(self, data_dir: Path | str | None = None) -> Path | str:
+        """The place `load` would read from, after checking every byte; nothing is written, moved or fetched."""
+
+    @abstractmethod
+    def fetch(self, say: Say = quiet) -> Path | str: ...
+
+    def prepare(self, data_dir: Path | None = None, out: Path | None = None, say: Say = quiet) -> Path:  # noqa: ARG002
+        """Decode image files into one file."""
+        raise KclError(f"{self.name} needs no preparing: its files are read as they are; only miniimagenet's are not")
+
+    def where(self) -> str | None:
+        """The place as text, None also where it cannot be determined."""
+        try:
+            place = self.find()
+        except KclError:
+            return None
+        return None if place is None else str(place)
+
+
+class FileSource(DataSource):
+    """Data in files: in the folder given; else in the one `KCL_DATA` names; else in the cache."""
+
+    title: str
+
+    @property
+    @abstractmethod
+    def advice(self) -> str:
+        """How a user can provide the data."""
+
+    @abstractmethod
+    def search(self, folder: Path) -> Path | None:
+        """The data below a user's folder, unopened."""
+
+    @abstractmethod
+    def searched(self, folder: Path) -> str:
+        """What `search` looks for, for an error message."""
+
+    @abstractmethod
+    def cached(self) -> Path | None:
+        """The data in the cache, unopened."""
+
+    def find(self, data_dir: Path | str | None = None) -> Path | None:
+        return self.users_place(data_dir) or self.cached()
+
+    def users_place(self, data_dir: Path | str | None) -> Path | None:
+        """A folder that is given must hold the data; the one `KCL_DATA` names may."""
+        if data_dir is None:
+            named = os.environ.get(DATA_VARIABLE)
+            return self.search(Path(named).expanduser()) if named else None
+        place = self.search(Path(data_dir).expanduser())
+        if place is None:
+            raise KclError(f"{self.title} was not found under {data_dir}: {self.searched(Path(data_dir))}")
+        return place
+
+
+class PublishedSource(FileSource):
+    """Data that are published as files with known checksums. A user's folder is only ever read; in the cache a broken
+    file is moved aside and fetched again."""
+
+    @abstractmethod
+    def read(self, place: Path) -> Dataset:
+        """The data in a folder, after verifying every file."""
+
+    @abstractmethod
+    def read_or_fetch(self, place: Path | None, say: Say) -> Dataset:
+        """The data in the cache, completed from a user's archive (`place`) or else from the web."""
+
+    def load(self, data_dir: Path | str | None = None, say: Say = quiet) -> Dataset:
+        place = self.users_place(data_dir)
+        if place is not None and place.is_dir():
+            return self.read(place)
+        if place is None and (named := os.environ.get(DATA_VARIABLE)):
+            say(f"{DATA_VARIABLE}={named} does not hold all of {self.title}; looking in the cache")
+        return self.read_or_fetch(place, say)
+
+    def verify(self, data_dir: Path | str | None = None) -> Path:
+        place = self.find(data_dir)
+        if place is None:
+            raise KclError(f"{self.title} was not found: {self.advice}")
+        self.read(place)
+        return place
+
+    def fetch(self, say: Say = quiet) -> str:
+        self.load(say=say)
+        return str(self.find())
+
+
+def check_md5(path: Path, md5: str, title: str) -> None:
+    try:
+        with path.open("rb") as file:
+            actual = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    except OSError as error:
+        raise KclError(f"{path} cannot be read: {error.strerror or error}") from None
+    if actual != md5:
+        raise KclError(f"{path} is not the official {path.name} of {title}: it has md5 {actual}, not {md5}")
