@@ -16,7 +16,7 @@ import pytest
 from kcl.cli import run_options, tune_options
 from kcl.cli.commands import _parser
 from kcl.core.results import read
-from kcl.core.settings import Settings, parse_setting
+from kcl.methods.recipes import settings_record
 from kcl.methods.strong_recipe import strong_settings
 from kcl.paper.average_horizon import RAMPS
 from kcl.paper.strong_results import BENCHMARKS
@@ -84,7 +84,7 @@ def test_every_finished_search_has_its_command_on_the_page() -> None:
 
     def identity(about: dict[str, Any], space: list[str]) -> str:
         searched = {dimension.partition("=")[0] for dimension in space}
-        whole = Settings(**about["runs"]["settings"]).to_dict()  # with those that were added later
+        whole = settings_record(about["runs"]["method"], about["runs"]["settings"])  # with those that were added later
         settings = {name: value for name, value in whole.items() if name not in searched}
         return json.dumps({**about, "runs": {**about["runs"], "settings": settings}, "search": space}, sort_keys=True)
 
@@ -102,7 +102,7 @@ def test_the_commands_search_around_the_recipe_without_test_data() -> None:
         searched.add((options.benchmark, options.method))
         recipe = strong_settings(options.benchmark, options.method)
         assignments = dict(assignment.split("=") for assignment in options.assignments)
-        changes = {name: parse_setting(name, text) for name, text in assignments.items()}
+        changes = {name: search.base.settings.parse(name, text) for name, text in assignments.items()}
         assert search.base.settings == recipe.replace(**changes)
         assert (search.protocol.tasks, search.protocol.test_data_seen) == (3, False)
         assert not set(range(5)) & set(search.protocol.seeds), "the table's seeds decide nothing"
@@ -132,7 +132,7 @@ def _means(folder: str, benchmark: str, **settings: Any) -> list[float]:
         record
         for record in read(ROOT / "results" / folder / "results.jsonl")
         if (record["benchmark"], record["method"]) == (benchmark, "kcl")
-        and settings.items() <= Settings(**record["settings"]).to_dict().items()
+        and settings.items() <= settings_record("kcl", record["settings"]).items()
     ]
     assert sorted(record["seed"] for record in records) == [0, 1, 2, 3, 4]
     names = ("average_accuracy", "forgetting", "learning_accuracy")

@@ -8,7 +8,7 @@ Tasks are counted from zero here and from one in the paper's equations.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -123,13 +123,20 @@ class AccuracyMatrix:
 
     def summary(self, initial: Sequence[float | None] | None = None) -> dict[str, float | None]:
         """Every metric under the name it has in a result record."""
-        return {
-            "average_accuracy": self.average_accuracy,
-            "forgetting": self.forgetting,
-            "learning_accuracy": self.learning_accuracy,
-            "backward_transfer": self.backward_transfer,
-            "forward_transfer": self.forward_transfer(initial),
-        }
+        return {name: metric(self, initial) for name, metric in METRICS.items()}
+
+
+Metric = Callable[[AccuracyMatrix, Sequence[float | None] | None], float | None]
+METRICS: dict[str, Metric] = {
+    "average_accuracy": lambda matrix, _: matrix.average_accuracy,
+    "forgetting": lambda matrix, _: matrix.forgetting,
+    "learning_accuracy": lambda matrix, _: matrix.learning_accuracy,
+    "backward_transfer": lambda matrix, _: matrix.backward_transfer,
+    "forward_transfer": lambda matrix, initial: matrix.forward_transfer(initial),
+}
+"""Every metric of a run, from its accuracy matrix and the accuracies of the untrained network. Those whose names end in
+"accuracy" are in percent, the others fractions. A metric added here is in every result line from then on.
+"""
 
 
 def _percent(value: Any, what: str) -> float:

@@ -119,7 +119,7 @@ def _check_metrics(record: dict[str, Any]) -> None:
     if record["average_accuracy"] is None and not record["diverged"]:
         raise KclError("the field 'average_accuracy' is null, but the run did not diverge")
     for name, derived in matrix.summary(record["initial_accuracy"]).items():
-        stored = record[name]
+        stored = record.get(name)  # metrics added since are not in older files
         tolerance = _PERCENT_TOLERANCE if name.endswith("_accuracy") else _FRACTION_TOLERANCE
         if stored is not None and (derived is None or abs(stored - derived) > tolerance):
             raise KclError(f"the field {name!r} is {stored}, but the accuracy matrix gives {derived}")

@@ -118,6 +118,9 @@ def published_settings(benchmark: str, method: str) -> Settings: ...
 
 def published_settings(benchmark: str, method: str) -> Settings:
     """A method's published settings on a benchmark, before the user's changes."""
+    for name, recipes in ((benchmark, BENCHMARK_RECIPES), (method, METHOD_RECIPES)):
+        if name not in recipes:
+            raise KclError(f"{name} has no recipe: give it one in `kcl.methods.recipes`, if only an empty one")
     changes = METHOD_RECIPES[method] | PAIR_RECIPES.get(method, {}).get(benchmark, {})
     return select_settings(method, BENCHMARK_RECIPES[benchmark]).replace(**changes)
 
