@@ -50,11 +50,14 @@ class WeightAverage(nn.Module):
     def update(self, model: nn.Module) -> None:
         done = int(self.updates)
         weight = 1.0 - min(self.decay, (1.0 + done) / (1.0 + self.ramp + done))
-        pairs = [*zip(self.model.parameters(), model.parameters(), strict=True)]
-        for average, present in [*pairs, *zip(self.model.buffers(), model.buffers(), strict=True)]:
+        averaged = [*self.model.parameters(), *running_statistics(self.model)]
+        for average, present in zip(averaged, [*model.parameters(), *running_statistics(model)], strict=True):
             if average.is_floating_point():
                 average.lerp_(present, weight)
             else:
+                average.copy_(present)
+        for average, present in zip(self.model.buffers(), model.buffers(), strict=True):
+            if not any(average is each for each in averaged):
                 average.copy_(present)
         self.updates += 1
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from kcl.training.run_group import SeparateRuns
+from kcl.training.single_run import Run
 
 from kcl.bench import answer_time, step_time
 from kcl.cli.commands import main
@@ -17,8 +19,6 @@ from kcl.methods.strong_recipe import strong_settings
 from kcl.nets.resnet import cifar_resnet
 from kcl.ops import philox, philox_cpu
 from kcl.training import compiler
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,11 +7,11 @@ import sys
 import time
 
 import pytest
+from kcl.training.single_run import Step
 
 from kcl.experiments import progress as module
 from kcl.experiments.progress import Bar, Lines, Plan, Silent, make_display
 from kcl.training.run_progress import Standing
-from kcl.training.single_run import Step
 from kcl.training.stream_run import Progress
 
 

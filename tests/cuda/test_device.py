@@ -29,6 +29,8 @@ except ImportError:
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
+from kcl.training.single_run import Run, batch_order, build_model, learning_rate, seen
+
 from kcl.benchmarks.joint_task import join
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
@@ -53,7 +55,6 @@ from kcl.training import cuda_graph
 from kcl.training.checkpointer import Every, Keeper
 from kcl.training.draws import PhiloxSource, Replay, Request
 from kcl.training.optimizers import optimizer_of
-from kcl.training.single_run import Run, batch_order, build_model, learning_rate, seen
 from kcl.training.stack import StackedRuns
 from kcl.training.state import over_runs
 from kcl.training.stopping import Interrupted, Stop

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kcl.training.run_group import SeparateRuns
+from kcl.training.single_run import Run
 
 import kcl
 from kcl.benchmarks.moved_pixels import PermutedPixels
@@ -18,8 +20,6 @@ from kcl.experiments import task_free
 from kcl.experiments.run_spec import RunSpec
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.recipes import published_backbone, published_settings
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run
 from kcl.training.stack import StackedRuns
 
 pytest.importorskip("sklearn")

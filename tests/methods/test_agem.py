@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from kcl.training.single_run import Run
 
 from kcl.benchmarks.array_stream import ArrayStream
 from kcl.core.settings import Settings
 from kcl.errors import KclError
 from kcl.methods.agem import AveragedGEM, project
 from kcl.nets.mlp import MLP
-from kcl.training.single_run import Run
 
 
 class TestProjection:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from kcl.training.run_group import SeparateRuns
+from kcl.training.single_run import Run
 
 from kcl.benchmarks.moved_pixels import PermutedMNIST
 from kcl.core.settings import Settings
@@ -13,8 +15,6 @@ from kcl.methods.ewc import ElasticWeightConsolidation
 from kcl.methods.recipes import METHODS, published_backbone
 from kcl.nets.flat import Layout
 from kcl.nets.mlp import MLP
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run
 from kcl.training.stream_run import Outcome, run_streams
 
 TASKS, SEEDS = 4, (0, 1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from kcl.training.single_run import Run
 
 from kcl.benchmarks.array_stream import ArrayStream
 from kcl.benchmarks.task import View
@@ -15,7 +16,6 @@ from kcl.methods.ewc import ElasticWeightConsolidation, anchored
 from kcl.methods.sgd import LinearModel, NaiveSGD
 from kcl.nets.backbone import ModuleBackbone
 from kcl.nets.flat import Layout
-from kcl.training.single_run import Run
 
 
 def _carried(size: int, strength: float) -> dict[str, torch.Tensor]:

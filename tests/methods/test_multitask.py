@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from kcl.training.run_group import SeparateRuns
+from kcl.training.single_run import Run, build_model
 
 from kcl.benchmarks.array_stream import ArrayStream
 from kcl.benchmarks.joint_task import join
@@ -15,8 +17,6 @@ from kcl.core.settings import Settings
 from kcl.errors import KclError
 from kcl.methods.joint_training import MultiTask
 from kcl.nets.mlp import MLP
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run, build_model
 from kcl.training.stream_run import run_streams
 
 SETTINGS = Settings(width=8, lr=0.1, lr_decay=1.0, momentum=0.5, dropout=0.0, batch_size=7)

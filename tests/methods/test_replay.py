@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from kcl.training.single_run import Run, batch_order
 
 from kcl.benchmarks.array_stream import ArrayStream
 from kcl.core.randomness import numpy_generator
@@ -17,7 +18,6 @@ from kcl.methods import replay
 from kcl.methods.episodic import random_subsets
 from kcl.methods.replay import ReservoirReplay
 from kcl.nets.mlp import MLP
-from kcl.training.single_run import Run, batch_order
 
 # One in a million for each test that counts: |z| of a standard normal.
 RARE = 4.892

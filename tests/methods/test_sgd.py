@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kcl.training.single_run import Run
 
 from kcl.benchmarks.array_stream import ArrayStream
 from kcl.core.settings import Settings
 from kcl.methods.sgd import LinearMethod, NaiveSGD, StableSGD
 from kcl.nets.mlp import MLP
-from kcl.training.single_run import Run
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kcl.training.single_run import Run
 from torch import Tensor, nn
 
 from kcl import KclError
@@ -18,7 +19,6 @@ from kcl.methods.recipes import METHODS, published_backbone
 from kcl.nets.backbone import ModuleBackbone
 from kcl.training.checkpoint import digest
 from kcl.training.restoring import run_state
-from kcl.training.single_run import Run
 
 STRENGTH, SCALE, SHIFT, RATE = 0.37, 3.1, -0.4, 0.625
 

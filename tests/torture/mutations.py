@@ -25,6 +25,8 @@ from unittest import mock
 
 import numpy as np
 import torch
+from kcl.training.run_group import SeparateRuns
+from kcl.training.single_run import Run
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.cli import model_commands
@@ -40,8 +42,6 @@ from kcl.models import model_folder
 from kcl.models.continual_model import ContinualModel
 from kcl.training import checkpoint
 from kcl.training.checkpointer import Every, Keeper
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import run_streams
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from reference_run import ReferenceRun, ReferenceRuns
 from torch import Tensor
 
 from kcl.benchmarks.joint_task import join
@@ -27,6 +26,7 @@ from kcl.nets.resnet import ResNet18
 from kcl.ops import philox, philox_cpu
 from kcl.training.stack import RunStack
 from kcl.training.state import memory_of
+from reference_run import ReferenceRun, ReferenceRuns
 
 SMALL = Settings(bases=32, width=16, coreset_size_per_class=4, batch_size=10, lr_floor=0.0, ewc_window=3)
 # Every number that may differ between stacked runs does.

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from kcl.training.run_group import SeparateRuns
 from torch._inductor import config as inductor_config
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
@@ -31,7 +32,6 @@ from kcl.ops import philox, philox_cpu
 from kcl.training import compiler
 from kcl.training.checkpointer import Every
 from kcl.training.compiler import need_compiler
-from kcl.training.run_group import SeparateRuns
 from kcl.training.stack import StackedRuns
 from kcl.training.stopping import Interrupted, Stop
 

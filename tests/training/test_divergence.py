@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from kcl.training.single_run import Step, batch_order
 from torch import Tensor
 
 from kcl.benchmarks.task import Examples, Task, TaskSequence
 from kcl.core.randomness import numpy_generator
 from kcl.methods.recipes import METHODS
-from kcl.training.single_run import Step, batch_order
 from kcl.training.stream_run import run_streams
 
 BAD, BAD_STEP = 1, 3

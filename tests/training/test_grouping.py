@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from kcl.training.run_group import Learner, SeparateRuns
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
@@ -23,7 +24,6 @@ from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec, by_training
 from kcl.report import results_table
 from kcl.training.checkpointer import Every
-from kcl.training.run_group import Learner, SeparateRuns
 from kcl.training.stack import StackedRuns
 from kcl.training.stream_run import Progress
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from kcl.training.run_group import Learner
 
 from kcl.errors import KclError
 from kcl.methods.recipes import METHODS
 from kcl.training import checkpoint
 from kcl.training.checkpointer import Every, Keeper, numbered
-from kcl.training.run_group import Learner
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import Outcome, Progress, run_streams
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from kcl.training.single_run import batch_order, batch_sizes, build_model, learning_rate
 from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task
@@ -19,7 +20,6 @@ from kcl.methods.recipes import METHODS
 from kcl.nets.backbone import ModuleBackbone
 from kcl.nets.mlp import MLP
 from kcl.training.draws import RunNoise
-from kcl.training.single_run import batch_order, batch_sizes, build_model, learning_rate
 
 
 class _Model(nn.Module):

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kcl.training.run_group import Learner
+from kcl.training.single_run import BetweenSteps, OnStep, Step
 
 from kcl.benchmarks.task import Task
 from kcl.methods.recipes import METHODS
 from kcl.training.checkpoint import Saved
-from kcl.training.run_group import Learner
-from kcl.training.single_run import BetweenSteps, OnStep, Step
 from kcl.training.stream_run import Progress, run_streams
 
 TASKS, STEPS = 4, 2

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from kcl.training.single_run import Run, seen
 
 from kcl.core.settings import Settings
 from kcl.errors import KclError
 from kcl.functional.metric import metric_of, scatter_within
 from kcl.methods.recipes import METHODS
-from kcl.training.single_run import Run, seen
 from kcl.training.stream_run import run_streams
 
 SHARE = 0.6

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from kcl.training.run_group import SeparateRuns
+from kcl.training.single_run import Run, Step
 from torch import nn
 
 from kcl.benchmarks.array_stream import ArrayStream
@@ -17,8 +19,6 @@ from kcl.core.settings import KERNELS
 from kcl.errors import KclError
 from kcl.methods.recipes import METHODS
 from kcl.nets.backbone import ModuleBackbone
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run, Step
 from kcl.training.stack import StackedRuns
 from kcl.training.state import CannotStack
 

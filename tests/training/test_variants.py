@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from kcl.training.run_group import Learner, SeparateRuns
+from kcl.training.single_run import Run
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
@@ -23,8 +25,6 @@ from kcl.methods.recipes import METHODS, published_backbone
 from kcl.training.checkpoint import digest
 from kcl.training.checkpointer import Every, Keeper
 from kcl.training.restoring import run_state
-from kcl.training.run_group import Learner, SeparateRuns
-from kcl.training.single_run import Run
 from kcl.training.stack import StackedRuns
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import Outcome, run_streams

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from kcl.training.run_group import Learner, SeparateRuns
+from kcl.training.single_run import Run
 
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.benchmarks.split import SplitClasses
@@ -23,8 +25,6 @@ from kcl.nets.mlp import MLP
 from kcl.nets.resnet import ResNet18
 from kcl.report import page, results_table
 from kcl.report.groups import group_runs
-from kcl.training.run_group import Learner, SeparateRuns
-from kcl.training.single_run import Run
 from kcl.training.stack import StackedRuns
 from kcl.training.stream_run import run_streams
 
