@@ -126,7 +126,7 @@ def test_a_run_that_had_diverged_is_still_diverged(make_runs: Any) -> None:
 
 
 def test_several_runs_of_the_former_format_are_refused(make_runs: Any) -> None:
-    """They were trained one after another in one process, which no command did."""
+    """`--runs-at-once` on a CPU trained them one after another in one group."""
     runs = make_runs()[[0]]
     tensors, _ = _stopped(runs, 1, 0)
     several = Saved(tensors | {"1": tensors["0"]}, {"separate runs": [{"step": None, "diverged": False}] * 2})

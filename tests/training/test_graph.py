@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from kcl.training.single_run import Step
 
 from kcl.training import cuda_graph
+from kcl.training.cuda_graph import Step
 
 GPU = torch.device("cuda", 0)
 
