@@ -199,8 +199,9 @@ class RunStack:
 
     def rehearse(self, tasks: Sequence[Task], heads_of: Sequence[Task] | None = None) -> None:
         """One step over the first batch, and the head of a task in every way it is tested, to see that the runs stack
-        and what memory that takes. A task per training.
+        and what memory that takes; no weight moves. A task per training.
         """
+        before = self.method_state
         lesson, memory = self._begin(tasks)
         assert self.method_state is not None  # noqa: S101 - made when the first task begins
         with products(self.precision):
@@ -211,6 +212,7 @@ class RunStack:
             ended = [method.end_task(model, memory_of(run, memory)) for run, (method, model) in enumerate(pairs)]
             view = heads_of[0].view.to(self.device)
             self._evaluator.rehearse(stack_memories(ended, self.device), view, heads_of[0].index)
+        self.method_state = before
 
     # Answering
 
