@@ -326,11 +326,15 @@ class Experiment:
         learner = self._stacked(specs, [stream] * len(specs), compiled=False)
         try:
             largest = max(stream, key=lambda task: task.ways)
-            lesson = join(list(stream), len(stream.class_labels)) if learner.joint else largest
-            learner.rehearse([lesson], [largest] if learner.method.keeps_coresets else None)
+            learner.rehearse([join(list(stream), len(stream.class_labels)) if learner.joint else largest])
         except CannotStack:
             return len(group)
         each = torch.cuda.max_memory_allocated(self.device)
+        if learner.method.keeps_coresets:
+            torch.cuda.reset_peak_memory_stats(self.device)
+            before = torch.cuda.memory_allocated(self.device)
+            learner.rehearse_classifier([largest])
+            each += torch.cuda.max_memory_allocated(self.device) - before
         return max(1, min(len(group), int(0.7 * torch.cuda.mem_get_info(self.device)[0] / each)))
 
     def _learner(self, group: Sequence[RunSpec], streams: Sequence[Stream], separate: bool = False) -> RunStack:
