@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-from kcl.training.run_group import SeparateRuns
 from torch._inductor import config as inductor_config
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
@@ -32,7 +31,7 @@ from kcl.ops import philox, philox_cpu
 from kcl.training import compiler
 from kcl.training.checkpointer import Every
 from kcl.training.compiler import need_compiler
-from kcl.training.stack import StackedRuns
+from kcl.training.stack import RunStack
 from kcl.training.stopping import Interrupted, Stop
 
 SMALL = Settings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2, lr=0.3)
@@ -53,7 +52,7 @@ def _made_up_benchmark(make_dataset: Callable[..., Any], monkeypatch: pytest.Mon
 def eager(monkeypatch: pytest.MonkeyPatch, _draws_without_compiler: None) -> None:
     """No code is generated, so no C++ compiler is needed."""
     monkeypatch.setattr(compiler, "compile_step", lambda traced, _: traced)
-    for name in ("experiment", "task_free", "bench"):
+    for name in ("experiments.experiment", "experiments.task_free", "bench.step_time"):
         monkeypatch.setattr(f"kcl.{name}.need_compiler", lambda: None)
 
 
@@ -89,13 +88,12 @@ class TestTheLearner:
     def test_is_a_stack_only_where_that_is_asked_for(
         self, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], compiled: bool | None
     ) -> None:
-        """None: runs one after another as ever. However long they are, nothing is compiled unasked."""
+        """None: plain. However long runs are, nothing is compiled unasked."""
         monkeypatch.setattr("kcl.experiments.experiment.LONG", 1)
         made = Experiment(SPECS, "", **options)
         learner = made._learner(SPECS[:1], [made._stream(SPECS[0])])
-        assert isinstance(learner, SeparateRuns if compiled is None else StackedRuns)
-        if isinstance(learner, StackedRuns):
-            assert learner.compiled is compiled
+        assert learner.plain is (compiled is None)
+        assert learner.compiled is (compiled is True)
         assert made.made_with()["precision"] == (options.get("precision", "float32") if compiled else "float32")
 
     def test_has_one_training_however_many_are_wanted_at_once(self) -> None:
@@ -115,7 +113,7 @@ class TestTheLearner:
         monkeypatch.setattr(task_free, "_learner", noting)
         rows = list(task_free.measure(SPECS[:2], None, "cpu", held_out=10, engine=engine))
         assert [row["seed"] for row in rows] == [0, 1]
-        assert [isinstance(kind, StackedRuns) and kind.compiled for kind in kinds] == [engine.compiled is True] * 2
+        assert [kind.compiled for kind in kinds] == [not kind.plain for kind in kinds] == [engine.compiled is True] * 2
 
 
 @pytest.mark.usefixtures("eager")
@@ -199,8 +197,8 @@ def test_the_traced_step_is_the_step(make_runs: Any, difference: Any, method: st
             learner.learn(runs.tasks(index), lambda _: None)
     assert plain._trainer is not None
     assert traced._trainer is not None
-    assert not plain._trainer.apart
-    assert traced._trainer.apart == (
+    assert not plain._trainer.in_parts
+    assert traced._trainer.in_parts == (
         method in ("kcl", "naive-sgd") and not {"optimizer", "weight_average"} & {*settings}
     )
     difference.assert_none(plain, traced, 2e-5)
@@ -208,12 +206,12 @@ def test_the_traced_step_is_the_step(make_runs: Any, difference: Any, method: st
 
 @pytest.mark.usefixtures("eager")
 def test_a_loss_that_is_not_finite_moves_no_parameter(make_runs: Any) -> None:
-    runs = make_runs("kcl", tasks=1)[[0]]
+    runs = make_runs("kcl", tasks=2)[[0]]
     learner = runs.stacked(compiled=True)
     learner.learn(runs.tasks(0), lambda _: None)
     before = learner.state.flat.clone()
     learner.state.buffers["tau"].fill_(float("nan"))
-    learner.learn(runs.tasks(0), lambda _: None)
+    learner.learn(runs.tasks(1), lambda _: None)
     assert learner.diverged == [True]
     heads = sum(parameter.numel() for parameter in learner.models[0].head.parameters())
     assert (learner.state.flat != before).sum() <= heads  # which a task begins anew
@@ -223,8 +221,8 @@ def test_a_loss_that_is_not_finite_moves_no_parameter(make_runs: Any) -> None:
 def test_answers_do_not_come_from_bfloat16(make_runs: Any) -> None:
     """The weights that were trained in it give the very scores they give to one that never heard of it."""
     runs = make_runs("kcl", tasks=1)[[0]]
-    given = runs.methods(), runs.backbones(), runs.seeds, "cpu"
-    rounded, exact = StackedRuns(*given, precision="bf16"), StackedRuns(*given, precision="float32")
+    given = runs.methods(), runs.backbones(), runs.seeds, "cpu", True
+    rounded, exact = RunStack(*given, precision="bf16"), RunStack(*given, precision="float32")
     for learner in (rounded, exact):
         learner.learn(runs.tasks(0), lambda _: None)
     assert not torch.equal(rounded.state.flat, exact.state.flat)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from kcl.training.run_group import Learner, SeparateRuns
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
@@ -24,7 +23,7 @@ from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec, by_training
 from kcl.report import results_table
 from kcl.training.checkpointer import Every
-from kcl.training.stack import StackedRuns
+from kcl.training.stack import RunStack
 from kcl.training.stream_run import Progress
 
 SMALL = Settings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2)
@@ -41,8 +40,14 @@ def _made_up_benchmark(make_dataset: Callable[..., Any], monkeypatch: pytest.Mon
 class StackingExperiment(Experiment):
     """Trains runs stacked, as on a GPU, but on the CPU."""
 
-    def _learner(self, group: Sequence[RunSpec], streams: Sequence[Any], separate: bool = False) -> Learner:
+    def _learner(self, group: Sequence[RunSpec], streams: Sequence[Any], separate: bool = False) -> RunStack:
         return super()._learner(group, streams, separate) if separate else self._stacked(group, streams)
+
+    def groups(self, specs: Sequence[RunSpec], at_once: int | None = None) -> list[list[RunSpec]]:
+        self.device = torch.device("cuda")  # on a CPU each would be alone
+        groups = super().groups(specs, at_once)
+        self.device = torch.device("cpu")
+        return groups
 
 
 def _specs(seeds: Sequence[int] = (0, 1, 2), method: str = "kcl", tasks: int = 2, **options: Any) -> list[RunSpec]:
@@ -163,9 +168,9 @@ class TestGroups:
         """A step of one run takes 30 of 1,000; its classifier 30 more, beside 10 that are there anyway."""
         rehearsed: list[str] = []
         for name in ("rehearse", "rehearse_classifier"):
-            whole = getattr(StackedRuns, name)
+            whole = getattr(RunStack, name)
             monkeypatch.setattr(
-                StackedRuns,
+                RunStack,
                 name,
                 lambda own, tasks, name=name, whole=whole: [rehearsed.append(name), whole(own, tasks)],
             )
@@ -182,14 +187,14 @@ class TestGroups:
 
     def test_what_fits_counts_trainings_in_every_way_they_are_tested(self, monkeypatch: pytest.MonkeyPatch) -> None:
         tested: list[list[Settings]] = []
-        rehearse = StackedRuns.rehearse_classifier
+        rehearse = RunStack.rehearse_classifier
 
-        def noting(self: StackedRuns, tasks: Sequence[Any]) -> None:
+        def noting(self: RunStack, tasks: Sequence[Any]) -> None:
             tested.append([method.settings for method in self.variants[0]])
             assert self.count == 1
             rehearse(self, tasks)
 
-        monkeypatch.setattr(StackedRuns, "rehearse_classifier", noting)
+        monkeypatch.setattr(RunStack, "rehearse_classifier", noting)
         for name in ("reset_peak_memory_stats", "max_memory_allocated", "memory_allocated"):
             monkeypatch.setattr(torch.cuda, name, lambda _: 10)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1000, 1000))
@@ -204,22 +209,22 @@ class TestGroups:
         steps = [Experiment(specs, "").planned_steps(specs[0]) for specs in (one, three)]
         assert steps == [12, 36]
 
-    def test_on_a_cpu_each_is_alone_unless_asked(self) -> None:
+    @pytest.mark.parametrize("at_once", [None, 3])
+    def test_on_a_cpu_each_is_alone(self, at_once: int | None) -> None:
         specs = _specs(range(4))
-        assert Experiment(specs, "").groups(specs) == [[spec] for spec in specs]
-        assert Experiment(specs, "", runs_at_once=3).groups(specs) == [specs[:3], specs[3:]]
+        assert Experiment(specs, "", runs_at_once=at_once).groups(specs) == [[spec] for spec in specs]
 
     def test_no_runs_make_no_groups(self) -> None:
         assert self._groups([]) == []
 
 
 class TestLearnerChosen:
-    def test_on_a_cpu_runs_are_separate(self) -> None:
-        specs = _specs()
+    def test_on_a_cpu_a_run_is_plain(self) -> None:
+        specs = _specs([7])
         made = Experiment(specs, "")
         learner = made._learner(specs, [made._stream(spec) for spec in specs])
-        assert isinstance(learner, SeparateRuns)
-        assert learner.seeds == [0, 1, 2]
+        assert learner.plain
+        assert learner.seeds == [7]
 
     @pytest.mark.parametrize(
         ("asked", "long", "compiled"), [(None, 10, True), (None, 11, False), (True, 11, True), (False, 10, False)]
@@ -233,14 +238,14 @@ class TestLearnerChosen:
         specs = _specs(tasks=2, train_per_task=50)
         made = Experiment(specs, "", compiled=asked, precision="float32")
         learner = made._stacked(specs, [made._stream(spec) for spec in specs])
-        assert isinstance(learner, StackedRuns)
+        assert not learner.plain
         assert learner.compiled is compiled
         assert learner.precision == "float32"
 
 
 @pytest.mark.parametrize("method", ["kcl", "naive-sgd"])
 def test_results_are_bit_equal_whatever_runs_are_beside(tmp_path: Path, method: str) -> None:
-    """The command line's path on a CPU: one after another, in pairs, all together, and a run quite alone."""
+    """The command line's path on a CPU, which trains runs one by one, whatever is asked for; and a run quite alone."""
     specs = [
         dataclasses.replace(spec, settings=spec.settings.replace(lr=lr))
         for spec, lr in itertools.product(_specs((0, 1), method, epochs=3, momentum=0.5), (0.5, 0.2))
@@ -249,9 +254,8 @@ def test_results_are_bit_equal_whatever_runs_are_beside(tmp_path: Path, method: 
     assert [record["runs_at_once"] for record in alone] == [1] * 4
     assert watched == [f"{place}/4 {spec.label} lr={spec.settings.lr}" for place, spec in enumerate(specs, start=1)]
     for at_once in (2, 3, 4):
-        together, said, watched = _execute(tmp_path / str(at_once), specs, runs_at_once=at_once)
-        assert together[0]["runs_at_once"] == at_once
-        assert watched[0] == ("" if at_once == 4 else "1/4 ") + f"{method}, {at_once} runs"
+        together, said, _ = _execute(tmp_path / str(at_once), specs, runs_at_once=at_once)
+        assert [record["runs_at_once"] for record in together] == [1] * 4
         assert said == []
         assert [_lasting(record) for record in together] == [_lasting(record) for record in alone]
     [quite_alone], _, _ = _execute(tmp_path / "one", specs[2:3])
@@ -279,7 +283,7 @@ class Crowded(StackingExperiment):
 
     room, late = 2, False
 
-    def _learner(self, group: Sequence[RunSpec], streams: Sequence[Any], separate: bool = False) -> Learner:
+    def _learner(self, group: Sequence[RunSpec], streams: Sequence[Any], separate: bool = False) -> RunStack:
         learner = super()._learner(group, streams, separate)
         if len(by_training(group)) <= self.room:
             return learner
