@@ -132,6 +132,7 @@ class RunStack:
             self.learning = False
         memory |= {name: tensor.clone() for name, tensor in self._trainer.trained_state().items()}
         self._end(tasks, memory, lesson.plans)
+        self.state.gather_buffers()
         self.weights_changed()
 
     def _counted(self, between_steps: BetweenSteps) -> BetweenSteps:
