@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from kcl.training.single_run import Step
+from kcl.training.cuda_graph import Step
 
 from kcl.experiments import progress as module
 from kcl.experiments.progress import Bar, Lines, Plan, Silent, make_display
