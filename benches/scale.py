@@ -17,6 +17,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,6 @@ from kcl.experiments.experiment import Experiment
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
 from kcl.methods.recipes import find_method, published_backbone, published_settings
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run
 from kcl.training.stream_run import run_streams
 
 TASKS = 20
@@ -182,6 +181,7 @@ STAND_IN = """
 import sys, time
 sys.path.append(sys.argv[1])
 import kcl.engines.child as child
+from kcl.training.stack import RunStack
 
 def do(order, tell, stop):
     kind, amount = order.runs[0]["kind"], order.runs[0]["amount"]
@@ -241,8 +241,8 @@ def overhead(pairs: int) -> None:
             if way == "direct":
                 stream = find_benchmark(spec.benchmark).stream(dataset, tasks=5, seed=0)
                 method = find_method("kcl")(settings, len(stream.class_labels), sum(task.ways for task in stream))
-                run = Run(method, lambda stream=stream: published_backbone(stream.input_shape, settings), 0)
-                run_streams(SeparateRuns([run]), [stream])
+                backbone = partial(published_backbone, stream.input_shape, settings)
+                run_streams(RunStack([method], [backbone], [0], plain=True), [stream])
             else:
                 with tempfile.TemporaryDirectory() as name:
                     names = {("permuted-digits", None, None): dataset}

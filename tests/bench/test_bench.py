@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run
 
 from kcl.bench import answer_time, step_time
 from kcl.cli.commands import main
@@ -19,6 +17,7 @@ from kcl.methods.strong_recipe import strong_settings
 from kcl.nets.resnet import cifar_resnet
 from kcl.ops import philox, philox_cpu
 from kcl.training import compiler
+from kcl.training.stack import RunStack
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,12 +76,12 @@ def test_the_strong_recipe_is_measured_as_every_method_has_it(monkeypatch: pytes
     monkeypatch.chdir(Path(__file__).parents[2])
     learned: list[Settings] = []
 
-    def learn(run: Run, *arguments: Any) -> None:
-        learned.append(run.method.settings)
-        whole(run, *arguments)
+    def learn(stack: RunStack, *arguments: Any) -> None:
+        learned.append(stack.method.settings)
+        whole(stack, *arguments)
 
-    whole = Run.learn
-    monkeypatch.setattr(Run, "learn", learn)
+    whole = RunStack.learn
+    monkeypatch.setattr(RunStack, "learn", learn)
     monkeypatch.setitem(step_time.WORKS, "small-strong", dataclasses.replace(SMALL, strong="split-cifar100"))
     rows = list(step_time.measure(["small-strong"], [1], "cpu", (False,), 2))
     assert [(row.engine, row.times_reference) for row in rows] == [("bare SGD step", None), ("kcl", None)]
@@ -99,15 +98,14 @@ def test_every_work_with_the_strong_recipe_can_be_built(
     class Built(Exception):
         """That far it is to come."""
 
-    def learn(learner: SeparateRuns, *_: Any) -> None:
-        [run] = learner.runs
+    def learn(stack: RunStack, *_: Any) -> None:
+        [model] = stack.models
         assert (
-            len(run.model.backbone.parts)
-            == strong_settings(f"split-{name.removesuffix('-strong')}", method).feature_stages
+            len(model.backbone.parts) == strong_settings(f"split-{name.removesuffix('-strong')}", method).feature_stages
         )
         raise Built
 
-    monkeypatch.setattr(SeparateRuns, "learn", learn)
+    monkeypatch.setattr(RunStack, "learn", learn)
     task: Any = None
     with pytest.raises(Built):
         step_time._engine(name, step_time.WORKS[name], task, method, 1, "cpu", False, "float32", None, lambda: None)
