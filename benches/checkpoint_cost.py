@@ -18,18 +18,17 @@ import torch
 from kcl.benchmarks.registry import find_benchmark
 from kcl.methods.recipes import find_method, published_backbone, published_settings
 from kcl.training.checkpointer import Every, Keeper, numbered
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run
+from kcl.training.stack import RunStack
 from kcl.training.stream_run import run_streams
 
 WORKS = {"permuted-mnist": {"tasks": 5, "train_per_task": 5000}, "split-cifar100": {"tasks": 2, "train_per_task": 500}}
 IDLE = 100_000
 
 
-def learner(benchmark: str, streams: list[Any]) -> SeparateRuns:
+def learner(benchmark: str, streams: list[Any]) -> RunStack:
     settings, [stream] = published_settings(benchmark, "kcl"), streams
     method = find_method("kcl")(settings, len(stream.class_labels), sum(task.ways for task in stream))
-    return SeparateRuns([Run(method, partial(published_backbone, stream.input_shape, settings), 0)])
+    return RunStack([method], [partial(published_backbone, stream.input_shape, settings)], [0], plain=True)
 
 
 def measure(benchmark: str, data_dir: Path) -> None:

@@ -18,9 +18,7 @@ from kcl.bench.step_time import WORKS, _task
 from kcl.methods.recipes import METHODS
 from kcl.ops import philox_cpu
 from kcl.ops.precision import PRECISIONS
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run
-from kcl.training.stack import StackedRuns
+from kcl.training.stack import RunStack
 
 
 def main() -> None:
@@ -37,9 +35,9 @@ def main() -> None:
     if options.compile:
         inductor.cpp.enable_kernel_profile = True
         philox_cpu.draw = record_function("philox_cpu.draw")(philox_cpu.draw)
-        learner = StackedRuns([method], [work.backbone], [0], "cpu", True, options.precision)
+        learner = RunStack([method], [work.backbone], [0], "cpu", True, options.precision)
     else:
-        learner = SeparateRuns([Run(method, work.backbone, 0, "cpu")])
+        learner = RunStack([method], [work.backbone], [0], plain=True)
     learner.learn([task], lambda _: None)  # warms up
     with profile(activities=[ProfilerActivity.CPU]) as found:
         learner.learn([replace(task, index=1)], lambda _: None)

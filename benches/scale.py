@@ -17,6 +17,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,6 @@ from kcl.experiments.grouping import remaining_groups
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
 from kcl.methods.recipes import find_method, published_backbone, published_settings
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run
 from kcl.training.stream_run import run_streams
 
 TASKS = 20
@@ -228,8 +227,8 @@ def overhead(pairs: int) -> None:
             if way == "direct":
                 stream = find_benchmark(spec.benchmark).stream(dataset, tasks=5, seed=0)
                 method = find_method("kcl")(settings, len(stream.class_labels), sum(task.ways for task in stream))
-                run = Run(method, lambda stream=stream: published_backbone(stream.input_shape, settings), 0)
-                run_streams(SeparateRuns([run]), [stream])
+                backbone = partial(published_backbone, stream.input_shape, settings)
+                run_streams(RunStack([method], [backbone], [0], plain=True), [stream])
             else:
                 with tempfile.TemporaryDirectory() as name:
                     names = {("permuted-digits", None, None): dataset}

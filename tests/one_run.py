@@ -59,8 +59,12 @@ class OneRun:
 
     @property
     def carried(self) -> Memory | None:
-        """What is carried from task to task; its tensors are the stack's own."""
-        return None if self.stack.method_state is None else memory_of(0, self.stack.method_state)
+        """What is carried from task to task, copied."""
+        state = self.stack.method_state
+        return None if state is None else {name: tensor[0].clone() for name, tensor in state.items()}
+
+    def memory_use(self) -> dict[str, int]:
+        return self.stack.memory_use()[0]
 
     @property
     def diverged(self) -> bool:

@@ -1,18 +1,16 @@
 """One run in plain PyTorch, written without regard to speed: the reference that the engine is held against.
 
-It shares with `kcl.training` only what is not in question: batch orders, batch sizes, learning rates, derived noise.
-Forward pass, gradients, optimiser, averages and the handling of a loss that is not finite are its own.
+It shares with `kcl.training` only what is not in question: batch orders and sizes, learning rates, initial weights and
+noise. Gradients, optimisers, averages, what happens at a loss that is not finite, and evaluation are its own.
 """
 
 from __future__ import annotations
 
 import copy
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -25,75 +23,66 @@ from kcl.methods.method import Memory, Method, Plan, Recalled
 from kcl.nets.backbone import Backbone
 from kcl.nets.flat import Layout, matrix_names
 from kcl.training.batches import batch_order, batch_sizes
+from kcl.training.checkpoint import digest
 from kcl.training.cuda_graph import BetweenSteps, OnStep, Step
 from kcl.training.draws import RunNoise
 from kcl.training.evaluation import predicted
 from kcl.training.optimizers import learning_rate
 from kcl.training.stack import build_model, on_device
 from kcl.training.state import running_statistics
-from kcl.training.weight_average import AverageHorizon, horizon, horizons, weights_size
+from kcl.training.weight_average import weights_size
 
-
-def seen(memory: Memory, view: View) -> Memory:
-    """What a run keeps of a task, with its samples as the network sees them."""
-    return memory | {"inputs": view.scale(memory["inputs"])} if "inputs" in memory else memory
+QUERIES_AT_ONCE = 2048
 
 
 class WeightAverage(nn.Module):
-    """For one run: `model` holds the average."""
+    """`model` holds the average."""
 
     updates: Tensor
 
-    def __init__(self, model: nn.Module, reach: AverageHorizon) -> None:
+    def __init__(self, model: nn.Module, settings: Settings) -> None:
         super().__init__()
-        self.model, self.reach = copy.deepcopy(model).requires_grad_(False), reach
-        device = next(model.parameters()).device
-        self.register_buffer("updates", torch.zeros(1, dtype=torch.int64, device=device))
-        self._count = 0
+        self.model = copy.deepcopy(model).requires_grad_(False)
+        self.decay, self.ramp = settings.weight_average, settings.average_ramp
+        self.register_buffer("updates", torch.zeros(1, dtype=torch.int64, device=next(model.parameters()).device))
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        weight = 1.0 - min(self.reach.decay, (1.0 + self._count) / (1.0 + self.reach.ramp + self._count))
-        pairs = [*zip(self.model.parameters(), model.parameters(), strict=True)]
-        for own, present in [*pairs, *zip(self.model.buffers(), model.buffers(), strict=True)]:
-            if own.is_floating_point():
-                own.lerp_(present, weight)
+        done = int(self.updates)
+        weight = 1.0 - min(self.decay, (1.0 + done) / (1.0 + self.ramp + done))
+        averaged = [*self.model.parameters(), *running_statistics(self.model)]
+        for average, present in zip(averaged, [*model.parameters(), *running_statistics(model)], strict=True):
+            if average.is_floating_point():
+                average.lerp_(present, weight)
             else:
-                own.copy_(present)
-        self._count += 1
-        self.updates.fill_(self._count)
+                average.copy_(present)
+        for average, present in zip(self.model.buffers(), model.buffers(), strict=True):
+            if not any(average is each for each in averaged):
+                average.copy_(present)
+        self.updates += 1
 
 
 class Muon(torch.optim.Optimizer):
-    """For one run."""
+    """Muon for the backbone's matrices, SGD for all else."""
 
     def __init__(
-        self, model: nn.Module, lr: float, muon_lr: float, momentum: float, others: Iterable[nn.Parameter] = ()
+        self, model: nn.Module, lr: float, muon_lr: float, momentum: float, others: Sequence[nn.Parameter] = ()
     ) -> None:
-        """`others`: what is trained and no parameter of the model."""
-        names, parts = (
-            {f"backbone.{name}" for name in matrix_names(model.get_submodule("backbone"))},
-            dict[bool, list[nn.Parameter]]({True: [], False: []}),
-        )
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad:
-                parts[name in names].append(parameter)
-        parts[False] += others
-        groups = [
-            {"params": parts[True], "matrices": True, "lr": muon_lr},
-            {"params": parts[False], "matrices": False, "lr": lr},
-        ]
-        super().__init__([group for group in groups if group["params"]], {"momentum": momentum})
+        """`others`: what is trained and is no parameter of the model."""
+        matrices = {f"backbone.{name}" for name in matrix_names(model.get_submodule("backbone"))}
+        trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        rest = [parameter for name, parameter in trained.items() if name not in matrices]
+        first = {"params": [trained[name] for name in trained if name in matrices], "matrices": True, "lr": muon_lr}
+        super().__init__([first, {"params": [*rest, *others], "matrices": False, "lr": lr}], {"momentum": momentum})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             momentum = group["momentum"]
             for parameter in group["params"]:
-                gradient = parameter.grad
+                velocity = gradient = parameter.grad
                 if gradient is None:
                     continue
-                velocity = gradient
                 if momentum:
                     state = self.state[parameter]
                     if "momentum_buffer" not in state:
@@ -104,36 +93,20 @@ class Muon(torch.optim.Optimizer):
                 parameter.sub_(group["lr"] * velocity)
 
 
-def optimizer_of(
-    model: nn.Module, parameters: Iterable[nn.Parameter], settings: Settings, lr: float, task_index: int
-) -> torch.optim.Optimizer:
-    """A run's optimiser for a task."""
-    if settings.optimizer == "muon":
-        own = {id(parameter) for parameter in model.parameters()}
-        others = [parameter for parameter in parameters if id(parameter) not in own]
-        return Muon(model, lr, settings.muon_lr * settings.muon_lr_decay**task_index, settings.momentum, others)
-    return torch.optim.SGD(parameters, lr=lr, momentum=settings.momentum, fused=True)
-
-
 class Kept(NamedTuple):
     """What the run keeps of a learned task."""
 
     memory: Memory
-    classes: tuple[int, ...]
     view: View
 
 
-@dataclass
-class Variant:
-    """One way of testing a run."""
+class Midway(NamedTuple):
+    """What changes in the course of a task beside the model."""
 
-    method: Method
-    average: WeightAverage | None
-    """What it answers with in place of the last weights."""
-    classifiers: dict[int, tuple[int, Any]] = field(default_factory=dict)
-    """By task, with the version of the weights that each was solved at."""
-    common: tuple[int, Memory] | None = None
-    """What all of them have in common, likewise."""
+    noise: RunNoise
+    optimizer: torch.optim.Optimizer
+    parameters: list[nn.Parameter]
+    trained: dict[str, nn.Parameter]
 
 
 class ReferenceRun:
@@ -145,47 +118,22 @@ class ReferenceRun:
         make_backbone: Callable[[], Backbone],
         seed: int,
         device: str | torch.device = "cpu",
-        variants: Sequence[Method] = (),
     ) -> None:
-        """`variants`: where the run is tested in several ways, the method of each; training never sees which."""
-        self.method = method
-        self.seed = seed
-        self.device = torch.device(device)
+        self.method, self.seed, self.device = method, seed, torch.device(device)
         self.kept: dict[int, Kept] = {}
         self.carried: Memory | None = None
         self.diverged = False
-        self._version = 0
-        self._stored: dict[int, tuple[Tensor, Tensor]] = {}
+        self.midway: Midway | None = None
         self.model = build_model(method, make_backbone, seed).to(self.device)
-        own = variants or [method]
-        self.averages = {far: WeightAverage(self.model, far) for far in horizons(own)}
-        self.variants = [Variant(one, self.averages.get(horizon(one.settings))) for one in own]
-
-    @property
-    def average(self) -> WeightAverage | None:
-        return self.variants[0].average
-
-    @property
-    def answering(self) -> nn.Module:
-        """The model as it answers: with its last weights, or with their average."""
-        return self._answering(self.variants[0])
-
-    def _answering(self, variant: Variant) -> nn.Module:
-        return self.model if variant.average is None else variant.average.model
+        self.average = WeightAverage(self.model, method.settings) if method.settings.weight_average else None
 
     def learn(self, task: Task, on_step: OnStep = lambda _: None, between_steps: BetweenSteps = lambda: None) -> None:
-        """One task: draw what is kept of it, then pass over the rest in batches, `epochs` times, with
-        `updates_per_batch` updates on each.
-        """
         self.method.check(task)
-        for part in task.parts:
-            if part.index in self.kept:
-                raise ValueError(f"task {part.index} was learned before; a stream shows each task once")
         settings = self.method.settings
         positions, memory = self.method.begin_task(self.model, task, numpy_generator(self.seed, "coreset", task.index))
         memory = on_device(self.device, memory)
-        here = task if self.device.type == "cpu" else task.to(self.device, self._on_device(task.train).inputs)
-        working = seen(memory, here.view)
+        moved = task.to(self.device, task.train.inputs.to(self.device))
+        working = as_seen(memory, moved.view)
         trained = {name: nn.Parameter(working[name].clone()) for name in self.method.trained}
         working |= trained
         if self.carried is None:
@@ -196,71 +144,65 @@ class ReferenceRun:
         noise = RunNoise(self.device, self.seed, "training noise", task.index)
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         parameters += trained.values()
-        lr = learning_rate(settings, task.index)
-        optimizer = optimizer_of(self.model, parameters, settings, lr, task.index)
+        optimizer = self._optimizer(parameters, list(trained.values()), task.index)
+        self.midway = Midway(noise, optimizer, parameters, trained)
         updates = settings.updates_per_batch
         steps = settings.epochs * len(sizes) * updates
         statistics = running_statistics(self.model)
-        shown = (batch for batch in self._batches(orders, sizes) for _ in range(updates))
-        for step, batch in enumerate(shown, start=1):
-            inputs = here.view.scale(here.moved(batch))
+        batches = [batch for order in orders for batch in torch.from_numpy(order).to(self.device).split(sizes)]
+        for step in range(1, steps + 1):
+            batch = batches[(step - 1) // updates]
+            inputs = moved.view.scale(moved.moved(batch))
             before = [buffer.clone() for buffer in statistics]
-            recalled = self._recalled(here, working, plan, (step - 1) // updates)
-            losses = self.method.observe(self.model, working, inputs, here.train.labels[batch], recalled, noise)
+            recalled = recalled_in(self.carried, moved, working, plan, (step - 1) // updates)
+            losses = self.method.observe(self.model, working, inputs, moved.train.labels[batch], recalled, noise)
             optimizer.zero_grad(set_to_none=True)
             changed = self._differentiate(losses)
-            value = losses[0].item()
-            if any(loss - loss != 0.0 for loss in (value, *(loss.item() for loss in losses[1:]))):
-                self.diverged = True  # infinite or not a number: stop before the weights are spoiled
-                for buffer, value_before in zip(statistics, before, strict=True):
-                    buffer.copy_(value_before)
+            if not all(math.isfinite(loss.item()) for loss in losses):
+                self.diverged = True
+                for buffer, value in zip(statistics, before, strict=True):
+                    buffer.copy_(value)
                 break
             optimizer.step()
-            for average in self.averages.values():
-                average.update(self.model)
+            if self.average is not None:
+                self.average.update(self.model)
             self.carried |= changed
-            self._version += 1
-            on_step(Step(step, steps, value))
+            on_step(Step(step, steps, losses[0].item()))
             between_steps()
+        self.midway = None
         with torch.no_grad():
             memory |= {name: tensor.detach().clone() for name, tensor in trained.items()}
             ended = self.method.end_task(self.model, memory)
             rng = numpy_generator(self.seed, "consolidation", task.index)
-            self.carried = self.method.consolidate(self.model, self.carried, here, plan, rng)
+            self.carried = self.method.consolidate(self.model, self.carried, moved, plan, rng)
         for part in task.parts:
-            own = ended if part is task else on_device(self.device, self.method.unseen_memory(part))
-            self.kept[part.index] = Kept(own, part.classes, part.view.to(self.device))
-        self._version += 1  # what classifiers have in common knows of this task now
+            part_memory = ended if part is task else on_device(self.device, self.method.unseen_memory(part))
+            self.kept[part.index] = Kept(part_memory, part.view.to(self.device))
 
-    def _batches(self, orders: Sequence[np.ndarray], sizes: list[int]) -> Iterator[Int[Tensor, " n"]]:
-        """The training positions in an order of the run's own, cut into batches; the last may be smaller."""
-        for order in orders:
-            yield from torch.from_numpy(order).to(self.device).split(sizes)
-
-    def _recalled(self, task: Task, memory: Memory, plan: Plan | None, step: int) -> Recalled | None:
-        """What is recalled beside batch number `step`, the same in all updates on it."""
-        if plan is None or self.carried is None or plan.places.shape[1] == 0:
-            return None
-        places, weights = (torch.from_numpy(array[step]).to(self.device) for array in (plan.places, plan.weights))
-        own = (places - len(self.carried["inputs"])).clamp_min(0)
-        drawn = recall(self.carried, places, weights, task.moved(own), task.train.labels[own], memory["classes"])
-        return drawn._replace(inputs=task.view.scale(drawn.inputs))
+    def _optimizer(
+        self, parameters: list[nn.Parameter], others: list[nn.Parameter], index: int
+    ) -> torch.optim.Optimizer:
+        """For a task. `others`: those of the parameters that are not the model's."""
+        settings, lr = self.method.settings, learning_rate(self.method.settings, index)
+        if settings.optimizer == "muon":
+            return Muon(self.model, lr, settings.muon_lr * settings.muon_lr_decay**index, settings.momentum, others)
+        return torch.optim.SGD(parameters, lr=lr, momentum=settings.momentum, fused=True)
 
     def _differentiate(self, losses: Sequence[Tensor]) -> Memory:
-        """Leave in every parameter's `grad` what SGD is to follow; what changes of what is carried."""
+        """Leave in every parameter's `grad` what the optimiser is to follow; what changes of what is carried."""
         if not self.method.steers:
             losses[0].backward()
             return {}
         assert self.carried is not None
         layout, named = Layout(self.model), dict(self.model.named_parameters())
         trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
+        frozen = {name: torch.zeros_like(named[name]) for name in named.keys() - trained.keys()}
         flat = []
         for loss in losses:
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 loss, list(trained.values()), retain_graph=True, allow_unused=True, materialize_grads=True
             )
-            frozen = {name: torch.zeros_like(parameter) for name, parameter in named.items() if name not in trained}
-            flat.append(layout.flatten(frozen | dict(zip(trained, found, strict=True))))
+            flat.append(layout.flatten(frozen | dict(zip(trained, gradients, strict=True))))
         with torch.no_grad():
             followed, changed = self.method.direction(layout.weights(self.model), torch.stack(flat), self.carried)
         for name, part in layout.split(followed).items():
@@ -268,111 +210,82 @@ class ReferenceRun:
                 named[name].grad = part
         return changed
 
-    def _on_device(self, examples: Any) -> Any:
-        """Any on the run's device; a stored array is moved once, as bytes, and stays."""
-        if self.device.type == "cpu":
-            return examples
-        key = id(examples.inputs)
-        if key not in self._stored:  # the original is kept beside its copy, so that its id stays its own
-            self._stored[key] = (examples.inputs, examples.inputs.to(self.device))
-        return examples.to(self.device, self._stored[key][1])
-
-    @torch.no_grad()
-    def logits(self, stored: Shaped[Tensor, "n ..."], task: Task | int, variant: int = 0) -> Float[Tensor, "n c"]:
-        """Scores of a learned task's classes for inputs as the stream stores them."""
-        way = self.variants[variant]
-        classifier, view, model = self._classifier(task, way), self._kept(task).view, self._answering(way)
-        parts = stored.to(self.device).split(2048)
-        return torch.cat([way.method.answer(model, classifier, view(part)) for part in parts])
+    # Answering
 
     @property
-    def version(self) -> int:
-        """Another number whenever the weights have changed."""
-        return self._version
-
-    def renew(self) -> None:
-        """The weights were changed from outside: no classifier solved before holds any longer."""
-        self._version += 1
-
-    def classes(self, task: Task | int) -> tuple[int, ...]:
-        return self._kept(task).classes
-
-    def _kept(self, task: Task | int) -> Kept:
-        index = task if isinstance(task, int) else task.index
-        if index not in self.kept:
-            raise ValueError(f"task {index} was not learned yet, so it has no classifier; learned: {sorted(self.kept)}")
-        return self.kept[index]
+    def model_at_test(self) -> nn.Module:
+        return self.model if self.average is None else self.average.model
 
     @torch.no_grad()
-    def accuracy(self, task: Task, variant: int = 0) -> float:
-        """Percent of the task's test samples whose class has the highest score."""
-        if len(task.test) == 0:
-            raise ValueError(f"task {task.index} has no test samples")
-        way, test, view = self.variants[variant], self._on_device(task.test), task.view.to(self.device)
-        classifier, model = self._classifier(task, way), self._answering(way)
-        correct = torch.zeros((), dtype=torch.int64, device=self.device)
-        size = 2048
-        for rows, labels in zip(test.rows.split(size), test.labels.split(size), strict=True):
-            scores = way.method.answer(model, classifier, view(test.inputs[rows]))
-            correct += (predicted(scores) == labels).sum()
-        return 100.0 * correct.item() / len(test)
-
-    @torch.no_grad()
-    def _classifier(self, task: Task | int, way: Variant) -> Any:
-        """The task's classifier, solved again only when the weights have changed since."""
-        index = task if isinstance(task, int) else task.index
-        found = way.classifiers.get(index)
-        if found is not None and found[0] == self._version:
-            return found[1]
-        if index not in self.kept and isinstance(task, Task) and self.method.answers_unseen:
-            memory = on_device(self.device, self.method.unseen_memory(task))
+    def scores(self, task: Task) -> Tensor:
+        """Scores of the classes of a task for its test samples."""
+        method, model = self.method, self.model_at_test
+        if task.index in self.kept:
+            everything = [as_seen(*kept) for kept in self.kept.values()]
+            memory = as_seen(*self.kept[task.index]) | method.in_common(model, everything)
         else:
-            kept = self._kept(task)
-            memory = seen(kept.memory, kept.view) | self._common(way)
-        noise = RunNoise(self.device, self.seed, "test noise", index)
-        classifier = way.method.classifier(self._answering(way), way.method.show(memory), noise)
-        way.classifiers[index] = (self._version, classifier)
-        return classifier
+            memory = on_device(self.device, method.unseen_memory(task))
+        noise = RunNoise(self.device, self.seed, "test noise", task.index)
+        classifier = method.classifier(model, method.show(memory), noise)
+        stored, view = task.test.inputs[task.test.rows].to(self.device), task.view.to(self.device)
+        return torch.cat([method.answer(model, classifier, view(part)) for part in stored.split(QUERIES_AT_ONCE)])
 
-    def _common(self, way: Variant) -> Memory:
-        """What the classifiers of all tasks have in common."""
-        if way.common is None or way.common[0] != self._version:
-            memories = (seen(kept.memory, kept.view) for kept in self.kept.values())
-            way.common = self._version, way.method.in_common(self._answering(way), memories)
-        return way.common[1]
+    def accuracy(self, task: Task) -> float:
+        correct = predicted(self.scores(task)) == task.test.labels.to(self.device)
+        return 100.0 * int(correct.sum()) / len(task.test)
 
-    def memory_use(self, variant: int = 0) -> dict[str, int]:
-        """Samples kept over all tasks and the bytes everything kept takes; apart from these, of averaged weights."""
+    def memory_use(self) -> dict[str, int]:
         use = self.method.memory_use([kept.memory for kept in self.kept.values()], self.carried or {})
-        average = self.variants[variant].average
-        return use if average is None else use | {"average_bytes": weights_size(average.model)}
+        return use if self.average is None else use | {"average_bytes": weights_size(self.model)}
+
+    def state(self) -> dict[str, Any]:
+        """Everything learned so far, as tensors by name."""
+        kept = {str(index): kept.memory for index, kept in self.kept.items()}
+        state = {"model": dict(self.model.state_dict()), "kept": kept, "carried": self.carried or {}}
+        return state if self.average is None else state | {"average": dict(self.average.state_dict())}
+
+
+def as_seen(memory: Memory, view: View) -> Memory:
+    """What a run keeps of a task, with its samples as the network sees them."""
+    return memory | {"inputs": view.scale(memory["inputs"])} if "inputs" in memory else memory
+
+
+def recalled_in(carried: Memory, task: Task, memory: Memory, plan: Plan | None, batch: int) -> Recalled | None:
+    """What is recalled beside a batch of a task, the same in all updates on it. `memory`: what is kept of the task."""
+    if plan is None or plan.places.shape[1] == 0:
+        return None
+    device = carried["inputs"].device
+    places, weights = (torch.from_numpy(array[batch]).to(device) for array in (plan.places, plan.weights))
+    new = (places - len(carried["inputs"])).clamp_min(0)
+    drawn = recall(carried, places, weights, task.moved(new), task.train.labels[new], memory["classes"])
+    return drawn._replace(inputs=task.view.scale(drawn.inputs))
 
 
 class ReferenceRuns:
-    """Some of them, asked like `RunStack`: everything is of every run, those that share a training one after another."""
+    """Some of them, asked like `RunStack`."""
 
     def __init__(self, runs: Sequence[ReferenceRun]) -> None:
-        self.runs = runs
-        self._each = [(run, variant) for run in runs for variant in range(len(run.variants))]
-        self.seeds = [run.seed for run, _ in self._each]
+        self.runs, self.seeds = runs, [run.seed for run in runs]
+        self.joint, self.answers_unseen = runs[0].method.joint, runs[0].method.answers_unseen
 
-    def learn(self, tasks: Sequence[Task], on_step: OnStep = lambda _: None) -> None:
-        firsts = [0, *itertools.accumulate(len(run.variants) for run in self.runs)][:-1]
-        for run, first in zip(self.runs, firsts, strict=True):
+    def learn(self, tasks: Sequence[Task], on_step: OnStep = lambda _: None, between_steps: Any = lambda: None) -> None:
+        for run, task in zip(self.runs, tasks, strict=True):
             if not run.diverged:
-                run.learn(tasks[first], on_step)
+                run.learn(task, on_step, between_steps)
 
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
-        pairs = zip(self._each, tasks, strict=True)
-        return [float("nan") if run.diverged else run.accuracy(task, variant) for (run, variant), task in pairs]
+        pairs = zip(self.runs, tasks, strict=True)
+        return [math.nan if run.diverged else run.accuracy(task) for run, task in pairs]
 
     def scores(self, tasks: Sequence[Task]) -> list[Tensor]:
-        pairs = zip(self._each, tasks, strict=True)
-        return [run.logits(task.test.inputs[task.test.rows], task, variant) for (run, variant), task in pairs]
+        return [run.scores(task).cpu() for run, task in zip(self.runs, tasks, strict=True)]
 
     @property
     def diverged(self) -> list[bool]:
-        return [run.diverged for run, _ in self._each]
+        return [run.diverged for run in self.runs]
 
     def memory_use(self) -> list[dict[str, int]]:
-        return [run.memory_use(variant) for run, variant in self._each]
+        return [run.memory_use() for run in self.runs]
+
+    def fingerprints(self) -> list[str]:
+        return [digest(run.state()) for run in self.runs]

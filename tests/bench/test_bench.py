@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run
 
 from kcl.bench import answer_time, step_time
 from kcl.cli.commands import main
@@ -83,12 +81,12 @@ def test_the_strong_recipe_is_measured_as_every_method_has_it(monkeypatch: pytes
     """Without the plain loop, which knows nothing of the recipe."""
     learned: list[Settings] = []
 
-    def learn(run: Run, *arguments: Any) -> None:
-        learned.append(run.method.settings)
-        whole(run, *arguments)
+    def learn(stack: RunStack, *arguments: Any) -> None:
+        learned.append(stack.method.settings)
+        whole(stack, *arguments)
 
-    whole = Run.learn
-    monkeypatch.setattr(Run, "learn", learn)
+    whole = RunStack.learn
+    monkeypatch.setattr(RunStack, "learn", learn)
     monkeypatch.setitem(step_time.WORKS, "small-strong", dataclasses.replace(SMALL, strong="split-cifar100"))
     rows = list(step_time.measure(["small-strong"], [1], "cpu", (False,), 2))
     assert [(row.engine, row.times_reference) for row in rows] == [("bare SGD step", None), ("kcl", None)]
@@ -101,9 +99,9 @@ def test_the_strong_recipe_is_measured_as_every_method_has_it(monkeypatch: pytes
 @pytest.mark.parametrize("method", ["kcl", "naive-sgd"])
 def test_every_work_with_the_strong_recipe_can_be_built(name: str, method: str) -> None:
     learner = step_time._learner(step_time.WORKS[name], method, 1, "cpu", False, "float32")
-    assert isinstance(learner, SeparateRuns)
+    assert learner.plain
     stages = strong_settings(f"split-{name.removesuffix('-strong')}", method).feature_stages
-    assert len(learner.runs[0].model.backbone.parts) == stages
+    assert len(learner.models[0].backbone.parts) == stages
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ import torch
 import kcl
 from kcl.benchmarks.registry import BENCHMARKS
 from kcl.cli import commands, run_commands
-from kcl.core.settings import KERNELS, Settings
+from kcl.methods.kernels import KERNELS
 from kcl.methods.recipes import METHODS, published_settings
 
 SMALL = ["--tasks", "2", "--train-per-task", "150", "--device", "cpu", "--threads", "1"]

@@ -1,4 +1,4 @@
-"""What is measured where nobody names the task, and for stacked runs as for separate ones."""
+"""What is measured where nobody names the task, and for stacked runs as for plain ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run
 
 import kcl
 from kcl.benchmarks.moved_pixels import PermutedPixels
@@ -21,7 +19,8 @@ from kcl.experiments import learner_building, task_free
 from kcl.experiments.run_spec import RunSpec
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.recipes import published_backbone, published_settings
-from kcl.training.stack import StackedRuns
+from kcl.training.stack import RunStack
+from one_run import OneRun
 
 pytest.importorskip("sklearn")
 
@@ -68,11 +67,11 @@ def test_what_is_told_is_what_the_answers_say() -> None:
     """Counted from `Answerer.answer`, sample by sample, with the task named and without."""
     stream = PermutedPixels(digits.DIGITS.load(), tasks=3, seed=0, train_per_task=300)
     settings = published_settings("permuted-digits", "kcl").replace(bases=32, width=16, coreset_size_per_class=3)
-    run = Run(KernelContinualLearning(settings, 10), lambda: published_backbone(stream.input_shape, settings), 0)
+    run = OneRun(KernelContinualLearning(settings, 10), lambda: published_backbone(stream.input_shape, settings), 0)
     for task in stream:
         run.learn(task)
-    learner, temperatures = SeparateRuns([run]), {0: 3.0, 1: 0.4, 2: 1.0}
-    calibrated, plain = (task_free._answerer(learner, 0, own) for own in (temperatures, {}))
+    temperatures = {0: 3.0, 1: 0.4, 2: 1.0}
+    calibrated, plain = (task_free._answerer(run.stack, 0, own) for own in (temperatures, {}))
     found = task_free.evaluate(calibrated, stream, "cpu", 60)
     rows: dict[str, list[Any]] = {"right": [], "sure": [], "raw": [], "task": [], "free": []}
     for task in stream:
@@ -96,24 +95,24 @@ def test_what_is_told_is_what_the_answers_say() -> None:
     assert abs(found["ece_calibrated"] - found["ece_uncalibrated"]) > 0.01
 
 
-def test_stacked_runs_are_measured_as_separate_ones_are() -> None:
+def test_stacked_runs_are_measured_as_plain_ones_are() -> None:
     dataset = digits.DIGITS.load()  # stacked runs share their stored array
     streams = [PermutedPixels(dataset, tasks=2, seed=seed, train_per_task=400) for seed in (0, 1)]
     # So small a rate that the last digits, in which the two differ, are not amplified.
     settings = published_settings("permuted-digits", "kcl").replace(bases=64, width=32, lr=1e-5)
     methods = [KernelContinualLearning(settings, 10) for _ in streams]
     backbone: Any = lambda: published_backbone(streams[0].input_shape, settings)  # noqa: E731
-    stacked = StackedRuns(methods, [backbone] * 2, (0, 1), "cpu")
-    separate = SeparateRuns([Run(method, backbone, seed) for seed, method in enumerate(methods)])
+    stacked = RunStack(methods, [backbone] * 2, (0, 1), "cpu")
+    plain = [OneRun(method, backbone, seed) for seed, method in enumerate(methods)]
     for index in range(2):
-        for learner in (stacked, separate):
-            learner.learn([stream[index] for stream in streams], lambda _: None)
-    for run, stream in enumerate(streams):
-        found = [
-            task_free.evaluate(task_free._answerer(learner, run, {}), stream, "cpu") for learner in (stacked, separate)
-        ]
+        stacked.learn([stream[index] for stream in streams])
+        for run, stream in zip(plain, streams, strict=True):
+            run.learn(stream[index])
+    for place, (run, stream) in enumerate(zip(plain, streams, strict=True)):
+        answerers = task_free._answerer(stacked, place, {}), task_free._answerer(run.stack, 0, {})
+        found = [task_free.evaluate(answerer, stream, "cpu") for answerer in answerers]
         assert found[0]["known_task_accuracy"] == pytest.approx(found[1]["known_task_accuracy"], abs=0.5)
-        named = sum(separate.runs[run].accuracy(task) for task in stream) / 2
+        named = sum(run.accuracy(task) for task in stream) / 2
         assert found[1]["known_task_accuracy"] == pytest.approx(named, abs=0.2)
         for score in ("typicality", "entropy"):
             one, two = (measured["scores"][score]["task_accuracy"] for measured in found)

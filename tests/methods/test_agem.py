@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from kcl.training.single_run import Run
 
 from kcl.benchmarks.array_stream import ArrayStream
 from kcl.errors import KclError
 from kcl.methods.agem import AveragedGEM, project
 from kcl.methods.episodic import EpisodicSettings
 from kcl.nets.mlp import MLP
+from one_run import OneRun
+from reference_run import recalled_in
 
 
 class TestProjection:
@@ -62,9 +63,9 @@ def stream(draw: Any) -> ArrayStream:
     return ArrayStream(tasks, tasks)
 
 
-def _run(**settings: Any) -> Run:
+def _run(**settings: Any) -> OneRun:
     made = EpisodicSettings(width=8, lr=0.1, lr_decay=1.0, momentum=0.0, **{"dropout": 0.0, **settings})
-    return Run(AveragedGEM(made, 6, 6), lambda: MLP((6,), 8, 2, made.dropout), 0)
+    return OneRun(AveragedGEM(made, 6, 6), lambda: MLP((6,), 8, 2, made.dropout), 0)
 
 
 class TestMemory:
@@ -112,7 +113,7 @@ class TestMemory:
         assert run.memory_use() == {"samples": 4, "bytes": 4 * (6 * 4 + 4 + 6) + classes}
 
     def test_must_know_the_stream(self, stream: ArrayStream) -> None:
-        run = Run(AveragedGEM(EpisodicSettings(width=8), 6), lambda: MLP((6,), 8, 2, 0.5), 0)
+        run = OneRun(AveragedGEM(EpisodicSettings(width=8), 6), lambda: MLP((6,), 8, 2, 0.5), 0)
         with pytest.raises(KclError, match="places"):
             run.learn(stream[0])
 
@@ -184,7 +185,7 @@ class TestSteps:
         run.learn(stream[1])
         plan = run.method.plan(run.carried, stream[2], [np.arange(40)], [10] * 4, np.random.default_rng(0))
         memory = {"classes": torch.tensor(stream[2].classes)}
-        recalled = run._recalled(stream[2], memory, plan, 0)
+        recalled = recalled_in(run.carried, stream[2], memory, plan, 0)
         batch = stream[2].train.inputs[:10], stream[2].train.labels[:10]
         loss, reference = run.method.losses(run.model, memory, *batch, recalled, make_noise(0))
         expected = []

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run
 
 from kcl.benchmarks.moved_pixels import PermutedMNIST
 from kcl.methods.ewc import ElasticWeightConsolidation
@@ -15,6 +13,7 @@ from kcl.methods.recipes import METHODS, published_backbone, select_settings
 from kcl.nets.flat import Layout
 from kcl.nets.mlp import MLP
 from kcl.training.stream_run import Outcome, run_streams
+from one_run import OneRun
 
 TASKS, SEEDS = 4, (0, 1)
 ALIKE = {
@@ -32,8 +31,8 @@ def outcomes(data_dir: Path) -> dict[str, list[Outcome]]:
         for seed in SEEDS:
             stream = PermutedMNIST(TASKS, seed, 800, data_dir)
             method = METHODS[name](select_settings(name, ALIKE), 10, 10 * TASKS)
-            run = Run(method, lambda settings=method.settings: published_backbone((1, 28, 28), settings), seed)
-            found.setdefault(name, []).extend(run_streams(SeparateRuns([run]), [stream]))
+            run = OneRun(method, lambda settings=method.settings: published_backbone((1, 28, 28), settings), seed)
+            found.setdefault(name, []).extend(run_streams(run.stack, [stream]))
     torch.set_num_threads(threads)
     return found
 
@@ -68,7 +67,7 @@ class TestOnMNIST:
                 ewc_fisher=fisher, ewc_strength=own, ewc_fisher_samples=50, epochs=1
             )
             method = ElasticWeightConsolidation(settings, 10)
-            run = Run(method, lambda: MLP((1, 28, 28), 64, 2, 0.0), 0)
+            run = OneRun(method, lambda: MLP((1, 28, 28), 64, 2, 0.0), 0)
             stream, layout = PermutedMNIST(2, 0, 800, data_dir), Layout(run.model)
             run.learn(stream[0])
             before, carried = layout.weights(run.model), dict(run.carried or {})

@@ -104,7 +104,7 @@ def test_scores_that_are_no_numbers_are_no_answers() -> None:
     with torch.no_grad():
         for parameter in learner.model.parameters():
             parameter.mul_(1e30)
-    learner._run.renew()
+    learner._stack.weights_changed()
     assert learner.accuracy(stream[0]) == 0.0
     with pytest.raises(KclError, match="not finite"):
         learner.predict(pair[0], 0)

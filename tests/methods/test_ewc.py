@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from kcl.training.single_run import Run
 
 from kcl.benchmarks.array_stream import ArrayStream
 from kcl.benchmarks.task import View
@@ -16,6 +15,7 @@ from kcl.methods.recipes import select_settings
 from kcl.methods.sgd import LinearModel, NaiveSGD
 from kcl.nets.backbone import ModuleBackbone
 from kcl.nets.flat import Layout
+from one_run import OneRun
 
 
 def _carried(size: int, strength: float) -> dict[str, torch.Tensor]:
@@ -118,11 +118,11 @@ def stream(draw: Any) -> ArrayStream:
     return ArrayStream(tasks, tasks)
 
 
-def _run(fisher: str, strength: float, **settings: Any) -> Run:
+def _run(fisher: str, strength: float, **settings: Any) -> OneRun:
     made = EwcSettings(
         ewc_fisher=fisher, ewc_strength=strength, lr=0.05, lr_decay=1.0, momentum=0.0, dropout=0.0, **settings
     )
-    return Run(ElasticWeightConsolidation(made, 2), lambda: ModuleBackbone(torch.nn.Identity(), (4,)), 0)
+    return OneRun(ElasticWeightConsolidation(made, 2), lambda: ModuleBackbone(torch.nn.Identity(), (4,)), 0)
 
 
 @pytest.mark.parametrize("fisher", ["running", "classic"])
@@ -157,7 +157,7 @@ class TestInARun:
     def test_without_strength_is_naive(self, fisher: str, stream: ArrayStream) -> None:
         run = _run(fisher, 0.0)
         settings = select_settings("naive-sgd", run.method.settings.to_dict())
-        naive = Run(NaiveSGD(settings, 2), lambda: ModuleBackbone(torch.nn.Identity(), (4,)), 0)
+        naive = OneRun(NaiveSGD(settings, 2), lambda: ModuleBackbone(torch.nn.Identity(), (4,)), 0)
         for task in stream:
             run.learn(task)
             naive.learn(task)
@@ -214,7 +214,7 @@ def test_the_classic_fisher_sees_samples_as_their_task_shows_them() -> None:
     settings = EwcSettings(ewc_fisher="classic", lr=0.05, dropout=0.0, ewc_fisher_samples=40)
     for turned in (False, True):
         view = View(torch.tensor([2, 3, 0, 1])) if turned else View()
-        run = Run(ElasticWeightConsolidation(settings, 2), lambda: ModuleBackbone(torch.nn.Flatten(), (1, 2, 2)), 0)
+        run = OneRun(ElasticWeightConsolidation(settings, 2), lambda: ModuleBackbone(torch.nn.Flatten(), (1, 2, 2)), 0)
         run.learn(dataclasses.replace(task, view=view))
         fisher = Layout(run.model).split(run.carried["importance"])["output.weight"]
         assert (fisher > 0).tolist() == [[turned ^ (place < 2) for place in range(4)]] * 2
@@ -223,7 +223,7 @@ def test_the_classic_fisher_sees_samples_as_their_task_shows_them() -> None:
 def test_the_classic_fisher_counts_only_the_task_s_own_classes(draw: Any) -> None:
     stream = ArrayStream([(draw.normal(40, 4), torch.arange(40) % 2 + 2 * task) for task in range(2)])
     settings = EwcSettings(ewc_fisher="classic", lr=0.05, dropout=0.0, ewc_fisher_samples=10)
-    run = Run(ElasticWeightConsolidation(settings, 4), lambda: ModuleBackbone(torch.nn.Identity(), (4,)), 0)
+    run = OneRun(ElasticWeightConsolidation(settings, 4), lambda: ModuleBackbone(torch.nn.Identity(), (4,)), 0)
     run.learn(stream[0])
     fisher = Layout(run.model).split(run.carried["importance"])["output.bias"]
     assert (fisher[:2] > 0).all()

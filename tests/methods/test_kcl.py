@@ -21,6 +21,7 @@ from kcl.methods.kcl import KernelContinualLearning, KernelModel, unit_length, w
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.kernels import KERNELS
 from kcl.methods.method import Memory
+from kcl.methods.ridge_head import Head
 from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
 
@@ -177,8 +178,9 @@ class TestEquations:
         """Also where the classifier was collapsed to primal weights and the coreset is no longer looked at."""
         it, queries = bench(**variant), 3.0 * draw.uniform(12, 4)
         memory = it.ended()
-        (fitted,) = it.method.classifier(it.model, memory, make_noise(8))
-        assert (fitted.anchors is None) == (it.settings.kernel in EXPLICIT)
+        with torch.no_grad():
+            head = it.method.classifier(it.model, memory, make_noise(8))
+        assert ("anchors" not in head) == (it.settings.kernel in EXPLICIT)
         found = it.logits(memory, queries, make_noise(8))
         reference = Reference(it.model, it.settings, it.memory, make_noise(8))
         gaussians = reference.gaussians(None)
@@ -273,7 +275,9 @@ class TestAnswers:
 
         def kernel_of(order: list[int]) -> Tensor:
             chosen = memory | {name: memory[name][order] for name in ("inputs", "targets")}
-            return it.method.classifier(it.model, chosen, make_noise(8))[0].kernel(probes, probes)
+            head = Head(**it.method.classifier(it.model, chosen, make_noise(8)))
+            waves = torch.cos(probes @ head.frequencies[0].T + head.phases)
+            return waves @ waves.T
 
         torch.testing.assert_close(kernel_of([4, 0, 8, 2, 6, 1, 7, 5, 3]), kernel_of(list(range(9))))
         assert not torch.allclose(kernel_of([0, 0, 0]), kernel_of(list(range(9))), rtol=1e-3)
@@ -304,9 +308,13 @@ class TestAnswers:
         it, queries = bench(test_draws=4), draw.uniform(6, 4)
         with torch.no_grad():
             classifier = it.method.classifier(it.model, it.ended(), make_noise(8))
-            each = [torch.softmax(it.method.logits(it.model, [one], queries), -1) for one in classifier]
+            alone = [
+                classifier | {name: classifier[name][draw : draw + 1] for name in ("weights", "frequencies")}
+                for draw in range(4)
+            ]
+            each = [torch.softmax(it.method.logits(it.model, one, queries), -1) for one in alone]
             found = torch.softmax(it.method.logits(it.model, classifier, queries), -1)
-        assert len(each) == 4
+        assert len(classifier["weights"]) == 4
         assert not torch.allclose(each[0], each[1])
         torch.testing.assert_close(found, torch.stack(each).mean(0))
 
@@ -365,9 +373,9 @@ def test_fixed_random_features_stand_for_the_rbf_kernel(bench: Any, make_noise: 
     """A term of the mean over D features has a variance of at most 3/2: six standard errors."""
     it, bases = bench(kernel="rff", rbf_gamma=gamma, bases=20_000), 20_000
     x = unit_length(draw.normal(10, 6))
-    (fitted,) = it.method.classifier(it.model, it.ended(), make_noise(1))
+    features = it.method.kernel.represent(it.model, x, None, make_noise(1))
     exact = torch.exp(-gamma * torch.cdist(x, x).square())
-    assert (fitted.kernel(x, x) - exact).abs().max().item() < 6.0 * math.sqrt(1.5 / bases)
+    assert (it.method.kernel.compare(it.model, features, features) - exact).abs().max() < 6.0 * math.sqrt(1.5 / bases)
 
 
 class TestUnitLength:

@@ -15,9 +15,9 @@ from kcl.core.settings import Settings
 from kcl.errors import KclError
 from kcl.methods.joint_training import MultiTask
 from kcl.nets.mlp import MLP
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run, build_model
+from kcl.training.stack import build_model
 from kcl.training.stream_run import run_streams
+from one_run import OneRun
 
 SETTINGS = Settings(width=8, lr=0.1, lr_decay=1.0, momentum=0.5, dropout=0.0, batch_size=7)
 
@@ -32,8 +32,8 @@ def stream(draw: Any) -> ArrayStream:
     return ArrayStream(tasks, tasks)
 
 
-def _run(settings: Settings = SETTINGS) -> Run:
-    return Run(MultiTask(settings, 5), lambda: MLP((6,), 8, 2, 0.0), 3)
+def _run(settings: Settings = SETTINGS) -> OneRun:
+    return OneRun(MultiTask(settings, 5), lambda: MLP((6,), 8, 2, 0.0), 3)
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
@@ -67,7 +67,7 @@ def test_every_task_is_answered_for_afterwards_and_only_the_last_row_is_recorded
     run = _run(SETTINGS.replace(epochs=20))
     progress: list[tuple[int, int]] = []
     (outcome,) = run_streams(
-        SeparateRuns([run]),
+        run.stack,
         [stream],
         lambda told: progress.append((told.task, told.tasks)) if told.step is None else None,
     )
@@ -81,8 +81,8 @@ def test_every_task_is_answered_for_afterwards_and_only_the_last_row_is_recorded
     assert len(outcome.learning_seconds) == 1
     assert progress == [(0, 1)]
     for task in stream:
-        assert run.classes(task) == task.classes
-        assert run.logits(task.test.inputs, task).shape == (len(task.test), task.ways)
+        assert run.kept[task.index].memory["classes"].tolist() == list(task.classes)
+        assert run.scores(task).shape == (len(task.test), task.ways)
 
 
 def test_tasks_are_learned_once(stream: ArrayStream) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from kcl.training.single_run import Run, batch_order
 
 from kcl.benchmarks.array_stream import ArrayStream
 from kcl.core.randomness import numpy_generator
@@ -17,6 +16,9 @@ from kcl.methods import replay
 from kcl.methods.episodic import EpisodicSettings, random_subsets
 from kcl.methods.replay import ReservoirReplay
 from kcl.nets.mlp import MLP
+from kcl.training.batches import batch_order
+from one_run import OneRun
+from reference_run import recalled_in
 
 # One in a million for each test that counts: |z| of a standard normal.
 RARE = 4.892
@@ -107,9 +109,9 @@ def stream(draw: Any) -> ArrayStream:
     return ArrayStream(tasks, tasks)
 
 
-def _run(**settings: Any) -> Run:
+def _run(**settings: Any) -> OneRun:
     made = EpisodicSettings(width=8, lr=0.1, lr_decay=1.0, momentum=0.0, dropout=0.0, memory_per_class=2, **settings)
-    return Run(ReservoirReplay(made, 6, 6), lambda: MLP((6,), 8, 2, 0.0), 3)
+    return OneRun(ReservoirReplay(made, 6, 6), lambda: MLP((6,), 8, 2, 0.0), 3)
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
@@ -160,7 +162,7 @@ def test_a_step_learns_from_batch_and_memory_alike(stream: ArrayStream, make_noi
     task = stream[2]
     plan = run.method.plan(run.carried, task, [np.arange(40)], [10] * 4, np.random.default_rng(5))
     memory = {"classes": torch.tensor(task.classes)}
-    recalled = run._recalled(task, memory, plan, 3)
+    recalled = recalled_in(run.carried, task, memory, plan, 3)
     (loss,) = run.method.losses(
         run.model, memory, task.train.inputs[:10], task.train.labels[:10], recalled, make_noise(0)
     )
@@ -182,10 +184,9 @@ def test_a_step_learns_from_batch_and_memory_alike(stream: ArrayStream, make_noi
 def test_the_first_step_of_a_stream_has_nothing_to_recall(stream: ArrayStream, make_noise: Any) -> None:
     run = _run(recalled_per_step=4)  # what fills the shape is not the whole batch once more
     task, carried = stream[0], run.method.carry(run.model, stream[0])
-    run.carried = carried
     plan = run.method.plan(carried, task, [np.arange(40)], [10] * 4, np.random.default_rng(5))
     memory, batch = {"classes": torch.tensor(task.classes)}, (task.train.inputs[:10], task.train.labels[:10])
-    recalled = run._recalled(task, memory, plan, 0)
+    recalled = recalled_in(carried, task, memory, plan, 0)
     assert recalled is not None
     (loss,) = run.method.losses(run.model, memory, *batch, recalled, make_noise(0))
     torch.testing.assert_close(loss, run.method.loss(run.model, memory, *batch, make_noise(0)))

@@ -12,7 +12,7 @@ from kcl.benchmarks.array_stream import ArrayStream
 from kcl.core.settings import Settings
 from kcl.methods.sgd import LinearMethod, NaiveSGD, StableSGD
 from kcl.nets.mlp import MLP
-from kcl.training.single_run import Run
+from one_run import OneRun
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_stable_sgd_without_decay_and_dropout_is_naive_sgd(stream: ArrayStream) 
 
     def learned(kind: type[LinearMethod], **changes: Any) -> dict[str, torch.Tensor]:
         settings = Settings(width=6, lr=0.05, **{"lr_decay": 1.0, "dropout": 0.0, **changes})
-        run = Run(kind(settings, 5), lambda: MLP((4,), 6, 2, settings.dropout), 1)
+        run = OneRun(kind(settings, 5), lambda: MLP((4,), 6, 2, settings.dropout), 1)
         for task in stream:
             run.learn(task)
         return run.model.state_dict()

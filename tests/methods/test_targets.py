@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kcl.training.single_run import Run
 from torch import Tensor, nn
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
@@ -17,8 +16,7 @@ from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.kernels import KERNELS
 from kcl.methods.recipes import published_backbone
 from kcl.nets.backbone import ModuleBackbone
-from kcl.training.checkpoint import digest
-from kcl.training.restoring import run_state
+from one_run import OneRun
 
 STRENGTH, SCALE, SHIFT, RATE = 0.37, 3.1, -0.4, 0.625
 
@@ -79,9 +77,9 @@ def test_everything_else_is_learned_as_without(kernel: str) -> None:
     for task in _stream():
         for run in (plain, learned):
             run.learn(task)
-        corrections = [memory.pop("correction") for memory in [learned.kept[task.index].memory]]
-        assert float(corrections[0].abs().max()) > 1e-4
-    assert digest(run_state(plain)) == digest(run_state(learned))
+        correction = learned.stack.kept[task.index][0].pop("correction")
+        assert float(correction.abs().max()) > 1e-4
+    assert plain.stack.fingerprints() == learned.stack.fingerprints()
 
 
 @pytest.mark.parametrize("multiple", [0.3, 1.0, 4.0])
@@ -96,7 +94,9 @@ def test_answers_are_fitted_to_the_same_with_a_multiple_of_the_strength(
     targets = np.tile(np.eye(3), (2, 1)) + rate * made.correction.numpy()
     expected = made.scores(targets, multiple * STRENGTH)
     with torch.no_grad():
-        found = made.method.answer(made.model, made.method.prepare(made.model, memory, draw), made.batch)
+        found = made.method.answer(
+            made.model, made.method.classifier(made.model, made.method.show(memory), draw), made.batch
+        )
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9)
 
 
@@ -109,9 +109,9 @@ def _stream(samples: int = 40) -> PermutedPixels:
     return PermutedPixels(dataset, tasks=2, seed=0)
 
 
-def _run(**settings: Any) -> Run:
+def _run(**settings: Any) -> OneRun:
     given = KclSettings(**({"coreset_size_per_class": 2, "bases": 16, "width": 64, "dropout": 0.0} | settings))
-    return Run(KernelContinualLearning(given, 4, 8), lambda: published_backbone((1, 5, 5), given), seed=0)
+    return OneRun(KernelContinualLearning(given, 4, 8), lambda: published_backbone((1, 5, 5), given), seed=0)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "muon"])
@@ -143,10 +143,9 @@ def test_every_task_begins_at_one_hot_and_keeps_its_own() -> None:
     kept = [run.kept[index].memory["correction"] for index in range(2)]
     assert all(own.shape == (8, 4) and own.abs().max() > 1e-4 for own in kept)
     assert not torch.equal(*kept)
-    scores = run.logits(stream[0].test.inputs, 0)
+    scores = run.scores(stream[0])
     run.kept[0].memory["correction"].zero_()
-    run.renew()
-    assert not torch.allclose(scores, run.logits(stream[0].test.inputs, 0))
+    assert not torch.allclose(scores, run.scores(stream[0]))
 
 
 def test_one_hot_targets_keep_nothing_more() -> None:

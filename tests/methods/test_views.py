@@ -284,7 +284,7 @@ class TestAgainstNumPy:
         ]
         weights = self._weights(model, images, 2 * self.STRENGTH)
         with torch.no_grad():
-            found = method.answer(model, method.prepare(model, memory, draw), batch)
+            found = method.answer(model, method.classifier(model, method.show(memory), draw), batch)
         for image, own in zip(batch.numpy(), found.numpy(), strict=True):
             votes = np.zeros(3)
             for shown in (image, image[:, :, ::-1]):
@@ -316,7 +316,7 @@ class TestBatchNorm:
         for name, buffer in learner.model.named_buffers():
             if "running" in name:
                 buffer.fill_(3.0)
-        learner._run.renew()
+        learner._stack.weights_changed()
         assert torch.equal(learner.logits(queries, 0), before)
 
 

@@ -80,9 +80,9 @@ def test_a_backbone_of_ones_own(tmp_path: Path, seeded: Any) -> None:
         module = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh())
     model = kcl.ContinualModel(backbone=module, **SMALL)
     model.learn(*_clusters(0, ["cat", "dog"]))
-    before = {name: tensor.clone() for name, tensor in model.run.model.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in model.stack.models[0].state_dict().items()}
     _check(model, _clusters(2, ["a", "b"])[0], tmp_path / "model.onnx")
-    assert all(torch.equal(before[name], tensor) for name, tensor in model.run.model.state_dict().items())
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.stack.models[0].state_dict().items())
 
 
 def test_without_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,6 @@ from unittest import mock
 
 import numpy as np
 import torch
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.cli import model_commands
@@ -45,6 +43,7 @@ from kcl.models import model_folder
 from kcl.models.continual_model import ContinualModel
 from kcl.training import checkpoint
 from kcl.training.checkpointer import Every, Keeper
+from kcl.training.stack import RunStack
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import run_streams
 
@@ -236,13 +235,13 @@ def sign(content: bytes) -> bytes:
     return bytes(changed)
 
 
-def _learner() -> tuple[SeparateRuns, list[PermutedPixels]]:
+def _learner() -> tuple[RunStack, list[PermutedPixels]]:
     settings = KclSettings(bases=8, width=4, layers=1, coreset_size_per_class=2)
     images = torch.arange(60 * 4, dtype=torch.int64).remainder(251).to(torch.uint8).view(60, 1, 2, 2)
     labels = torch.arange(60) % 2
     stream = PermutedPixels(Dataset("made up", images, labels, images[:10], labels[:10], ("0", "1")), 3, 0)
     method = METHODS["kcl"](settings, 2, 6)
-    return SeparateRuns([Run(method, lambda: published_backbone((1, 2, 2), settings), 0)]), [stream]
+    return RunStack([method], [lambda: published_backbone((1, 2, 2), settings)], [0], plain=True), [stream]
 
 
 def _checkpoint() -> Format:

@@ -1,4 +1,4 @@
-"""Small runs for either engine, on made-up images."""
+"""Small runs on made-up images: stacked, each as a plain stack of one, or by the reference."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run
 from torch import Tensor
 
 from kcl.benchmarks.joint_task import join
@@ -26,7 +24,9 @@ from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import ResNet18
 from kcl.ops import philox, philox_cpu
-from kcl.training.stack import StackedRuns
+from kcl.training.stack import RunStack
+from kcl.training.state import memory_of
+from reference_run import ReferenceRun, ReferenceRuns
 
 SMALL = {"bases": 32, "width": 16, "coreset_size_per_class": 4, "batch_size": 10, "lr_floor": 0.0, "ewc_window": 3}
 # Every number that may differ between stacked runs does.
@@ -97,7 +97,7 @@ def _backbone(net: str, settings: Settings) -> Backbone:
 
 @dataclass(frozen=True)
 class Runs:
-    """Some runs of one method, for either engine."""
+    """Some runs of one method."""
 
     method: str
     net: str
@@ -139,18 +139,31 @@ class Runs:
     def backbones(self) -> list[Callable[[], Backbone]]:
         return [partial(_backbone, self.net, settings) for settings in self.settings]
 
-    def separate(self) -> SeparateRuns:
+    def separate(self) -> ReferenceRuns:
+        """By the reference, one after another."""
         parts = zip(self.methods(), self.backbones(), self.seeds, strict=True)
-        return SeparateRuns([Run(method, backbone, seed) for method, backbone, seed in parts])
+        return ReferenceRuns([ReferenceRun(method, backbone, seed) for method, backbone, seed in parts])
 
-    def stacked(
-        self, compiled: bool = False, draws_as_compiled: bool = False, precision: str = "float32"
-    ) -> StackedRuns:
-        learner = StackedRuns(self.methods(), self.backbones(), self.seeds, "cpu", compiled, precision=precision)
+    def plain(self) -> RunStack:
+        """One run without vmap."""
+        return RunStack(self.methods(), self.backbones(), self.seeds, plain=True)
+
+    def stacked(self, compiled: bool = False, draws_as_compiled: bool = False, precision: str = "float32") -> RunStack:
+        learner = RunStack(self.methods(), self.backbones(), self.seeds, "cpu", compiled, precision=precision)
         if draws_as_compiled:
-            other = StackedRuns(self.methods(), self.backbones(), self.seeds, "cpu", compiled=True)
+            other = RunStack(self.methods(), self.backbones(), self.seeds, "cpu", compiled=True)
             learner.source = other.source  # type: ignore[method-assign]
         return learner
+
+    def one_by_one(self) -> list[Runs]:
+        return [self[[run]] for run in range(len(self.seeds))]
+
+    def groups(self, engine: str) -> list[Runs]:
+        """The runs as an engine trains them: "stacked" all together, "plain" one by one."""
+        return [self] if engine == "stacked" else self.one_by_one()
+
+    def learner(self, engine: str) -> RunStack:
+        return self.stacked() if engine == "stacked" else self.plain()
 
 
 @pytest.fixture
@@ -184,7 +197,7 @@ def make_runs(make_dataset: Callable[..., Dataset]) -> Callable[..., Runs]:
 
 @pytest.fixture
 def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Everything in double precision: what two engines still differ in after some steps is no rounding."""
+    """Everything in double precision: what two ways of training differ in after some steps is no rounding."""
     scale = View.scale
     monkeypatch.setattr(View, "scale", lambda view, moved: scale(view, moved).double())
     torch.set_default_dtype(torch.float64)
@@ -192,47 +205,52 @@ def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
+Learner = RunStack | ReferenceRuns
+
+
 class Difference:
     """How far two learners' runs are from each other."""
 
     @staticmethod
-    def models(learner: SeparateRuns | StackedRuns) -> list[torch.nn.Module]:
-        return [run.model for run in learner.runs] if isinstance(learner, SeparateRuns) else learner.models
+    def models(learner: Learner) -> list[torch.nn.Module]:
+        return [run.model for run in learner.runs] if isinstance(learner, ReferenceRuns) else learner.models
 
     @staticmethod
-    def kept(learner: SeparateRuns | StackedRuns, index: int) -> list[dict[str, Tensor]]:
-        if isinstance(learner, SeparateRuns):
+    def kept(learner: Learner, index: int) -> list[dict[str, Tensor]]:
+        if isinstance(learner, ReferenceRuns):
             return [run.kept[index].memory for run in learner.runs]
-        memory, _ = learner.kept[index]
-        return [{name: tensor[run] for name, tensor in memory.items()} for run in range(learner.count)]
+        return [memory_of(run, learner.kept[index][0]) for run in range(learner.count)]
 
     @staticmethod
-    def carried(learner: SeparateRuns | StackedRuns) -> list[dict[str, Tensor]]:
-        if isinstance(learner, SeparateRuns):
+    def carried(learner: Learner) -> list[dict[str, Tensor]]:
+        if isinstance(learner, ReferenceRuns):
             return [run.carried or {} for run in learner.runs]
-        stacked = learner.carried or {}
-        return [{name: tensor[run] for name, tensor in stacked.items()} for run in range(learner.count)]
+        return [memory_of(run, learner.method_state or {}) for run in range(learner.count)]
 
     @classmethod
-    def snapshot(cls, learner: SeparateRuns | StackedRuns) -> list[dict[str, Tensor]]:
+    def snapshot(cls, learner: Learner) -> list[dict[str, Tensor]]:
         """Parameters and all buffers of every run, copied."""
-        return [
-            {name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
-            for model in cls.models(learner)
-        ]
+        return [state_of(model) for model in cls.models(learner)]
+
+    @staticmethod
+    def averages(learner: Learner) -> list[dict[str, Tensor]]:
+        """The same of the averages that runs answer with; their last weights where they have none."""
+        if isinstance(learner, ReferenceRuns):
+            return [state_of(run.model_at_test) for run in learner.runs]
+        return [state_of(learner.model_at_test(run)) for run in range(len(learner.runs))]
 
     @classmethod
     def assert_none(cls, one: Any, two: Any, tolerance: float, tasks: Sequence[int] = ()) -> None:
-        """Parameters, buffers, what is carried and what is kept of `tasks` agree, run by run and name by name."""
-        for mine, others in zip(cls.snapshot(one), cls.snapshot(two), strict=True):
-            torch.testing.assert_close(mine, others, rtol=tolerance, atol=tolerance)
-        for mine, others in zip(cls.carried(one), cls.carried(two), strict=True):
-            torch.testing.assert_close(mine, others, rtol=tolerance, atol=tolerance)
-        for index in tasks:
-            for mine, others in zip(cls.kept(one, index), cls.kept(two, index), strict=True):
-                torch.testing.assert_close(mine, others, rtol=tolerance, atol=tolerance)
+        """Parameters, buffers, averages, what is carried and what is kept of `tasks` agree, by run and name."""
+        parts = [cls.snapshot, cls.averages, cls.carried, *(partial(cls.kept, index=index) for index in tasks)]
+        for part in parts:
+            torch.testing.assert_close(part(one), part(two), rtol=tolerance, atol=tolerance, equal_nan=not tolerance)
 
 
 @pytest.fixture
 def difference() -> type[Difference]:
     return Difference
+
+
+def state_of(model: torch.nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}

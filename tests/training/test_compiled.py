@@ -45,7 +45,7 @@ def test_gives_what_the_step_itself_gives(
         for learner, own in zip((plain, compiled), losses, strict=True):
             learner.learn(runs.lesson(index), lambda step, own=own: own.append(step.loss))
         made = 2 if method == "a-gem" and index == 1 else 1
-        assert len(compilations) == made * len(set(plain._trainer.plan))
+        assert len(compilations) == made * len(set(plain._trainer.sizes))
         assert losses[1] == pytest.approx(losses[0], rel=1e-6)
         difference.assert_none(plain, compiled, 1e-6, [index])
         assert torch.equal(plain._trainer.done, compiled._trainer.done)

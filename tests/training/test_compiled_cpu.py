@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-from kcl.training.run_group import SeparateRuns
 from torch._inductor import config as inductor_config
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
@@ -32,10 +31,10 @@ from kcl.experiments.learner_building import build_learner
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec, by_training
-from kcl.ops import philox, philox_cpu
-from kcl.training import compiler
+from kcl.methods.kcl_settings import KclSettings
+from kcl.ops import compiler, philox, philox_cpu
 from kcl.training.checkpointer import Every
-from kcl.training.stack import StackedRuns
+from kcl.training.stack import RunStack
 from kcl.training.stopping import Interrupted, Stop
 
 SMALL = KclSettings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2, lr=0.3)
@@ -92,13 +91,12 @@ class TestTheLearner:
     def test_is_a_stack_only_where_that_is_asked_for(
         self, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], compiled: bool | None
     ) -> None:
-        """None: runs one after another as ever. However long they are, nothing is compiled unasked."""
+        """None: plain. However long runs are, nothing is compiled unasked."""
         monkeypatch.setattr("kcl.experiments.learner_building.LONG", 1)
         plan = admit(SPECS, Compute(**options))
         learner = build_learner([SPECS[:1]], [plan.stream(SPECS[0])], plan.compute, plan.compute.plain)
-        assert isinstance(learner, SeparateRuns if compiled is None else StackedRuns)
-        if isinstance(learner, StackedRuns):
-            assert learner.compiled is compiled
+        assert learner.plain is (compiled is None)
+        assert learner.compiled is (compiled is True)
         assert resuming.made_with(plan.compute)["precision"] == (
             options.get("precision", "float32") if compiled else "float32"
         )
@@ -120,7 +118,7 @@ class TestTheLearner:
         monkeypatch.setattr(task_free, "build_learner", noting)
         rows = list(task_free.measure(SPECS[:2], compute, task_free.SampleCounts(held_out=10)))
         assert [row["seed"] for row in rows] == [0, 1]
-        assert [isinstance(kind, StackedRuns) and kind.compiled for kind in kinds] == [compute.compiled is True] * 2
+        assert [kind.compiled for kind in kinds] == [not kind.plain for kind in kinds] == [compute.compiled is True] * 2
 
 
 @pytest.mark.usefixtures("eager")
@@ -204,8 +202,8 @@ def test_the_traced_step_is_the_step(make_runs: Any, difference: Any, method: st
             learner.learn(runs.tasks(index), lambda _: None)
     assert plain._trainer is not None
     assert traced._trainer is not None
-    assert not plain._trainer.apart
-    assert traced._trainer.apart == (
+    assert not plain._trainer.in_parts
+    assert traced._trainer.in_parts == (
         method in ("kcl", "naive-sgd") and not {"optimizer", "weight_average"} & {*settings}
     )
     difference.assert_none(plain, traced, 2e-5)
@@ -213,12 +211,12 @@ def test_the_traced_step_is_the_step(make_runs: Any, difference: Any, method: st
 
 @pytest.mark.usefixtures("eager")
 def test_a_loss_that_is_not_finite_moves_no_parameter(make_runs: Any) -> None:
-    runs = make_runs("kcl", tasks=1)[[0]]
+    runs = make_runs("kcl", tasks=2)[[0]]
     learner = runs.stacked(compiled=True)
     learner.learn(runs.tasks(0), lambda _: None)
     before = learner.state.flat.clone()
     learner.state.buffers["tau"].fill_(float("nan"))
-    learner.learn(runs.tasks(0), lambda _: None)
+    learner.learn(runs.tasks(1), lambda _: None)
     assert learner.diverged == [True]
     heads = sum(parameter.numel() for parameter in learner.models[0].head.parameters())
     assert (learner.state.flat != before).sum() <= heads  # which a task begins anew
@@ -228,8 +226,8 @@ def test_a_loss_that_is_not_finite_moves_no_parameter(make_runs: Any) -> None:
 def test_answers_do_not_come_from_bfloat16(make_runs: Any) -> None:
     """The weights that were trained in it give the very scores they give to one that never heard of it."""
     runs = make_runs("kcl", tasks=1)[[0]]
-    given = runs.methods(), runs.backbones(), runs.seeds, "cpu"
-    rounded, exact = StackedRuns(*given, precision="bf16"), StackedRuns(*given, precision="float32")
+    given = runs.methods(), runs.backbones(), runs.seeds, "cpu", True
+    rounded, exact = RunStack(*given, precision="bf16"), RunStack(*given, precision="float32")
     for learner in (rounded, exact):
         learner.learn(runs.tasks(0), lambda _: None)
     assert not torch.equal(rounded.state.flat, exact.state.flat)

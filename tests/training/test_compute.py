@@ -30,7 +30,7 @@ def _counted(runs: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
 
     monkeypatch.setattr(MLP, "forward", noting)
     monkeypatch.setattr(ResNet18, "forward_parts", noting_parts)
-    learner = runs[[0]].separate()
+    learner = runs[[0]].plain()
     for index in range(runs.lessons):
         told: list[Any] = []
         learner.learn(runs[[0]].lesson(index), told.append)

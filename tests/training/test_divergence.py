@@ -13,7 +13,8 @@ from torch import Tensor
 from kcl.benchmarks.task import Examples, Task, TaskSequence
 from kcl.core.randomness import numpy_generator
 from kcl.methods.recipes import METHODS
-from kcl.training.single_run import Step, batch_order
+from kcl.training.batches import batch_order
+from kcl.training.cuda_graph import Step
 from kcl.training.stream_run import run_streams
 
 BAD, BAD_STEP = 1, 3
@@ -21,7 +22,7 @@ BAD, BAD_STEP = 1, 3
 LESSONS = pytest.mark.parametrize(
     ("method", "index"), [(name, index) for name, method in METHODS.items() for index in (0, 1)[: 2 - method.joint]]
 )
-engines = pytest.mark.parametrize("engine", ["separate", "stacked"])
+engines = pytest.mark.parametrize("engine", ["plain", "stacked"])
 
 
 class _Tasks(TaskSequence):
@@ -74,6 +75,12 @@ def _spoil(runs: Any, index: int) -> _Pair:
     return _Pair(dataclasses.replace(runs, streams=clean), dataclasses.replace(runs, streams=spoiled))
 
 
+def _trained(runs: Any, engine: str) -> tuple[Any, Any, int]:
+    """The runs as an engine trains them, and the place of run BAD: all of them stacked, or that one alone."""
+    runs, place = (runs, BAD) if engine == "stacked" else (runs[[BAD]], 0)
+    return runs, runs.learner(engine), place
+
+
 def _states(runs: Any, difference: Any, index: int) -> list[dict[str, Tensor]]:
     """Run BAD alone, after each step of task `index`; place 0 is before the first step."""
     alone = runs[[BAD]].separate()
@@ -99,48 +106,37 @@ class TestANumberThatIsMissing:
         self, make_runs: Any, difference: Any, engine: str, method: str, index: int
     ) -> None:
         clean, spoiled = _spoil(make_runs(method, tasks=3), index)
-        learner = getattr(spoiled, engine)()
+        spoiled, learner, bad = _trained(spoiled, engine)
         for lesson in range(index + 1):
-            assert learner.diverged == [False] * 3
+            assert not any(learner.diverged)
             learner.learn(spoiled.lesson(lesson), lambda _: None)
-        assert learner.diverged == [False, True, False]
+        assert [run for run, diverged in enumerate(learner.diverged) if diverged] == [bad]
         expected = _states(clean, difference, index)[BAD_STEP - 1]
-        found = difference.snapshot(learner)[BAD]
+        found = difference.snapshot(learner)[bad]
         assert all(tensor.isfinite().all() for tensor in found.values())
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
         if spoiled.lessons == 1:
             return
         learner.learn(spoiled.lesson(index + 1), lambda _: None)
-        assert learner.diverged == [False, True, False]
-        found = difference.snapshot(learner)[BAD]
+        assert learner.diverged[bad]
+        found = difference.snapshot(learner)[bad]
         torch.testing.assert_close(_frozen(found), _frozen(expected), rtol=1e-9, atol=1e-9)
-
-    @pytest.mark.parametrize(("method", "net"), [("kcl", "resnet"), *((method, "mlp") for method in METHODS)])
-    def test_its_neighbours_learn_on_as_without_it(
-        self, make_runs: Any, difference: Any, engine: str, method: str, net: str
-    ) -> None:
-        clean, spoiled = _spoil(make_runs(method, net, samples=44), 0)
-        learner, expected = getattr(spoiled, engine)(), clean[[0, 2]].separate()
-        for index in range(clean.lessons):
-            learner.learn(spoiled.lesson(index), lambda _: None)
-            expected.learn(clean[[0, 2]].lesson(index), lambda _: None)
-            torch.testing.assert_close(difference.carried(learner)[::2], difference.carried(expected))
-            others = difference.snapshot(learner)[::2]
-            torch.testing.assert_close(others, difference.snapshot(expected), rtol=1e-8, atol=1e-8)
 
     def test_running_statistics_stay_as_they_were_too(self, make_runs: Any, difference: Any, engine: str) -> None:
         clean, spoiled = _spoil(make_runs(net="resnet", samples=44), 0)
-        learner = getattr(spoiled, engine)()
+        spoiled, learner, bad = _trained(spoiled, engine)
         learner.learn(spoiled.tasks(0), lambda _: None)
-        assert learner.diverged == [False, True, False]
+        assert learner.diverged[bad]
         expected = _states(clean, difference, 0)[BAD_STEP - 1]
-        torch.testing.assert_close(difference.snapshot(learner)[BAD], expected, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(difference.snapshot(learner)[bad], expected, rtol=1e-8, atol=1e-8)
 
     @LESSONS
     def test_whole_streams_report_it(self, make_runs: Any, engine: str, method: str, index: int) -> None:
         """What was measured before stays; nothing is measured after; the others have all their numbers."""
         clean, spoiled = _spoil(make_runs(method, tasks=3), index)
-        outcomes = run_streams(getattr(spoiled, engine)(), spoiled.streams)
+        outcomes = [
+            outcome for group in spoiled.groups(engine) for outcome in run_streams(group.learner(engine), group.streams)
+        ]
         expected = run_streams(clean.separate(), clean.streams)
         assert [outcome.diverged for outcome in outcomes] == [False, True, False]
         for run in (0, 2):
@@ -154,6 +150,19 @@ class TestANumberThatIsMissing:
         assert outcomes[BAD].initial_accuracy == expected[BAD].initial_accuracy
 
 
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize(("method", "net"), [("kcl", "resnet"), *((method, "mlp") for method in METHODS)])
+def test_neighbours_in_a_stack_learn_on_as_without_it(make_runs: Any, difference: Any, method: str, net: str) -> None:
+    clean, spoiled = _spoil(make_runs(method, net, samples=44), 0)
+    learner, expected = spoiled.stacked(), clean[[0, 2]].separate()
+    for index in range(clean.lessons):
+        learner.learn(spoiled.lesson(index), lambda _: None)
+        expected.learn(clean[[0, 2]].lesson(index), lambda _: None)
+        torch.testing.assert_close(difference.carried(learner)[::2], difference.carried(expected))
+        others = difference.snapshot(learner)[::2]
+        torch.testing.assert_close(others, difference.snapshot(expected), rtol=1e-8, atol=1e-8)
+
+
 @engines
 class TestALearningRateFarTooHigh:
     """As a user may meet it, in single precision."""
@@ -163,20 +172,24 @@ class TestALearningRateFarTooHigh:
         self, make_runs: Any, difference: Any, engine: str, method: str, net: str
     ) -> None:
         runs = make_runs(method, net, samples=44, feature_norm="none").but(BAD, lr=1e30)
-        learner, others = getattr(runs, engine)(), runs[[0, 2]].separate()
-        learner.learn(runs.lesson(0), lambda _: None)
+        others = runs[[0, 2]].separate()
         others.learn(runs[[0, 2]].lesson(0), lambda _: None)
-        assert learner.diverged == [False, True, False]
+        trained, learner, bad = _trained(runs, engine)
+        learner.learn(trained.lesson(0), lambda _: None)
+        assert [run for run, diverged in enumerate(learner.diverged) if diverged] == [bad]
         models = difference.models(learner)
-        assert all(parameter.isfinite().all() for parameter in models[BAD].parameters())
+        assert all(parameter.isfinite().all() for parameter in models[bad].parameters())
+        if engine == "plain":  # has no neighbours
+            return
         for run, model in zip((0, 2), difference.models(others), strict=True):
             own = dict(models[run].named_parameters())
             torch.testing.assert_close(own, dict(model.named_parameters()), rtol=1e-4, atol=1e-4)
 
     def test_runs_that_all_diverge_end_the_stream(self, make_runs: Any, engine: str) -> None:
         runs = make_runs("naive-sgd", lr=1e30, lr_floor=1e30, tasks=3)
+        runs, learner, _ = _trained(runs, engine)
         learned: list[int] = []
-        outcomes = run_streams(getattr(runs, engine)(), runs.streams, lambda progress: learned.append(progress.task))
+        outcomes = run_streams(learner, runs.streams, lambda progress: learned.append(progress.task))
         assert all(outcome.diverged for outcome in outcomes)
         assert set(learned) == {0}
         assert all(outcome.matrix.to_lists() == [[None] * 3] * 3 for outcome in outcomes)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kcl.training import cuda_graph
-from kcl.training.single_run import Step
+from kcl.training.cuda_graph import Step
 
 GPU = torch.device("cuda", 0)
 

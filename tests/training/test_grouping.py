@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from kcl.training.run_group import Learner, SeparateRuns
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
@@ -31,7 +30,7 @@ from kcl.experiments.run_spec import RunSpec, by_training
 from kcl.methods.recipes import METHODS, methods_with, select_settings
 from kcl.report import results_table
 from kcl.training.checkpointer import Every
-from kcl.training.stack import StackedRuns
+from kcl.training.stack import RunStack
 from kcl.training.stream_run import Progress
 
 SMALL = Settings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2)
@@ -50,6 +49,12 @@ class LikeGpu(Compute):
     """Groups and stacks runs as on a GPU, but on the CPU."""
 
     on_cpu = False
+
+    def groups(self, specs: Sequence[RunSpec], at_once: int | None = None) -> list[list[RunSpec]]:
+        self.device = torch.device("cuda")  # on a CPU each would be alone
+        groups = super().groups(specs, at_once)
+        self.device = torch.device("cpu")
+        return groups
 
 
 def _specs(seeds: Sequence[int] = (0, 1, 2), method: str = "kcl", tasks: int = 2, **options: Any) -> list[RunSpec]:
@@ -185,9 +190,9 @@ class TestGroups:
         """A step of one run takes 30 of 1,000; its classifier 30 more, beside 10 that are there anyway."""
         rehearsed: list[str] = []
         for name in ("rehearse", "rehearse_classifier"):
-            whole = getattr(StackedRuns, name)
+            whole = getattr(RunStack, name)
             monkeypatch.setattr(
-                StackedRuns,
+                RunStack,
                 name,
                 lambda own, tasks, name=name, whole=whole: [rehearsed.append(name), whole(own, tasks)],
             )
@@ -204,14 +209,14 @@ class TestGroups:
 
     def test_what_fits_counts_trainings_in_every_way_they_are_tested(self, monkeypatch: pytest.MonkeyPatch) -> None:
         tested: list[list[Any]] = []
-        rehearse = StackedRuns.rehearse_classifier
+        rehearse = RunStack.rehearse_classifier
 
-        def noting(self: StackedRuns, tasks: Sequence[Any]) -> None:
+        def noting(self: RunStack, tasks: Sequence[Any]) -> None:
             tested.append([method.settings for method in self.variants[0]])
             assert self.count == 1
             rehearse(self, tasks)
 
-        monkeypatch.setattr(StackedRuns, "rehearse_classifier", noting)
+        monkeypatch.setattr(RunStack, "rehearse_classifier", noting)
         for name in ("reset_peak_memory_stats", "max_memory_allocated", "memory_allocated"):
             monkeypatch.setattr(torch.cuda, name, lambda _: 10)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1000, 1000))
@@ -236,12 +241,12 @@ class TestGroups:
 
 
 class TestLearnerChosen:
-    def test_on_a_cpu_runs_are_not_stacked(self) -> None:
+    def test_on_a_cpu_a_run_is_plain(self) -> None:
         plan = admit(_specs(), Compute())
         for spec, group in zip(plan.specs, group_trainings(plan, by_training(plan.specs)), strict=True):
             assert group.plain
             learner = build_learner(group.trainings, [plan.stream(spec)], plan.compute, group.plain)
-            assert isinstance(learner, SeparateRuns)
+            assert learner.plain
             assert learner.seeds == [spec.seed]
 
     @pytest.mark.parametrize(
@@ -256,7 +261,7 @@ class TestLearnerChosen:
         plan = admit(specs, LikeGpu(compiled=asked, precision="float32"))
         streams = [plan.stream(spec) for spec in specs]
         learner = build_learner(by_training(specs), streams, plan.compute, plain=False)
-        assert isinstance(learner, StackedRuns)
+        assert not learner.plain
         assert learner.compiled is compiled
         assert learner.precision == "float32"
 

@@ -13,11 +13,11 @@ from kcl.errors import KclError
 from kcl.methods.recipes import METHODS
 from kcl.training import checkpoint
 from kcl.training.checkpointer import Every, Keeper, numbered
-from kcl.training.run_group import Learner
+from kcl.training.stack import RunStack
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import Outcome, Progress, run_streams
 
-ENGINES = ("separate", "stacked")
+ENGINES = ("plain", "stacked")
 AT_SIGNALS = Every(seconds=1e9, thrifty=False)
 
 
@@ -40,16 +40,26 @@ def _until(calls: int, stop: Stop) -> Callable[[Progress], None]:
     return watch
 
 
-def _stopped_often(make: Callable[[], Learner], streams: Any, folder: Path, steps: int) -> tuple[list[Outcome], int]:
+def _stopped_often(runs: Any, engine: str, folder: Path, steps: int) -> tuple[list[Outcome], int]:
     """The runs with a signal after every few reports, each time begun in a new learner."""
     for times in range(1000):
         stop = Stop()
         keeper = Keeper(folder, {}, AT_SIGNALS, stop)
         try:
-            return run_streams(make(), streams, _until(steps, stop), keeper), times
+            return run_streams(runs.learner(engine), runs.streams, _until(steps, stop), keeper), times
         except Interrupted:
             assert 1 <= len(numbered(folder)) <= 2
     raise AssertionError("it never ends")
+
+
+def _assert_goes_on(runs: Any, engine: str, folder: Path, steps: int) -> None:
+    """Stopped after every few reports, the runs end as if they had never been."""
+    for place, group in enumerate(runs.groups(engine)):
+        expected = run_streams(group.learner(engine), group.streams)
+        found, times = _stopped_often(group, engine, folder / str(place), steps)
+        assert times > 1
+        assert _facts(found) == _facts(expected)
+        assert [own.resumed for own in found] == [times] * len(found)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -59,52 +69,39 @@ class TestEveryMethod:
     def test_goes_on_as_if_never_stopped(
         self, make_runs: Any, tmp_path: Path, method: str, engine: str, steps: int
     ) -> None:
-        runs = make_runs(method, epochs=2)
-        expected = run_streams(getattr(runs, engine)(), runs.streams)
-        found, times = _stopped_often(getattr(runs, engine), runs.streams, tmp_path, steps)
-        assert times > 2
-        assert _facts(found) == _facts(expected)
-        assert [own.resumed for own in found] == [times] * 3
+        _assert_goes_on(make_runs(method, epochs=2), engine, tmp_path, steps)
 
     def test_with_batchnorm_and_classes_split_over_tasks(
         self, make_runs: Any, tmp_path: Path, method: str, engine: str
     ) -> None:
-        runs = make_runs(method, net="resnet", split=True)
-        expected = run_streams(getattr(runs, engine)(), runs.streams)
-        found, _ = _stopped_often(getattr(runs, engine), runs.streams, tmp_path, 5)
-        assert _facts(found) == _facts(expected)
+        _assert_goes_on(make_runs(method, net="resnet", split=True), engine, tmp_path, 5)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 class TestSpecialCases:
     @pytest.mark.parametrize("kernel", ["rff", "rbf", "linear", "vrf-uninformative"])
     def test_every_kind_of_kernel(self, make_runs: Any, tmp_path: Path, engine: str, kernel: str) -> None:
-        runs = make_runs("kcl", kernel=kernel)
-        expected = run_streams(getattr(runs, engine)(), runs.streams)
-        found, _ = _stopped_often(getattr(runs, engine), runs.streams, tmp_path, 4)
-        assert _facts(found) == _facts(expected)
+        _assert_goes_on(make_runs("kcl", kernel=kernel), engine, tmp_path, 4)
 
     def test_the_classic_fisher(self, make_runs: Any, tmp_path: Path, engine: str) -> None:
-        runs = make_runs("ewc", ewc_fisher="classic", ewc_fisher_samples=5)
-        expected = run_streams(getattr(runs, engine)(), runs.streams)
-        found, _ = _stopped_often(getattr(runs, engine), runs.streams, tmp_path, 4)
-        assert _facts(found) == _facts(expected)
+        _assert_goes_on(make_runs("ewc", ewc_fisher="classic", ewc_fisher_samples=5), engine, tmp_path, 4)
 
     def test_a_run_that_diverges_stays_as_it_was(self, make_runs: Any, tmp_path: Path, engine: str) -> None:
         runs = make_runs("naive-sgd").but(1, lr=1e30)
-        expected = run_streams(getattr(runs, engine)(), runs.streams)
-        assert [own.diverged for own in expected] == [False, True, False]
-        found, _ = _stopped_often(getattr(runs, engine), runs.streams, tmp_path, 2)
+        if engine == "plain":
+            runs = runs[[1]]
+        expected = run_streams(runs.learner(engine), runs.streams)
+        assert [own.diverged for own in expected] == ([True] if engine == "plain" else [False, True, False])
+        found, _ = _stopped_often(runs, engine, tmp_path, 1 if engine == "plain" else 2)
         assert _facts(found) == _facts(expected)
 
     def test_an_interrupted_test_is_done_again(
         self, make_runs: Any, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Signals while accuracies are measured, before anything was learned and after."""
-        runs = make_runs("naive-sgd")
-        expected = run_streams(getattr(runs, engine)(), runs.streams)
-        kind = type(getattr(runs, engine)())
-        accuracy, calls = kind.accuracy, [0]
+        runs = make_runs("naive-sgd").groups(engine)[0]
+        expected = run_streams(runs.learner(engine), runs.streams)
+        accuracy, calls = RunStack.accuracy, [0]
 
         def interrupted(self: Any, tasks: Any) -> Any:
             calls[0] += 1
@@ -112,11 +109,11 @@ class TestSpecialCases:
                 raise Interrupted(2)
             return accuracy(self, tasks)
 
-        monkeypatch.setattr(kind, "accuracy", interrupted)
+        monkeypatch.setattr(RunStack, "accuracy", interrupted)
         stops = 0
         while True:
             try:
-                found = run_streams(getattr(runs, engine)(), runs.streams, keeper=Keeper(tmp_path, {}, AT_SIGNALS))
+                found = run_streams(runs.learner(engine), runs.streams, keeper=Keeper(tmp_path, {}, AT_SIGNALS))
                 break
             except Interrupted:
                 stops += 1
@@ -124,26 +121,26 @@ class TestSpecialCases:
         assert _facts(found) == _facts(expected)
 
     def test_saving_changes_nothing(self, make_runs: Any, tmp_path: Path, engine: str) -> None:
-        runs = make_runs("kcl")
-        expected = run_streams(getattr(runs, engine)(), runs.streams)
+        runs = make_runs("kcl").groups(engine)[0]
+        expected = run_streams(runs.learner(engine), runs.streams)
         keeper = Keeper(tmp_path, {}, Every(steps=1, seconds=None, thrifty=False))
-        assert _facts(run_streams(getattr(runs, engine)(), runs.streams, keeper=keeper)) == _facts(expected)
+        assert _facts(run_streams(runs.learner(engine), runs.streams, keeper=keeper)) == _facts(expected)
         assert keeper.saves > 10
         assert len(numbered(tmp_path)) == 2
-        last = run_streams(getattr(runs, engine)(), runs.streams, keeper=keeper)
+        last = run_streams(runs.learner(engine), runs.streams, keeper=keeper)
         assert _facts(last) == _facts(expected), "gone on with after its end"
 
     def test_a_corrupt_newest_falls_back_to_the_one_before(self, make_runs: Any, tmp_path: Path, engine: str) -> None:
-        runs = make_runs("a-gem")
-        expected = run_streams(getattr(runs, engine)(), runs.streams)
+        runs = make_runs("a-gem").groups(engine)[0]
+        expected = run_streams(runs.learner(engine), runs.streams)
         stop, told = Stop(), list[str]()
         keeper = Keeper(tmp_path, {}, Every(steps=3, seconds=None, thrifty=False), stop, told.append)
         with pytest.raises(Interrupted):
-            run_streams(getattr(runs, engine)(), runs.streams, _until(7, stop), keeper)
+            run_streams(runs.learner(engine), runs.streams, _until(7, stop), keeper)
         older, newer = numbered(tmp_path)
         newer.write_bytes(newer.read_bytes()[:-1])
         keeper = Keeper(tmp_path, {}, AT_SIGNALS, say=told.append)
-        assert _facts(run_streams(getattr(runs, engine)(), runs.streams, keeper=keeper)) == _facts(expected)
+        assert _facts(run_streams(runs.learner(engine), runs.streams, keeper=keeper)) == _facts(expected)
         assert len(told) == 1
         assert newer.name in told[0]
         assert older not in numbered(tmp_path), "it went when two newer ones were whole"
@@ -155,13 +152,13 @@ class TestSpecialCases:
 
 
 def test_a_checkpoint_of_other_data_is_refused(make_runs: Any, tmp_path: Path) -> None:
-    runs, stop = make_runs("kcl", tasks=3), Stop()
+    runs, stop = make_runs("kcl", tasks=3)[[0]], Stop()
     with pytest.raises(Interrupted):
-        run_streams(runs.separate(), runs.streams, _until(20, stop), Keeper(tmp_path, {}, AT_SIGNALS, stop))
+        run_streams(runs.plain(), runs.streams, _until(10, stop), Keeper(tmp_path, {}, AT_SIGNALS, stop))
     for stream in runs.streams:
         stream.dataset.train_inputs[:] = 255 - stream.dataset.train_inputs
     with pytest.raises(KclError, match="data have changed"):
-        run_streams(runs.separate(), runs.streams, keeper=Keeper(tmp_path, {}, AT_SIGNALS))
+        run_streams(runs.plain(), runs.streams, keeper=Keeper(tmp_path, {}, AT_SIGNALS))
 
 
 def _spoil(tree: dict[str, Any], how: str, random: torch.Generator) -> None:
@@ -195,9 +192,9 @@ def test_a_whole_checkpoint_that_does_not_fit_is_refused(
     make_runs: Any, tmp_path: Path, method: str, engine: str, how: str
 ) -> None:
     """Crafted: the digest is right, the content is not. One sentence, never a traceback."""
-    runs, stop = make_runs(method, tasks=3), Stop()
+    runs, stop = make_runs(method, tasks=3).groups(engine)[0], Stop()
     with pytest.raises(Interrupted):
-        run_streams(getattr(runs, engine)(), runs.streams, _until(8, stop), Keeper(tmp_path, {}, AT_SIGNALS, stop))
+        run_streams(runs.learner(engine), runs.streams, _until(8, stop), Keeper(tmp_path, {}, AT_SIGNALS, stop))
     path = numbered(tmp_path)[-1]
     random = torch.Generator().manual_seed(0)
     refused = []
@@ -207,7 +204,7 @@ def test_a_whole_checkpoint_that_does_not_fit_is_refused(
         other = tmp_path / f"other {number}"
         checkpoint.write(other / path.name, saved)
         try:
-            run_streams(getattr(runs, engine)(), runs.streams, keeper=Keeper(other, {}, AT_SIGNALS))
+            run_streams(runs.learner(engine), runs.streams, keeper=Keeper(other, {}, AT_SIGNALS))
         except KclError as error:
             refused.append(str(error))
     assert refused
@@ -221,21 +218,22 @@ def test_a_whole_checkpoint_that_does_not_fit_is_refused(
         {"ledger": None},
         {"ledger": []},
         {"ledger": {"learned": 1}},
-        {"separate runs": [{}], "stacked runs": 2},
-        {"separate runs": None, "stacked runs": None},
-        {"separate runs": [{"step": -1}] * 3, "step": -1},
-        {"separate runs": [{"step": "1"}] * 3, "step": 0.5},
-        {"separate runs": [7] * 3, "step": 2**60},
+        {"stacked runs": 2},
+        {"stacked runs": None},
+        {"step": -1},
+        {"step": "1"},
+        {"step": 0.5},
+        {"step": 2**60},
     ],
 )
 def test_what_a_checkpoint_says_must_make_sense(
     make_runs: Any, tmp_path: Path, engine: str, changes: dict[str, Any]
 ) -> None:
-    runs, stop = make_runs("ewc"), Stop()
+    runs, stop = make_runs("ewc").groups(engine)[0], Stop()
     with pytest.raises(Interrupted):
-        run_streams(getattr(runs, engine)(), runs.streams, _until(3, stop), Keeper(tmp_path, {}, AT_SIGNALS, stop))
+        run_streams(runs.learner(engine), runs.streams, _until(3, stop), Keeper(tmp_path, {}, AT_SIGNALS, stop))
     path = numbered(tmp_path)[-1]
     saved = checkpoint.read(path)
     checkpoint.write(path, checkpoint.Saved(saved.tensors, saved.about | changes))
     with pytest.raises(KclError, match="does not fit"):
-        run_streams(getattr(runs, engine)(), runs.streams, keeper=Keeper(tmp_path, {}, AT_SIGNALS))
+        run_streams(runs.learner(engine), runs.streams, keeper=Keeper(tmp_path, {}, AT_SIGNALS))

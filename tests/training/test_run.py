@@ -1,4 +1,4 @@
-"""One run against the obvious loop, and the parts of that loop: batches, their order, the learning rate."""
+"""One run against the loop anyone would write, and the parts of that loop: batches, their order, the learning rate."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from kcl.benchmarks.task import Task
 from kcl.core.randomness import numpy_generator
 from kcl.core.settings import Settings
 from kcl.errors import KclError
-from kcl.methods.recipes import METHODS
 from kcl.nets.backbone import ModuleBackbone
 from kcl.nets.mlp import MLP
+from kcl.training.batches import batch_order, batch_sizes
 from kcl.training.draws import RunNoise
-from kcl.training.single_run import batch_order, batch_sizes, build_model, learning_rate
+from kcl.training.optimizers import learning_rate
+from kcl.training.stack import build_model
 
 
 class _Model(nn.Module):
@@ -150,7 +151,7 @@ class TestRun:
         runs = make_runs("naive-sgd", samples=48, epochs=2)
         for which in range(3):
             own, settings, seed = runs[[which]], runs.settings[which], runs.seeds[which]
-            learner, losses = own.separate(), []
+            learner, losses = own.plain(), []
             model = build_model(own.methods()[0], own.backbones()[0], seed)
             layers = [*model.backbone.layers, model.output]
             for task in own.streams[0]:
@@ -171,7 +172,7 @@ class TestRun:
                 learner.learn([task], losses.append)
                 assert [step.loss for step in losses] == pytest.approx(expected, rel=1e-10)
                 losses.clear()
-            torch.testing.assert_close(learner.runs[0].model.state_dict(), model.state_dict(), rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(learner.models[0].state_dict(), model.state_dict(), rtol=1e-9, atol=1e-9)
 
     @pytest.mark.parametrize("kernel", ["vrf", "rbf"])
     def test_of_kcl_equals_the_obvious_loop(self, make_runs: Any, kernel: str) -> None:
@@ -179,7 +180,7 @@ class TestRun:
         runs = make_runs(kernel=kernel, samples=45, epochs=2)
         for which in range(3):
             own, settings, seed = runs[[which]], runs.settings[which], runs.seeds[which]
-            learner, method = own.separate(), own.methods()[0]
+            learner, method = own.plain(), own.methods()[0]
             model = build_model(method, own.backbones()[0], seed)
             for task in own.streams[0]:
                 rng = numpy_generator(seed, "coreset", task.index)
@@ -201,28 +202,4 @@ class TestRun:
                     loss = method.loss(model, memory, *_seen(task, batch), noise)
                     self._descend(parameters, velocity, loss, rate, settings.momentum)
                 learner.learn([task], lambda _: None)
-            torch.testing.assert_close(learner.runs[0].model.state_dict(), model.state_dict(), rtol=1e-9, atol=1e-9)
-
-
-def test_a_run_is_bit_equal_alone_and_beside_others(make_runs: Any, difference: Any) -> None:
-    """On a CPU, in single precision: not a bit of parameters, memories, losses or answers depends on neighbours."""
-    for method in METHODS:
-        runs = make_runs(method)
-        together, alone = runs.separate(), [runs[[which]].separate() for which in range(3)]
-        for index in range(runs.lessons):
-            steps: list[float] = []
-            together.learn(runs.lesson(index), lambda step, steps=steps: steps.append(step.loss))
-            own_steps: list[float] = []
-            for which, learner in enumerate(alone):
-                own = own_steps
-                learner.learn([runs.lesson(index)[which]], lambda step, own=own: own.append(step.loss))
-            assert steps == own_steps
-            assert together.accuracy(runs.tasks(index)) == [
-                learner.accuracy([task])[0] for learner, task in zip(alone, runs.tasks(index), strict=True)
-            ]
-            kept = [difference.kept(learner, index)[0] for learner in alone]
-            torch.testing.assert_close(difference.kept(together, index), kept, rtol=0.0, atol=0.0)
-            carried = [difference.carried(learner)[0] for learner in alone]
-            torch.testing.assert_close(difference.carried(together), carried, rtol=0.0, atol=0.0)
-        states = [difference.snapshot(learner)[0] for learner in alone]
-        torch.testing.assert_close(difference.snapshot(together), states, rtol=0.0, atol=0.0)
+            torch.testing.assert_close(learner.models[0].state_dict(), model.state_dict(), rtol=1e-9, atol=1e-9)

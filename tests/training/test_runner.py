@@ -10,19 +10,17 @@ import pytest
 
 from kcl.benchmarks.task import Task
 from kcl.methods.recipes import METHODS
-from kcl.training.checkpoint import Saved
-from kcl.training.run_group import Learner
-from kcl.training.single_run import BetweenSteps, OnStep, Step
+from kcl.training.cuda_graph import BetweenSteps, OnStep, Step
 from kcl.training.stream_run import Progress, run_streams
 
 TASKS, STEPS = 4, 2
 
 
-class _Scripted(Learner):
-    """Answers 10·(tasks learned) + task + seed/10 percent, and notes every call."""
+class _Scripted:
+    """Stands in for a stack of runs. Answers 10·(tasks learned) + task + seed/10 percent, and notes every call."""
 
     def __init__(self, seeds: Sequence[int], answers_unseen: bool, fails: dict[int, int] | None = None) -> None:
-        self.seeds, self.answers_unseen = seeds, answers_unseen
+        self.seeds, self.answers_unseen, self.joint = seeds, answers_unseen, False
         self.fails = fails or {}
         self.learned = 0
         self.calls: list[tuple[str, int]] = []
@@ -45,18 +43,6 @@ class _Scripted(Learner):
 
     def memory_use(self) -> list[dict[str, int]]:
         return [{"samples": seed, "bytes": self.learned} for seed in self.seeds]
-
-    def saved(self) -> Saved:
-        raise NotImplementedError
-
-    def restore(self, saved: Saved, lessons: Any) -> None:
-        raise NotImplementedError
-
-    def scores(self, tasks: Sequence[Task]) -> list[Any]:
-        return []
-
-    def kept_inputs(self, index: int) -> list[Any]:
-        return []
 
     def fingerprints(self) -> list[str]:
         return [f"{seed} {self.learned}" for seed in self.seeds]
@@ -158,20 +144,12 @@ class TestProgress:
             seen = [_percent(task + 1, other, seed) for other in range(task + 1) for seed in seeds]
             assert average == pytest.approx(sum(seen) / len(seen))
 
-    def test_separate_runs_count_their_steps_together(self, make_runs: Any) -> None:
-        """Three runs of five steps are fifteen steps; a run that has diverged leaves its share out."""
-        runs = make_runs(tasks=1)
-        told: list[Progress] = []
-        run_streams(runs.separate(), runs.streams, told.append)
-        steps = [progress.step for progress in told if progress.step is not None]
-        assert [(step.step, step.steps) for step in steps] == [(place, 15) for place in range(1, 16)]
-
     @pytest.mark.parametrize("method", METHODS)
-    def test_both_engines_leave_the_same_outcomes(self, make_runs: Any, method: str, double: None) -> None:
+    def test_runs_leave_the_same_outcomes_stacked_and_plain(self, make_runs: Any, method: str, double: None) -> None:
         runs = make_runs(method, samples=45, tasks=3)
-        separate = run_streams(runs.separate(), runs.streams)
+        plain = [outcome for run in runs.one_by_one() for outcome in run_streams(run.plain(), run.streams)]
         stacked = run_streams(runs.stacked(), runs.streams)
-        for one, two in zip(separate, stacked, strict=True):
+        for one, two in zip(plain, stacked, strict=True):
             assert one.matrix.to_lists() == two.matrix.to_lists()
             assert one.initial_accuracy == two.initial_accuracy
             assert (one.initial_accuracy is None) == (method == "kcl")

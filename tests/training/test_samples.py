@@ -1,4 +1,4 @@
-"""What a run saw: the images are the task's own, the mistakes are mistakes, the worst first, from either engine."""
+"""What a run saw: the images are the task's own, the mistakes are mistakes, the worst first."""
 
 from __future__ import annotations
 
@@ -40,25 +40,26 @@ def test_images_survive_as_they_are_and_large_ones_shrink() -> None:
 
 
 @pytest.mark.parametrize("method", ["kcl", "naive-sgd"])
-def test_either_engine_tells_the_scores_behind_its_accuracy(make_runs: Any, method: str) -> None:
+def test_scores_are_those_behind_the_accuracy(make_runs: Any, method: str) -> None:
     runs = make_runs(method, tasks=2)
-    separate, stacked = runs.separate(), runs.stacked()
-    for learner in (separate, stacked):
-        run_streams(learner, runs.streams)
+    plain, stacked = [run.plain() for run in runs.one_by_one()], runs.stacked()
+    for learner, own_runs in [*zip(plain, runs.one_by_one(), strict=True), (stacked, runs)]:
+        run_streams(learner, own_runs.streams)
         for index in range(2):
-            tasks = runs.tasks(index)
+            tasks = own_runs.tasks(index)
             scores = learner.scores(tasks)
             right = [100.0 * (own.argmax(-1) == task.test.labels).sum().item() / len(task.test)
                      for own, task in zip(scores, tasks, strict=True)]  # fmt: skip
             assert right == pytest.approx(learner.accuracy(tasks))
-    for one, other in zip(separate.kept_inputs(1), stacked.kept_inputs(1), strict=True):
+    alone = [inputs for learner in plain for inputs in learner.kept_inputs(1)]
+    for one, other in zip(alone, stacked.kept_inputs(1), strict=True):
         assert (one is None) == (other is None) == (method != "kcl")
         assert one is None or torch.equal(one, other)
 
 
 def test_mistakes_are_wrong_answers_the_surest_first(make_runs: Any) -> None:
     runs = make_runs("kcl", tasks=2)
-    learner = runs.separate()
+    learner = runs.stacked()
     run_streams(learner, runs.streams)
     names = ["a", "b", "c"]
     tasks = runs.tasks(1)
@@ -80,12 +81,12 @@ def test_mistakes_are_wrong_answers_the_surest_first(make_runs: Any) -> None:
                    for own in collected[run][1]["coreset"])  # fmt: skip
 
 
-@pytest.mark.parametrize("engine", ["separate", "stacked"])
+@pytest.mark.parametrize("engine", ["plain", "stacked"])
 def test_runs_that_diverged_have_none(make_runs: Any, engine: str) -> None:
     runs = make_runs("naive-sgd", tasks=2).but(1, lr=1e30)
-    for some, expected in (([0, 1], [2, None]), ([1], [None])):
+    for some, expected in (([0, 1], [2, None]), ([1], [None]))[engine == "plain" :]:
         own = runs[some]
-        learner = getattr(own, engine)()
+        learner = own.learner(engine)
         run_streams(learner, own.streams)
         collected = task_samples.collect(learner, own.streams, [["a", "b", "c"]] * len(some))
         assert [None if tasks is None else len(tasks) for tasks in collected] == expected

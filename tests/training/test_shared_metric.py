@@ -6,19 +6,20 @@ from typing import Any
 
 import pytest
 import torch
-from kcl.training.single_run import Run, seen
 
 from kcl.functional.metric import metric_of, scatter_within
 from kcl.training.stream_run import run_streams
+from one_run import OneRun
+from reference_run import as_seen
 
 SHARE = 0.6
 
 
-def _run(make_runs: Any, **settings: Any) -> tuple[Run, Any]:
+def _run(make_runs: Any, **settings: Any) -> tuple[OneRun, Any]:
     """Two tasks learned by one run, with the linear kernel unless another is asked for."""
     given = {"kernel": "linear", "shared_metric": SHARE} | settings
     runs = make_runs("kcl", "resnet", samples=28, split=True, **given)
-    [run, *_] = runs.separate().runs
+    run = OneRun(runs.methods()[0], runs.backbones()[0], runs.seeds[0])
     for index in range(2):
         run.learn(runs.lesson(index)[0])
     return run, runs.streams[0]
@@ -29,7 +30,7 @@ def test_scores_are_those_of_the_ridge_with_the_pooled_penalty(make_runs: Any) -
     model, embedded, scatter = run.answering, {}, torch.zeros(())
     with torch.no_grad():
         for index, kept in run.kept.items():
-            memory = seen(kept.memory, kept.view)
+            memory = as_seen(kept.memory, kept.view)
             embedded[index] = run.method.features(model, memory["inputs"]).double()
             scatter = scatter + scatter_within(embedded[index], memory["targets"].double())
         penalty = torch.linalg.inv(metric_of(scatter, SHARE) @ metric_of(scatter, SHARE))
@@ -39,7 +40,7 @@ def test_scores_are_those_of_the_ridge_with_the_pooled_penalty(make_runs: Any) -
             weights = torch.linalg.solve(own.mT @ own + strength * penalty, own.mT @ targets)
             task = stream[index]
             queries = run.method.features(model, task.view(task.test.inputs[task.test.rows])).double()
-            found = run.logits(task.test.inputs[task.test.rows], index).double()
+            found = run.scores(task).double()
             torch.testing.assert_close(found, scale * queries @ weights + shift, rtol=1e-3, atol=1e-4)
 
 
@@ -47,26 +48,26 @@ def test_a_task_s_scores_depend_on_what_is_kept_of_others(make_runs: Any) -> Non
     """And without the setting they do not."""
     for share, changes in ((SHARE, True), (0.0, False)):
         run, stream = _run(make_runs, shared_metric=share)
-        queries = stream[0].test.inputs
-        before = run.logits(queries, 0)
-        run.kept[1] = run.kept[1]._replace(memory=run.kept[1].memory | {"inputs": run.kept[0].memory["inputs"]})
-        run.renew()
-        assert torch.equal(before, run.logits(queries, 0)) is not changes
+        before = run.scores(stream[0])
+        run.kept[1].memory["inputs"].copy_(run.kept[0].memory["inputs"])
+        run.stack.weights_changed()
+        assert torch.equal(before, run.scores(stream[0])) is not changes
 
 
 def test_what_is_asked_in_the_midst_of_a_task_does_not_stay(make_runs: Any) -> None:
     """Of one run and of several: after the task, answers know of it, whatever was asked at its last step."""
     runs = make_runs("kcl", "resnet", samples=28, split=True, kernel="linear", shared_metric=SHARE)
-    asked, whole = [(runs.separate(), runs.stacked()) for _ in range(2)]
+    asked, whole = [(runs[[0]].plain(), runs.stacked()) for _ in range(2)]
     for learner, other in zip(asked, whole, strict=True):
+        trained = runs[range(learner.count)]
         for index in range(2):
-            tasks, first = runs.lesson(index), runs.lesson(0)
+            tasks, first = trained.lesson(index), trained.lesson(0)
             on_step = (lambda _, own=learner, first=first: own.scores(first)) if index else (lambda _: None)
             learner.learn(tasks, on_step)
             other.learn(tasks, lambda _: None)
         for index in range(2):
-            for one, two in zip(learner.scores(runs.lesson(index)), other.scores(runs.lesson(index)), strict=True):
-                assert torch.equal(one, two)
+            scores = [each.scores(trained.lesson(index)) for each in (learner, other)]
+            assert all(torch.equal(one, two) for one, two in zip(*scores, strict=True))
 
 
 def test_in_the_midst_of_a_task_stacked_runs_answer_at_their_present_weights(make_runs: Any) -> None:
@@ -77,7 +78,7 @@ def test_in_the_midst_of_a_task_stacked_runs_answer_at_their_present_weights(mak
 
     def on_step(_: Any) -> None:
         found = learner.scores(first)
-        learner._shared.clear()
+        learner._evaluator._shared.clear()
         assert all(torch.equal(one, two) for one, two in zip(found, learner.scores(first), strict=True))
 
     learner.learn(runs.lesson(1), on_step)
@@ -95,6 +96,6 @@ def test_a_run_that_diverges_does_not_spoil_its_neighbours(make_runs: Any, kerne
 @pytest.mark.parametrize("kernel", ["vrf", "rbf", "polynomial"])
 def test_it_goes_with_other_kernels(make_runs: Any, kernel: str) -> None:
     (run, stream), (plain, _) = (_run(make_runs, kernel=kernel, shared_metric=own) for own in (SHARE, 0.0))
-    scores = [own.logits(stream[0].test.inputs, 0) for own in (run, plain)]
+    scores = [own.scores(stream[0]) for own in (run, plain)]
     assert all(torch.isfinite(own).all() for own in scores)
     assert not torch.allclose(*scores)

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run, Step
 from torch import nn
 
 from kcl.benchmarks.array_stream import ArrayStream
@@ -19,8 +17,11 @@ from kcl.errors import KclError
 from kcl.methods.kernels import KERNELS
 from kcl.methods.recipes import METHODS
 from kcl.nets.backbone import ModuleBackbone
-from kcl.training.stack import StackedRuns
-from kcl.training.state import CannotStack
+from kcl.training.batches import CannotStack
+from kcl.training.cuda_graph import Step
+from kcl.training.evaluation import Evaluator
+from kcl.training.stack import RunStack
+from reference_run import ReferenceRun, ReferenceRuns
 
 # In double precision two orders of summation are 10⁻¹² apart after ten steps, the ResNets' 10⁻¹⁰.
 CLOSE = {"mlp": 1e-10, "resnet": 1e-8}
@@ -33,7 +34,7 @@ def _learn(learner: Any, tasks: list[Task]) -> list[Step]:
 
 
 def _mean_losses(steps: list[Step], runs: int) -> list[float]:
-    """The losses that separate runs tell one run after another, averaged over runs as stacked runs tell them."""
+    """The losses that the reference tells one run after another, averaged over runs as stacked runs tell them."""
     count = len(steps) // runs
     return [sum(step.loss for step in steps[place::count]) / runs for place in range(count)]
 
@@ -47,14 +48,13 @@ def _settle(learner: Any, difference: Any) -> None:
                 module.running_var.fill_(1.0 + 0.1 * run)
 
 
-def _margin(learner: SeparateRuns, tasks: list[Task]) -> float:
+def _margin(learner: ReferenceRuns, tasks: list[Task]) -> float:
     """The least distance between a test sample's two best classes: ties may be broken either way."""
-    scores = [run.logits(task.test.inputs[task.test.rows], task) for run, task in zip(learner.runs, tasks, strict=True)]
-    return min(own.topk(2).values.diff().abs().min().item() for own in scores)
+    return min(own.topk(2).values.diff().abs().min().item() for own in learner.scores(tasks))
 
 
 def _assert_same(runs: Any, difference: Any, tasks: int = 2) -> None:
-    """Both engines learn `tasks` tasks; after each, everything about every run agrees."""
+    """The stack and the reference learn `tasks` tasks; after each, everything about every run agrees."""
     separate, stacked, tolerance = runs.separate(), runs.stacked(), CLOSE[runs.net]
     difference.assert_none(separate, stacked, 0.0)
     for index in range(min(tasks, runs.lessons)):
@@ -72,8 +72,6 @@ def _assert_same(runs: Any, difference: Any, tasks: int = 2) -> None:
     if runs.net == "resnet":
         _settle(separate, difference)
         _settle(stacked, difference)
-        for run in separate.runs:
-            run.renew()
     for index in range(tasks):
         assert _margin(separate, runs.tasks(index)) > 10 * tolerance
         assert stacked.accuracy(runs.tasks(index)) == separate.accuracy(runs.tasks(index))
@@ -82,7 +80,7 @@ def _assert_same(runs: Any, difference: Any, tasks: int = 2) -> None:
 
 
 @pytest.mark.usefixtures("double")
-class TestEqualsSeparateRuns:
+class TestEqualsTheReference:
     """Different seeds and different numbers, two tasks in a row, the last batch of 8 after batches of 10."""
 
     @pytest.mark.parametrize("kernel", KERNELS)
@@ -135,7 +133,7 @@ class TestEqualsSeparateRuns:
         _assert_same(runs, difference)
         learner = runs.stacked()
         learner.learn(runs.tasks(0), lambda _: None)
-        assert learner._trainer.plan == batches
+        assert learner._trainer.sizes == batches
 
     def test_several_epochs(self, make_runs: Any, difference: Any) -> None:
         _assert_same(make_runs(samples=35, epochs=3), difference)
@@ -153,7 +151,7 @@ class TestEqualsSeparateRuns:
         _assert_same(runs, difference, tasks=1)
         learner = runs.stacked()
         learner.learn(runs.tasks(0), lambda _: None)
-        assert learner._trainer.plan == [10, 11]
+        assert learner._trainer.sizes == [10, 11]
 
     def test_one_run(self, make_runs: Any, difference: Any) -> None:
         _assert_same(make_runs()[[1]], difference)
@@ -167,7 +165,7 @@ class TestInSinglePrecision:
     """As it is used. After a few steps the rounding of two orders of summation is still small."""
 
     @pytest.mark.parametrize("method", METHODS)
-    def test_equals_separate_runs(self, make_runs: Any, difference: Any, method: str) -> None:
+    def test_equals_the_reference(self, make_runs: Any, difference: Any, method: str) -> None:
         runs = make_runs(method, samples=45)
         separate, stacked = runs.separate(), runs.stacked()
         for index in range(runs.lessons):
@@ -175,7 +173,7 @@ class TestInSinglePrecision:
             assert [step.loss for step in steps] == pytest.approx(_mean_losses(expected, 3), abs=1e-5)
             difference.assert_none(separate, stacked, 2e-5, [index])
 
-    def test_equals_separate_runs_with_batchnorm(self, make_runs: Any, difference: Any) -> None:
+    def test_equals_the_reference_with_batchnorm(self, make_runs: Any, difference: Any) -> None:
         runs = make_runs(net="resnet", samples=32)
         separate, stacked = runs.separate(), runs.stacked()
         assert len(_learn(separate, runs.tasks(0))) == 3 * len(_learn(stacked, runs.tasks(0))) == 6
@@ -300,7 +298,7 @@ class TestState:
         assert learner.state.flat.shape[1] % 64 == 0
 
     def test_frozen_parameters_stay_as_they_are(self, make_runs: Any, difference: Any) -> None:
-        """A backbone whose first layer is not trained, in both engines."""
+        """A backbone whose first layer is not trained."""
         runs = make_runs()
 
         def frozen(make: Callable[[], Any]) -> Callable[[], Any]:
@@ -313,8 +311,8 @@ class TestState:
 
         backbones = [frozen(make) for make in runs.backbones()]
         parts = zip(runs.methods(), backbones, runs.seeds, strict=True)
-        separate = SeparateRuns([Run(method, backbone, seed) for method, backbone, seed in parts])
-        stacked = StackedRuns(runs.methods(), backbones, runs.seeds, "cpu")
+        separate = ReferenceRuns([ReferenceRun(method, backbone, seed) for method, backbone, seed in parts])
+        stacked = RunStack(runs.methods(), backbones, runs.seeds, "cpu")
         before = [model.backbone.layers[0].weight.clone() for model in stacked.models]
         separate.learn(runs.tasks(0), lambda _: None)
         stacked.learn(runs.tasks(0), lambda _: None)
@@ -327,9 +325,10 @@ class TestState:
         learner = runs.stacked()
         before = learner.state.flat.clone()
         learner.rehearse(runs.tasks(0))
-        assert learner.state.velocity.abs().max() > 0.0
+        assert learner.state.moments[0].abs().max() > 0.0
         assert torch.equal(learner.state.flat, before)
         assert learner.kept == {}
+        assert learner.method_state is None
         assert learner.diverged == [False] * 3
 
     def test_evaluation_changes_nothing(self, make_runs: Any, difference: Any) -> None:
@@ -347,7 +346,7 @@ class TestState:
         learner.learn(runs.tasks(0), lambda _: None)
         whole = learner.accuracy(runs.tasks(0))
         for size in (1, 7, 40):
-            monkeypatch.setattr(StackedRuns, "_evaluation_batch", lambda *_, size=size: size)
+            monkeypatch.setattr(Evaluator, "_batch_size", lambda *_, size=size: size)
             assert learner.accuracy(runs.tasks(0)) == whole
 
     def test_a_classifier_is_solved_once_for_many_batches(
@@ -364,22 +363,22 @@ class TestState:
             "classifier",
             lambda model, memory, noise: solved.append(1) or classifier(model, memory, noise),
         )
-        monkeypatch.setattr(StackedRuns, "_evaluation_batch", lambda *_: 3)
+        monkeypatch.setattr(Evaluator, "_batch_size", lambda *_: 3)
         whole = learner.scores(runs.tasks(0))
         assert len(solved) == 2
         assert len(whole[0]) > 6
         learner.scores(runs.tasks(1))
         assert len(solved) == 3
-        monkeypatch.setattr("kcl.training.stack.BATCHES", 1)
+        monkeypatch.setattr("kcl.training.evaluation.BATCHES", 1)
         for one, two in zip(learner.scores(runs.tasks(0)), whole, strict=True):
             assert torch.equal(one, two)
-        assert len(solved) == 3 + -(-len(whole[0]) // 3)
+        assert len(solved) == 4
 
     def test_batches_on_a_gpu_have_few_sizes(self, make_runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """A power of two by what is free, what PyTorch holds unused included, when the first task is tested."""
         runs = make_runs(bases=8)
         [task, *_] = runs.tasks(0)
-        [group] = runs.stacked()._alike
+        [group] = runs.stacked().test_groups
         each, sizes = 4 * 3 * (128 * task.test.inputs[0].numel() + 16 * 8), []
         monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 9 * each)
         monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 8 * each)
@@ -387,9 +386,9 @@ class TestState:
             learner = runs.stacked()
             learner.device = torch.device("cuda")
             monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, fitting=fitting: ((fitting - 1) * each + 5, 0))
-            sizes.append(learner._evaluation_batch(task, group))
+            sizes.append(learner._evaluator._batch_size(task, group))
             monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (0, 0))
-            assert learner._evaluation_batch(task, group) == sizes[-1]
+            assert learner._evaluator._batch_size(task, group) == sizes[-1]
         assert sizes == [1, 1, 4, 4, 8, 8, len(task.test)]
 
     def test_tasks_to_test_on_must_be_of_one_size(self, make_runs: Any) -> None:
@@ -468,13 +467,13 @@ class TestCannotStack:
 class TestModulesOfTheUsersOwn:
     """Stacked where they can be vmapped, and right; refused before anything is changed where they cannot."""
 
-    def _learners(self, runs: Any, *layers: Callable[[], nn.Module]) -> tuple[SeparateRuns, StackedRuns]:
+    def _learners(self, runs: Any, *layers: Callable[[], nn.Module]) -> tuple[ReferenceRuns, RunStack]:
         def make() -> ModuleBackbone:
             return ModuleBackbone(nn.Sequential(nn.Flatten(), *(layer() for layer in layers)), (1, 4, 4))
 
         pairs = zip(runs.methods(), runs.seeds, strict=True)
-        separate = SeparateRuns([Run(method, make, seed) for method, seed in pairs])
-        return separate, StackedRuns(runs.methods(), [make] * len(runs.seeds), runs.seeds, "cpu")
+        separate = ReferenceRuns([ReferenceRun(method, make, seed) for method, seed in pairs])
+        return separate, RunStack(runs.methods(), [make] * len(runs.seeds), runs.seeds, "cpu")
 
     def test_a_plain_one_stacks(self, make_runs: Any, difference: Any, double: None) -> None:
         runs = make_runs()

@@ -1,10 +1,10 @@
-"""The ingredients of the strong recipe in both engines: together and alone, for every method they go with."""
+"""The ingredients of the strong recipe: together and alone, for every method they go with, stacked and plain."""
 
 from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from kcl.ops import compiler
 from kcl.training.checkpointer import Every, Keeper
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import run_streams
-from kcl.training.weight_average import Reach, WeightAverage
+from kcl.training.weight_average import AverageHorizon, WeightAverage, update
 
 IMAGES: dict[str, Any] = {"rotation_labels": True, "test_views": "flip", "augmentation": "flip", "updates_per_batch": 2,
                           "feature_stages": 2}  # fmt: skip
@@ -41,6 +41,9 @@ ALONE: list[dict[str, Any]] = [
 ]
 
 
+engines = pytest.mark.parametrize("engine", ["plain", "stacked"])
+
+
 def _with_numbers(runs: Any) -> Any:
     """Every run with rates of its own."""
     for run in range(3):
@@ -57,7 +60,7 @@ def _with_numbers(runs: Any) -> Any:
 
 
 def _assert_same(runs: Any, difference: Any, tasks: int = 2, tolerance: float = 1e-8) -> None:
-    """Weights, averages and scores of both engines after every task."""
+    """Weights, averages and scores of stack and reference after every task."""
     separate, stacked = runs.separate(), runs.stacked()
     for index in range(min(tasks, runs.lessons)):
         told: list[list[Any]] = [[], []]
@@ -65,11 +68,6 @@ def _assert_same(runs: Any, difference: Any, tasks: int = 2, tolerance: float = 
             learner.learn(runs.lesson(index), own.append)
         assert len(told[0]) == 3 * len(told[1])
         difference.assert_none(separate, stacked, tolerance, range(index + 1))
-        for run, own in enumerate(separate.runs):
-            answering = stacked.answering(run)
-            for named in ("named_parameters", "named_buffers"):
-                one, two = (dict(getattr(model, named)()) for model in (own.answering, answering))
-                torch.testing.assert_close(one, two, rtol=tolerance, atol=tolerance)
     for index in range(tasks):
         for one, two in zip(separate.scores(runs.tasks(index)), stacked.scores(runs.tasks(index)), strict=True):
             torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
@@ -77,7 +75,7 @@ def _assert_same(runs: Any, difference: Any, tasks: int = 2, tolerance: float = 
 
 
 @pytest.mark.usefixtures("double")
-class TestBothEnginesAgree:
+class TestEqualsTheReference:
     @pytest.mark.parametrize("kernel", KERNELS)
     def test_with_everything_at_once(self, make_runs: Any, difference: Any, kernel: str) -> None:
         runs = make_runs(net="resnet", samples=28, split=True, kernel=kernel, **IMAGES, **SHARED, **OWN)
@@ -101,15 +99,15 @@ class TestBothEnginesAgree:
         _assert_same(_with_numbers(make_runs(**SHARED, warm_start=True)), difference)
 
 
-@pytest.mark.parametrize("engine", ["separate", "stacked"])
+@engines
 @pytest.mark.parametrize("method", ["kcl", "er-reservoir"])
 def test_runs_that_were_stopped_go_on_to_the_same_bits(
     make_runs: Any, tmp_path: Path, method: str, engine: str
 ) -> None:
     """Also between two updates on one batch."""
     settings = IMAGES | SHARED | (OWN if method == "kcl" else {})
-    runs = make_runs(method, "resnet", samples=28, split=True, epochs=2, **settings)
-    expected = run_streams(getattr(runs, engine)(), runs.streams)
+    [runs, *_] = make_runs(method, "resnet", samples=28, split=True, epochs=2, **settings).groups(engine)
+    expected = run_streams(runs.learner(engine), runs.streams)
     stops = 0
     while True:
         stop = Stop()
@@ -121,7 +119,7 @@ def test_runs_that_were_stopped_go_on_to_the_same_bits(
 
         try:
             keeper = Keeper(tmp_path, {}, Every(seconds=1e9, thrifty=False), stop)
-            found = run_streams(getattr(runs, engine)(), runs.streams, watch, keeper)
+            found = run_streams(runs.learner(engine), runs.streams, watch, keeper)
             break
         except Interrupted:
             stops += 1
@@ -152,17 +150,17 @@ class TestUpdatesPerBatch:
     def test_every_sample_of_the_stream_is_drawn_once(self, make_runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """Three updates in a row on the same batch, with other noise; then the next batch."""
         runs = make_runs(samples=35, updates_per_batch=3)[[0]]
-        run = runs.separate().runs[0]
+        learner = runs.plain()
         seen: list[Tensor] = []
-        observe = run.method.observe
+        observe = learner.method.observe
 
         def noting(model: nn.Module, memory: Any, inputs: Tensor, *others: Any) -> Any:
             seen.append(inputs)
             return observe(model, memory, inputs, *others)
 
-        monkeypatch.setattr(run.method, "observe", noting)
+        monkeypatch.setattr(learner.method, "observe", noting)
         steps: list[Any] = []
-        run.learn(runs.tasks(0)[0], steps.append)
+        learner.learn(runs.tasks(0), steps.append)
         batches = seen[::3]
         assert len(seen) == len(steps) == steps[-1].steps == 3 * len(batches)
         assert all(torch.equal(batch, again) for batch, again in zip(batches, seen[1::3], strict=True))
@@ -173,37 +171,47 @@ class TestUpdatesPerBatch:
 
 
 class TestWeightAverage:
-    @pytest.mark.parametrize(("reach", "late"), [(Reach(0.5, 9.0), (18.0, 19.0)), (Reach(0.99, 2.0), (12.0, 14.0))])
-    def test_is_the_exponential_average_with_a_short_past_at_first(
-        self, seeded: Any, reach: Reach, late: tuple[float, float]
-    ) -> None:
-        with seeded(0):
-            model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-        average, expected = WeightAverage(model, reach), model[0].weight.detach().clone()
-        for update in range(20):
-            with torch.no_grad():
-                model[0].weight.add_(torch.full_like(model[0].weight, update))
-                model[1].running_mean.fill_(update)
-            average.update(model)
-            past = min(reach.decay, (1 + update) / (1 + reach.ramp + update))
-            expected = past * expected + (1.0 - past) * model[0].weight.detach()
-            torch.testing.assert_close(average.model[0].weight, expected)
-        assert late[0] < float(average.model[1].running_mean[0]) < late[1]
-        assert int(average.updates) == 20
+    HORIZONS: ClassVar[list[AverageHorizon]] = [AverageHorizon(0.5, 9.0), AverageHorizon(0.99, 2.0)]
 
-    @pytest.mark.parametrize("engine", ["separate", "stacked"])
+    @pytest.mark.parametrize("alone", [True, False])
+    def test_is_the_exponential_average_with_a_short_past_at_first(self, draw: Any, alone: bool) -> None:
+        """Of one run by numbers of the host, of several at once; one that has diverged stays as it was."""
+        horizons = [*self.HORIZONS[:1], *([] if alone else [self.HORIZONS[1], self.HORIZONS[0]])]
+        runs = len(horizons)
+        flat, means, counts = draw.normal(runs, 5), torch.zeros(2 * runs), torch.zeros(runs, dtype=torch.int64)
+        owners = [torch.arange(runs).repeat_interleave(2), torch.arange(runs)]
+        alive = torch.tensor([[run != 2] for run in range(runs)])
+        average, expected, first = WeightAverage(flat, [means, counts], horizons), flat.clone(), flat.clone()
+        for step in range(20):
+            flat += step
+            means.fill_(step)
+            counts.fill_(step)
+            if alone:
+                average.update_alone(flat, [means, counts])
+            else:
+                update(average.tensors(), flat, [means, counts], alive, owners)
+            for run, (decay, ramp) in enumerate(horizons[:2]):
+                past = min(decay, (1 + step) / (1 + ramp + step))
+                expected[run] = past * expected[run] + (1.0 - past) * flat[run]
+            torch.testing.assert_close(average.flat, expected)
+        assert 18.0 < float(average.running[0][0]) < 19.0
+        assert average.running[1][0] == 19
+        assert int(average.updates) == 20
+        if not alone:
+            assert 12.0 < float(average.running[0][2]) < 14.0
+            assert torch.equal(average.flat[2], first[2])
+            assert average.running[1].tolist() == [19, 19, 0]
+
+    @engines
     def test_tests_see_the_average_and_training_does_not(self, make_runs: Any, engine: str) -> None:
         """The weights are those of a run without an average; the answers are those of the averaged weights."""
-        plain, averaged = (make_runs(weight_average=decay) for decay in (0.0, 0.95))
-        one, two = getattr(plain, engine)(), getattr(averaged, engine)()
+        last, averaged = (make_runs(weight_average=decay).groups(engine)[0] for decay in (0.0, 0.95))
+        one, two = last.learner(engine), averaged.learner(engine)
         for learner in (one, two):
-            learner.learn(plain.tasks(0), lambda _: None)
-        models = [
-            learner.models if engine == "stacked" else [run.model for run in learner.runs] for learner in (one, two)
-        ]
-        for mine, other in zip(*models, strict=True):
+            learner.learn(last.tasks(0), lambda _: None)
+        for mine, other in zip(one.models, two.models, strict=True):
             assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), other.parameters(), strict=True))
-        scores = one.scores(plain.tasks(0)), two.scores(averaged.tasks(0))
+        scores = one.scores(last.tasks(0)), two.scores(averaged.tasks(0))
         assert all((a - b).abs().max() > 1e-3 for a, b in zip(*scores, strict=True))
 
     def test_a_run_that_diverges_keeps_its_average(self, make_runs: Any) -> None:
@@ -218,15 +226,14 @@ class TestWeightAverage:
             torch.testing.assert_close(spoiled.state.averages[0].flat[run], sound.state.averages[0].flat[run])
 
 
-@pytest.mark.parametrize("engine", ["separate", "stacked"])
+@engines
 def test_a_warm_start_takes_over_strength_and_scale_alone(make_runs: Any, engine: str) -> None:
-    runs = make_runs(warm_start=True)
-    learner = getattr(runs, engine)()
+    runs = make_runs(warm_start=True).groups(engine)[0]
+    learner = runs.learner(engine)
     learner.learn(runs.tasks(0), lambda _: None)
-    models = learner.models if engine == "stacked" else [run.model for run in learner.runs]
-    ended = [[value.item() for value in model.head()] for model in models]
+    ended = [[value.item() for value in model.head()] for model in learner.models]
     method, task = runs.methods()[0], runs.tasks(1)[0]
-    for model, (strength, scale, shift) in zip(models, ended, strict=True):
+    for model, (strength, scale, shift) in zip(learner.models, ended, strict=True):
         method.begin_task(model, task, numpy_generator(0, "coreset", 1))
         assert [value.item() for value in model.head()] == [strength, scale, 0.0]
         assert scale != 1.0
@@ -238,31 +245,31 @@ class TestLogVarianceBound:
 
     @staticmethod
     def _run(make_runs: Any, kernel: str, bound: float) -> Any:
-        runs = make_runs(kernel=kernel, log_variance_bound=bound, tau=0.01, dropout=0.0, lr=1e-4)
-        run = runs.separate().runs[0]
+        runs = make_runs(kernel=kernel, log_variance_bound=bound, tau=0.01, dropout=0.0, lr=1e-4)[[0]]
+        learner = runs.plain()
         with torch.no_grad():  # the biases of the last layer: mean and log-variance of the posterior, then of the prior
-            biases = run.model.gaussians.biases[2]
+            biases = learner.models[0].gaussians.biases[2]
             biases[1].fill_(120.0)
             if kernel == "vrf":
                 biases[3].fill_(-120.0)
-        return runs, run
+        return runs, learner
 
     @pytest.mark.parametrize("kernel", ["vrf", "vrf-uninformative"])
     def test_without_it_the_run_diverges_and_with_it_learns(self, make_runs: Any, kernel: str) -> None:
         runs, free = self._run(make_runs, kernel, 0.0)
-        free.learn(runs.tasks(0)[0])
-        assert free.diverged
+        free.learn(runs.tasks(0))
+        assert free.diverged == [True]
         runs, bound = self._run(make_runs, kernel, 5.0)
-        bound.learn(runs.tasks(0)[0])
-        assert not bound.diverged
-        assert all(torch.isfinite(parameter).all() for parameter in bound.model.parameters())
-        assert torch.isfinite(bound.logits(runs.tasks(0)[0].test.inputs, 0)).all()
+        bound.learn(runs.tasks(0))
+        assert bound.diverged == [False]
+        assert all(torch.isfinite(parameter).all() for parameter in bound.models[0].parameters())
+        assert torch.isfinite(bound.scores(runs.tasks(0))[0]).all()
 
     def test_the_bound_hardly_changes_a_run_whose_log_variances_are_small(self, make_runs: Any) -> None:
         found = []
         for bound in (0.0, 50.0):
-            runs = make_runs(log_variance_bound=bound)
-            learner = runs.separate()
+            runs = make_runs(log_variance_bound=bound)[[0]]
+            learner = runs.plain()
             learner.learn(runs.tasks(0), lambda _: None)
             found.append(learner.scores(runs.tasks(0))[0])
         assert 0.0 < (found[0] - found[1]).abs().max() < 1e-2
@@ -273,7 +280,7 @@ def test_every_method_learns_pairs_and_answers_with_classes(make_runs: Any, meth
     """Easy images: a vote that read another rotation's scores, or another class's, would be no better than chance."""
     images = {"rotation_labels": True, "test_views": "flip"}
     runs = make_runs(method, "resnet", samples=40, split=True, epochs=20, dropout=0.0, lr=0.05, momentum=0.8, **images)
-    learner = runs[[0]].separate()
+    learner = runs[[0]].plain()
     for index in range(runs.lessons):
         learner.learn(runs[[0]].lesson(index), lambda _: None)
     assert learner.scores(runs[[0]].tasks(1))[0].shape[1] == 2

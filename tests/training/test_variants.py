@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from kcl.training.run_group import Learner, SeparateRuns
-from kcl.training.single_run import Run
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
@@ -29,12 +27,12 @@ from kcl.methods.method import Method
 from kcl.methods.recipes import METHODS, published_backbone
 from kcl.training.checkpoint import digest
 from kcl.training.checkpointer import Every, Keeper
-from kcl.training.restoring import run_state
-from kcl.training.stack import StackedRuns
+from kcl.training.stack import RunStack
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import Outcome, run_streams
+from one_run import OneRun
 
-ENGINES = ("separate", "stacked")
+ENGINES = ("plain", "stacked")
 AVERAGE, VIEWS, NORM, DRAWS, STRENGTH = (
     {"weight_average": 0.12},
     {"test_views": "flip"},
@@ -106,13 +104,14 @@ def _learned(runs: Any, settings: Settings) -> tuple[str, Any]:
     method = METHODS[runs.method](settings, len(stream.class_labels), sum(task.ways for task in stream))
     own = dataclasses.replace(runs, settings=[settings])
     make = own.backbones()[0] if runs.net == "resnet" else lambda: published_backbone(stream.input_shape, settings)
-    run = Run(method, make, runs.seeds[0])
+    run = OneRun(method, make, runs.seeds[0])
     for index in range(runs.lessons):
         run.learn(runs.lesson(index)[0])
         for other in range(index + 1):
             run.accuracy(stream[other])
-    tree = {name: own for name, own in run_state(run).items() if not name.startswith("average")}
-    return digest(tree), run.logits(stream[0].test.inputs, 0)
+    kept = {str(index): kept.memory for index, kept in run.kept.items()}
+    tree = {"model": dict(run.model.state_dict()), "kept": kept, "carried": run.carried or {}}
+    return digest(tree), run.scores(stream[0])
 
 
 class TestSettings:
@@ -153,19 +152,18 @@ def _variants(runs: Any, changes: Sequence[Sequence[dict[str, Any]]]) -> list[li
     ]
 
 
-def _sharing(runs: Any, engine: str, changes: Sequence[Sequence[dict[str, Any]]]) -> tuple[Learner, list[Any]]:
+def _sharing(runs: Any, engine: str, changes: Sequence[Sequence[dict[str, Any]]]) -> tuple[RunStack, list[Any]]:
     """Of each training some runs, and a stream for every run."""
     variants = _variants(runs, changes)
     streams = [stream for stream, own in zip(runs.streams, variants, strict=True) for _ in own]
-    if engine == "separate":
-        parts = zip(variants, runs.backbones(), runs.seeds, strict=True)
-        return SeparateRuns([Run(own[0], make, seed, "cpu", own) for own, make, seed in parts]), streams
-    firsts = [own[0] for own in variants]
-    return StackedRuns(firsts, runs.backbones(), runs.seeds, "cpu", variants=variants), streams
+    firsts, plain = [own[0] for own in variants], engine == "plain"
+    return RunStack(firsts, runs.backbones(), runs.seeds, "cpu", variants=variants, plain=plain), streams
 
 
-def _alone(runs: Any, engine: str, changes: dict[str, Any]) -> Learner:
-    return getattr(dataclasses.replace(runs, settings=[own.replace(**changes) for own in runs.settings]), engine)()
+def _alone(runs: Any, engine: str, changes: dict[str, Any]) -> RunStack:
+    settings = [own.replace(**changes) for own in runs.settings]
+    learner: RunStack = dataclasses.replace(runs, settings=settings).learner(engine)
+    return learner
 
 
 def _facts(outcome: Outcome) -> Any:
@@ -180,8 +178,8 @@ def _facts(outcome: Outcome) -> Any:
     [("kcl", OF_KCL), ("ewc", OF_ALL), ("a-gem", OF_ALL), ("er-reservoir", OF_ALL), ("multi-task", OF_ALL)],
 )
 def test_every_run_is_what_it_is_alone(make_runs: Any, engine: str, method: str, changes: Any) -> None:
-    runs = make_runs(method, "resnet", samples=28, split=True)[[0, 1]]
-    learner, streams = _sharing(runs, engine, [changes] * 2)
+    runs = make_runs(method, "resnet", samples=28, split=True)[[0, 1]].groups(engine)[0]
+    learner, streams = _sharing(runs, engine, [changes] * len(runs.seeds))
     found = run_streams(learner, streams)
     scores = learner.scores([stream[0] for stream in streams])
     assert learner.seeds == [seed for seed in runs.seeds for _ in changes]
@@ -193,17 +191,16 @@ def test_every_run_is_what_it_is_alone(make_runs: Any, engine: str, method: str,
             assert torch.equal(one, two)
         assert all(("average_bytes" in outcome.memory) is ("weight_average" in own) for outcome in expected)
     averages = {(own.get("weight_average"), own.get("average_ramp")) for own in changes}
-    assert len({outcome.fingerprint for outcome in found}) == 2 * len(averages)
+    assert len({outcome.fingerprint for outcome in found}) == len(runs.seeds) * len(averages)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_trainings_may_be_tested_each_in_ways_of_its_own(make_runs: Any, engine: str) -> None:
+def test_trainings_may_be_tested_each_in_ways_of_its_own(make_runs: Any) -> None:
     """Against all of them tested in every way."""
     runs = make_runs(net="resnet", samples=28, split=True)
     every = [{}, AVERAGE, {"weight_average": 0.22}, VIEWS, {**VIEWS, **AVERAGE}]
     chosen = [[0, 3], [3, 2, 1], [4]]
-    found = run_streams(*_sharing(runs, engine, [[every[own] for own in some] for some in chosen]))
-    all_of_them = run_streams(*_sharing(runs, engine, [every] * 3))
+    found = run_streams(*_sharing(runs, "stacked", [[every[own] for own in some] for some in chosen]))
+    all_of_them = run_streams(*_sharing(runs, "stacked", [every] * 3))
     wanted = [5 * training + own for training, some in enumerate(chosen) for own in some]
     assert [_facts(outcome) for outcome in found] == [_facts(all_of_them[place]) for place in wanted]
 
@@ -213,9 +210,10 @@ def test_trainings_may_be_tested_each_in_ways_of_its_own(make_runs: Any, engine:
 def test_they_go_on_after_a_stop_as_if_there_had_been_none(
     make_runs: Any, tmp_path: Path, engine: str, method: str
 ) -> None:
-    runs = make_runs(method, "resnet", samples=28, split=True)[[0, 1]]
+    runs = make_runs(method, "resnet", samples=28, split=True)[[0, 1]].groups(engine)[0]
     changes = [{}, AVERAGE, {**VIEWS, "weight_average": 0.22}]
-    expected = run_streams(*_sharing(runs, engine, [changes] * 2))
+    ways = [changes] * len(runs.seeds)
+    expected = run_streams(*_sharing(runs, engine, ways))
     found: list[Outcome] = []
     stops = 0
     while not found:
@@ -227,7 +225,7 @@ def test_they_go_on_after_a_stop_as_if_there_had_been_none(
 
         try:
             keeper = Keeper(tmp_path, {}, Every(seconds=1e9, thrifty=False), stop)
-            found = run_streams(*_sharing(runs, engine, [changes] * 2), watch, keeper)
+            found = run_streams(*_sharing(runs, engine, ways), watch, keeper)
         except Interrupted:
             stops += 1
     assert stops > 2
@@ -238,8 +236,14 @@ def test_they_go_on_after_a_stop_as_if_there_had_been_none(
 def test_a_training_that_diverges_ends_its_runs_and_no_others(make_runs: Any, engine: str) -> None:
     changes = [{}, AVERAGE, DRAWS]
     sound = make_runs(feature_norm="none")
-    found = run_streams(*_sharing(sound.but(1, lr=1e30), engine, [changes] * 3))
-    expected = run_streams(*_sharing(sound, engine, [changes] * 3))
+    found, expected = (
+        [
+            outcome
+            for group in runs.groups(engine)
+            for outcome in run_streams(*_sharing(group, engine, [changes] * len(group.seeds)))
+        ]
+        for runs in (sound.but(1, lr=1e30), sound)
+    )
     assert [outcome.diverged for outcome in found] == [False] * 3 + [True] * 3 + [False] * 3
     assert all(outcome.matrix.average_accuracy is None for outcome in found[3:6])
     for run in (0, 1, 2, 6, 7, 8):
@@ -250,6 +254,12 @@ class LikeGpu(Compute):
     """Groups and stacks runs as on a GPU, but on the CPU."""
 
     on_cpu = False
+
+    def groups(self, specs: Sequence[RunSpec], at_once: int | None = None) -> list[list[RunSpec]]:
+        self.device = torch.device("cuda")  # on a CPU each would be alone
+        groups = super().groups(specs, at_once)
+        self.device = torch.device("cpu")
+        return groups
 
 
 SMALL = KclSettings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2)
@@ -268,14 +278,13 @@ class TestExperiment:
     def trained(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         """The seeds of the tasks that were learned."""
         seeds: list[int] = []
-        for engine in (SeparateRuns, StackedRuns):
-            learn = engine.learn
+        learn = RunStack.learn
 
-            def counting(self: Any, *given: Any, learn: Any = learn) -> None:
-                seeds.extend(self.training_seeds if isinstance(self, StackedRuns) else [own.seed for own in self.runs])
-                learn(self, *given)
+        def counting(self: RunStack, *given: Any) -> None:
+            seeds.extend(self.training_seeds)
+            learn(self, *given)
 
-            monkeypatch.setattr(engine, "learn", counting)
+        monkeypatch.setattr(RunStack, "learn", counting)
         return seeds
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Tasks of different shapes: within one run on either engine, and between runs that are then not trained together."""
+"""Tasks of different shapes: within one run, stacked or not, and between runs that are then not trained together."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from kcl.training.run_group import SeparateRuns
-from kcl.training.single_run import Run
 
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.benchmarks.split import SplitClasses
@@ -29,8 +27,9 @@ from kcl.nets.mlp import MLP
 from kcl.nets.resnet import ResNet18
 from kcl.report import page, results_table
 from kcl.report.groups import group_runs
-from kcl.training.stack import StackedRuns
+from kcl.training.stack import RunStack
 from kcl.training.stream_run import run_streams
+from reference_run import ReferenceRun, ReferenceRuns
 
 SMALL = KclSettings(bases=16, width=8, coreset_size_per_class=3, batch_size=10, dropout=0.2)
 CLASSES = 18
@@ -74,8 +73,8 @@ def test_stacked_runs_learn_tasks_of_different_shapes(
     assert len({task.ways for task in streams[0]}) > 1 or ways == 3
     seeds = (3, 11)
     settings = select_settings(method, SMALL.to_dict() | {"lr": 0.01})  # BatchNorm over few samples needs small steps
-    separate = SeparateRuns([Run(METHODS[method](settings, CLASSES), BACKBONES[net], seed) for seed in seeds])
-    stacked = StackedRuns([METHODS[method](settings, CLASSES) for _ in seeds], [BACKBONES[net]] * 2, seeds, "cpu")
+    separate = ReferenceRuns([ReferenceRun(METHODS[method](settings, CLASSES), BACKBONES[net], seed) for seed in seeds])
+    stacked = RunStack([METHODS[method](settings, CLASSES) for _ in seeds], [BACKBONES[net]] * 2, seeds, "cpu")
     expected, found = (run_streams(learner, streams) for learner in (separate, stacked))
     difference.assert_none(separate, stacked, 1e-9, range(len(streams[0])))
     for one, two in zip(expected, found, strict=True):
@@ -87,6 +86,12 @@ class LikeGpu(Compute):
     """Groups and stacks runs as on a GPU, but on the CPU."""
 
     on_cpu = False
+
+    def groups(self, specs: Sequence[RunSpec], at_once: int | None = None) -> list[list[RunSpec]]:
+        self.device = torch.device("cuda")  # on a CPU each would be alone
+        groups = super().groups(specs, at_once)
+        self.device = torch.device("cpu")
+        return groups
 
 
 def _specs(seeds: Sequence[int] = range(4), **options: Any) -> list[RunSpec]:

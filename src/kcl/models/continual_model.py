@@ -253,13 +253,15 @@ class ContinualModel:
         """The same as tensors: tasks and classes by their places."""
         order = {known.lesson: place for place, known in enumerate(self.tasks.values())}
         index = None if task is None else self._task(task).lesson
-        answers = self.answerer.answer(self._shown(inputs), index, score, abstain_below)
+        queries = self._shown(inputs)  # refuses, where nothing was learned
+        answers = self.answerer.answer(queries, index, score, abstain_below)
         places = torch.tensor([order[lesson] for lesson in sorted(self.answerer.tasks)], device=answers.task.device)
         return answers._replace(task=places[answers.task])
 
     def logits(self, inputs: Any, task: str) -> Tensor:
         """Calibrated scores of a task's classes, in the order of `tasks[task].labels`: the fast way."""
-        return self.answerer.logits(self._shown(inputs), self._task(task).lesson)
+        queries = self._shown(inputs)  # refuses, where nothing was learned
+        return self.answerer.logits(queries, self._task(task).lesson)
 
     def probabilities(self, inputs: Any, task: str) -> Tensor:
         return self.logits(inputs, task).softmax(-1)

@@ -103,17 +103,17 @@ def from_single_run(saved: Saved, state: StackState) -> Saved:
     converted: Tree = {"stack": stack, "kept": kept, "carried": _one_run(branch(tree, "carried"))}
     step = runs[0].get("step")
     if step is not None:
-        names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-        trained, momentum = branch(tree, "trained"), branch(tree, "momentum")
+        parameters = {name: leaf.detach() for name, leaf in model.named_parameters() if leaf.requires_grad}
+        trained = branch(tree, "trained")
+        moved = {str(place): tensor for place, tensor in enumerate([*parameters.values(), *trained.values()])}
+        momentum = branch(tree, "momentum") or {place: torch.zeros_like(tensor) for place, tensor in moved.items()}
+        velocities = list(fit_all(momentum, moved, "momentum").values())
         velocity = {name: torch.zeros_like(model.get_parameter(name)) for name in layout.shapes}
-        velocity |= {name: momentum[str(place)] for place, name in enumerate(names) if str(place) in momentum}
-        later = {name: momentum.get(str(len(names) + place)) for place, name in enumerate(trained)}
-        like = {
-            name: torch.zeros_like(tensor) if later[name] is None else later[name] for name, tensor in trained.items()
-        }
+        velocity |= dict(zip(parameters, velocities, strict=False))
         converted |= {"velocity": flat(velocity), "noise": {"0": tree.get("noise")}}
         if trained:
-            converted |= {"trained": _one_run(trained), "velocities": _one_run(like)}
+            later = dict(zip(trained, velocities[len(parameters) :], strict=True))
+            converted |= {"trained": _one_run(trained), "velocities": _one_run(later)}
     return Saved(converted, saved.about | {"stacked runs": 1, "step": step})
 
 

@@ -132,6 +132,7 @@ class RunStack:
             self.learning = False
         memory |= {name: tensor.clone() for name, tensor in self._trainer.trained_state().items()}
         self._end(tasks, memory, lesson.plans)
+        self.state.gather_buffers()
         self.weights_changed()
 
     def _counted(self, between_steps: BetweenSteps) -> BetweenSteps:
@@ -197,20 +198,26 @@ class RunStack:
                 ended = [method.unseen_memory(part) for method, part in zip(self.methods, versions, strict=True)]
             self.kept[versions[0].index] = (stack_memories(ended, self.device), versions[0].view.to(self.device))
 
-    def rehearse(self, tasks: Sequence[Task], heads_of: Sequence[Task] | None = None) -> None:
-        """One step over the first batch, and the head of a task in every way it is tested, to see that the runs stack
-        and what memory that takes. A task per training.
+    def rehearse(self, tasks: Sequence[Task]) -> None:
+        """One step over the first batch, to see that the runs stack and what memory that takes; no weight moves. A task
+        per training.
         """
-        lesson, memory = self._begin(tasks)
+        before = self.method_state
+        lesson, _ = self._begin(tasks)
         assert self.method_state is not None  # noqa: S101 - made when the first task begins
         with products(self.precision):
             StackedTrainer(self, lesson, self.method_state).rehearse()
-        if heads_of is not None:
-            _, memory = self._begin(heads_of)
-            pairs = zip(self.methods, self.models, strict=True)
-            ended = [method.end_task(model, memory_of(run, memory)) for run, (method, model) in enumerate(pairs)]
-            view = heads_of[0].view.to(self.device)
-            self._evaluator.rehearse(stack_memories(ended, self.device), view, heads_of[0].index)
+        self.method_state = before
+
+    def rehearse_classifier(self, tasks: Sequence[Task]) -> None:
+        """The head of a task in every way it is tested, to see what memory that takes. A task per training."""
+        learnables = [
+            method.begin_task(model, task, numpy_generator(seed, "coreset", task.index))
+            for method, model, task, seed in zip(self.methods, self.models, tasks, self.training_seeds, strict=True)
+        ]
+        pairs = zip(self.methods, self.models, learnables, strict=True)
+        ended = [method.end_task(model, learnable.memory) for method, model, learnable in pairs]
+        self._evaluator.rehearse(stack_memories(ended, self.device), tasks[0].view.to(self.device), tasks[0].index)
 
     # Answering
 

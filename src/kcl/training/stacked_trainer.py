@@ -64,8 +64,10 @@ class StackedTrainer(Trainer):
         )
 
     def rehearse(self) -> None:
-        """One step over the first batch, to see what memory that takes."""
+        """One step over the first batch, at rates of zero, to see what memory that takes."""
         self._restart(0)
+        for number in self.state.numbers.values():
+            number.zero_()
         self._renew_noise(0)
         self._uncaptured_step(self.sizes[0])
 

@@ -113,9 +113,10 @@ class StackState:
         return self.parameters(source.flat) | self.buffers | self.statistics(source.running)
 
     def model_at_test(self, run: int, average: int | None) -> nn.Module:
-        """A run's model as it answers. The model of an average shares the average's tensors."""
+        """A run's model as it answers. The model of an average shares the average's tensors, and the run's buffers."""
         if average is None:
             return self.models[run]
+        self.gather_buffers()
         if (run, average) not in self._average_models:
             model = copy.deepcopy(self.models[run]).requires_grad_(False)
             tensors = self.used_at_test(average)

@@ -1,4 +1,4 @@
-"""The folded head: the same answers as the classifier, and a variance that follows from the kernel alone."""
+"""The folded head: scores and a variance that follow from the kernel alone."""
 
 from __future__ import annotations
 
@@ -38,27 +38,31 @@ def _learned(kernel: str, **settings: Any) -> tuple[Any, Tensor]:
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_scores_and_variance(kernel: str, draws: int, norm: str) -> None:
     learner, queries = _learned(kernel, test_draws=draws, feature_norm=norm)
-    run, method, model = learner._run, learner._run.method, learner.model
+    method, model = learner._stack.method, learner.model
     for index in (0, 1):
-        memory = run.kept[index].memory
+        memory = learner._stack.memory_kept(0, index)
         with torch.no_grad():
-            head = method.head(model, memory, RunNoise(run.device, 0, "test noise", index))
+            head = method.head(model, memory, RunNoise(torch.device("cpu"), 0, "test noise", index))
             features = method.features(model, queries)
-            scores, variance = ridge_head.scores_and_variance(head, method.kernel(model), features)
-            expected, prior = _expected_variance(learner, index, queries)
-            torch.testing.assert_close(ridge_head.scores(head, method.kernel(model), features), scores)
+            scores, variance = ridge_head.scores_and_variance(head, method.kernel, model, features)
+            expected_scores, expected, prior = _expected(learner, index, queries)
+            torch.testing.assert_close(ridge_head.scores(head, method.kernel, model, features), scores)
+            onnx = ridge_head.scores(head, method.kernel, model, features, onnx=True)
+        torch.testing.assert_close(onnx, scores)
+        torch.testing.assert_close(scores, expected_scores, rtol=2e-3, atol=1e-3)
         torch.testing.assert_close(scores, learner.logits(queries, index), rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(variance, expected, rtol=2e-3, atol=2e-4 * prior)  # the difference of large numbers
 
 
-def _expected_variance(learner: Any, index: int, queries: Tensor) -> tuple[Tensor, float]:
-    """k(x, x) − k_xᵀ(K + λI)⁻¹k_x with an inverse, in double precision, kernel by kernel; and the largest k(x, x)."""
-    settings, run = learner.settings, learner._run
-    model, memory = run.model, run.kept[index].memory
+def _expected(learner: Any, index: int, queries: Tensor) -> tuple[Tensor, Tensor, float]:
+    """s·k_xᵀ(K + λI)⁻¹Y + b and k(x, x) − k_xᵀ(K + λI)⁻¹k_x with an inverse, in double precision, kernel by kernel; and
+    the largest k(x, x).
+    """
+    settings, model, memory = learner.settings, learner.model, learner._stack.memory_kept(0, index)
     plain = F.normalize if settings.feature_norm == "l2" else lambda x: x
     single = plain(model.backbone(memory["inputs"]))
     coreset, asked = single.double(), plain(model.backbone(queries)).double()
-    noise, found = RunNoise(run.device, 0, "test noise", index), []
+    noise, found, answers = RunNoise(torch.device("cpu"), 0, "test noise", index), [], []
     variational = settings.kernel.startswith("vrf")
     for _ in range(settings.test_draws if variational else 1):
         if settings.kernel in ("vrf", "vrf-uninformative", "rff"):
@@ -80,5 +84,8 @@ def _expected_variance(learner: Any, index: int, queries: Tensor) -> tuple[Tenso
             }[settings.kernel]
         shifted = compare(pairs[0], pairs[0]) + memory["strength"].double() * torch.eye(len(coreset)).double()
         cross, prior = compare(pairs[0], pairs[1]), compare(pairs[1], pairs[1]).diagonal()
-        found.append(prior - (cross * (torch.linalg.inv(shifted) @ cross)).sum(0))
-    return torch.stack(found).mean(0).float(), max(1.0, prior.max().item())
+        inverse, targets = torch.linalg.inv(shifted), memory["targets"].double()
+        found.append(prior - (cross * (inverse @ cross)).sum(0))
+        answers.append(memory["scale"].double() * cross.T @ inverse @ targets + memory["shift"].double())
+    scores = answers[0] if len(answers) == 1 else torch.stack([own.softmax(-1) for own in answers]).mean(0).log()
+    return scores.float(), torch.stack(found).mean(0).float(), max(1.0, prior.max().item())
