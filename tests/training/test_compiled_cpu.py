@@ -33,6 +33,7 @@ from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec, by_training
 from kcl.methods.kcl_settings import KclSettings
 from kcl.ops import compiler, philox, philox_cpu
+from kcl.ops.compiler import need_compiler
 from kcl.training.checkpointer import Every
 from kcl.training.stack import RunStack
 from kcl.training.stopping import Interrupted, Stop

@@ -16,7 +16,6 @@ from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.benchmarks.task import Task
 from kcl.core.compute import Compute
-from kcl.core.settings import Settings
 from kcl.errors import KclError
 from kcl.experiments import group_training, grouping, learner_building, resuming
 from kcl.experiments.admission import admit
@@ -27,13 +26,14 @@ from kcl.experiments.learner_building import build_learner
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec, by_training
+from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.recipes import METHODS, methods_with, select_settings
 from kcl.report import results_table
 from kcl.training.checkpointer import Every
 from kcl.training.stack import RunStack
 from kcl.training.stream_run import Progress
 
-SMALL = Settings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2)
+SMALL = KclSettings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2)
 CPU, NEVER = Compute(), Saving()
 METRICS = ("average_accuracy", "forgetting", "learning_accuracy", "backward_transfer", "forward_transfer")
 

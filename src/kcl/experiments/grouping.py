@@ -82,11 +82,15 @@ def fitting_trainings(plan: RunPlan, trainings: Sequence[Training]) -> int:
     learner = build_learner([training], [stream], compute, plain=False)
     try:
         largest = max(stream, key=lambda task: task.ways)
-        lesson = join(list(stream), len(stream.class_labels)) if learner.joint else largest
-        learner.rehearse([lesson], [largest] if learner.method.keeps_coresets else None)
+        learner.rehearse([join(list(stream), len(stream.class_labels)) if learner.joint else largest])
     except CannotStack:
         return len(trainings)
     each = torch.cuda.max_memory_allocated(device)
+    if learner.method.keeps_coresets:
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        learner.rehearse_classifier([largest])
+        each += torch.cuda.max_memory_allocated(device) - before
     return max(1, min(len(trainings), int(MEMORY_SHARE * torch.cuda.mem_get_info(device)[0] / each)))
 
 
