@@ -7,10 +7,10 @@ import sys
 import time
 
 import pytest
-from kcl.training.cuda_graph import Step
 
 from kcl.experiments import progress as module
 from kcl.experiments.progress import Bar, Lines, Plan, Silent, make_display
+from kcl.training.cuda_graph import Step
 from kcl.training.run_progress import Standing
 from kcl.training.stream_run import Progress
 
