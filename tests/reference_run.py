@@ -93,6 +93,17 @@ class Muon(torch.optim.Optimizer):
                 parameter.sub_(group["lr"] * velocity)
 
 
+def optimizer_of(
+    model: nn.Module, settings: Settings, index: int, others: Sequence[nn.Parameter] = ()
+) -> torch.optim.Optimizer:
+    """For a task. `others`: what is trained and is no parameter of the model."""
+    lr = learning_rate(settings, index)
+    if settings.optimizer == "muon":
+        return Muon(model, lr, settings.muon_lr * settings.muon_lr_decay**index, settings.momentum, others)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.SGD([*parameters, *others], lr=lr, momentum=settings.momentum, fused=True)
+
+
 class Kept(NamedTuple):
     """What the run keeps of a learned task."""
 
@@ -105,7 +116,6 @@ class Midway(NamedTuple):
 
     noise: RunNoise
     optimizer: torch.optim.Optimizer
-    parameters: list[nn.Parameter]
     trained: dict[str, nn.Parameter]
 
 
@@ -142,10 +152,8 @@ class ReferenceRun:
         sizes = batch_sizes(self.model, len(positions), settings.batch_size)
         plan = self.method.plan(self.carried, task, orders, sizes, numpy_generator(self.seed, "recalled", task.index))
         noise = RunNoise(self.device, self.seed, "training noise", task.index)
-        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        parameters += trained.values()
-        optimizer = self._optimizer(parameters, list(trained.values()), task.index)
-        self.midway = Midway(noise, optimizer, parameters, trained)
+        optimizer = optimizer_of(self.model, settings, task.index, list(trained.values()))
+        self.midway = Midway(noise, optimizer, trained)
         updates = settings.updates_per_batch
         steps = settings.epochs * len(sizes) * updates
         statistics = running_statistics(self.model)
@@ -178,15 +186,6 @@ class ReferenceRun:
         for part in task.parts:
             part_memory = ended if part is task else on_device(self.device, self.method.unseen_memory(part))
             self.kept[part.index] = Kept(part_memory, part.view.to(self.device))
-
-    def _optimizer(
-        self, parameters: list[nn.Parameter], others: list[nn.Parameter], index: int
-    ) -> torch.optim.Optimizer:
-        """For a task. `others`: those of the parameters that are not the model's."""
-        settings, lr = self.method.settings, learning_rate(self.method.settings, index)
-        if settings.optimizer == "muon":
-            return Muon(self.model, lr, settings.muon_lr * settings.muon_lr_decay**index, settings.momentum, others)
-        return torch.optim.SGD(parameters, lr=lr, momentum=settings.momentum, fused=True)
 
     def _differentiate(self, losses: Sequence[Tensor]) -> Memory:
         """Leave in every parameter's `grad` what the optimiser is to follow; what changes of what is carried."""

@@ -27,9 +27,8 @@ except ImportError:
     pytest = None
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+    sys.path[:0] = [str(Path(__file__).resolve().parents[up] / name) for up, name in ((2, "src"), (1, ""))]
 
-from kcl.training.single_run import Run, batch_order, build_model, learning_rate, seen
 
 from kcl.benchmarks.joint_task import join
 from kcl.benchmarks.moved_pixels import PermutedPixels
@@ -59,15 +58,18 @@ from kcl.ops.norm_cuda import norm
 from kcl.ops.precision import products
 from kcl.ops.torch_private import can_compile_cuda
 from kcl.training import cuda_graph
+from kcl.training.batches import batch_order
 from kcl.training.checkpointer import Every, Keeper
 from kcl.training.draws import PhiloxSource, Replay, Request
-from kcl.training.optimizers import optimizer_of
-from kcl.training.stack import StackedRuns
+from kcl.training.evaluation import as_seen
+from kcl.training.optimizers import learning_rate
+from kcl.training.stack import RunStack, build_model
+from kcl.training.stacked_trainer import StackedTrainer
 from kcl.training.state import over_runs
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import run_streams
-from kcl.training.trainer import Trainer
-from kcl.training.weight_average import WeightAverage, reach
+from reference_run import ReferenceRun, WeightAverage, optimizer_of
+from reference_run import as_seen as seen
 
 DEVICE, CPU = torch.device("cuda"), torch.device("cpu")
 NO_GPU = "PyTorch finds no CUDA GPU here"
@@ -400,17 +402,17 @@ class Made:
         else:
             yield from map(self.tasks, range(tasks))
 
-    def learner(self, compiled: bool = False, precision: str = "float32") -> StackedRuns:
-        return StackedRuns(self.methods, self.backbones, self.seeds, DEVICE, compiled, precision)
+    def learner(self, compiled: bool = False, precision: str = "float32") -> RunStack:
+        return RunStack(self.methods, self.backbones, self.seeds, DEVICE, compiled, precision)
 
-    def learned(self, tasks: int = 2, **options: Any) -> StackedRuns:
+    def learned(self, tasks: int = 2, **options: Any) -> RunStack:
         learner = self.learner(**options)
         for lesson in self.lessons(tasks):
             learner.learn(lesson, lambda _: None)
         return learner
 
 
-def states(learner: StackedRuns) -> list[dict[str, Tensor]]:
+def states(learner: RunStack) -> list[dict[str, Tensor]]:
     """Parameters and buffers, run by run, on the CPU."""
     return [
         {name: tensor.detach().cpu().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
@@ -422,7 +424,7 @@ def assert_near(one: dict[str, Tensor], two: dict[str, Tensor], tolerance: float
     torch.testing.assert_close(one, two, rtol=tolerance, atol=tolerance)
 
 
-def assert_moved(learner: StackedRuns, made: Made, least: float = 1e-3) -> None:
+def assert_moved(learner: RunStack, made: Made, least: float = 1e-3) -> None:
     """Otherwise an agreement would say nothing."""
     fresh = states(made.learner())
     for before, after in zip(fresh, states(learner), strict=True):
@@ -442,7 +444,7 @@ def test_the_first_step_equals_autograd_on_the_cpu(kernel: str, net: str) -> Non
     made = Made("kcl", net, samples=22, kernel=kernel)
     learner = made.learned(1)
     trainer, found = learner._trainer, states(learner)
-    assert trainer.plan == [10]
+    assert trainer.sizes == [10]
     drawn = trainer.sources[10].drawn
     for run, (method, task, seed) in enumerate(zip(made.methods, made.tasks(0), made.seeds, strict=True)):
         model = build_model(method, made.backbones[run], seed)
@@ -610,9 +612,14 @@ def test_a_run_alone_equals_the_run_beside_others(method: str, net: str, samples
     assert_near(states(turned)[1], expected[0], 2e-4)
 
 
-def stepped(made: Made) -> StackedRuns:
+def stepped(made: Made) -> RunStack:
     """Runs that have learned two tasks step by step, without graphs."""
-    with swapped(Trainer, "_run_step", Trainer._step):
+
+    def step(trainer: StackedTrainer, size: int) -> bool:
+        trainer._uncaptured_step(size)
+        return True
+
+    with swapped(StackedTrainer, "_step", step):
         return made.learned()
 
 
@@ -622,16 +629,16 @@ def test_graphs_replayed_equal_steps_taken(method: str, net: str) -> None:
     made = Made(method, net, samples=28 if net == "resnet" else 35, epochs=2)
     replayed = made.learned()
     taken = stepped(made)
-    assert len(set(replayed._trainer.plan)) == 2
+    assert len(set(replayed._trainer.sizes)) == 2
     if DEVICE.type == "cuda":
-        assert set(replayed._trainer.graphs) == set(replayed._trainer.plan)
+        assert set(replayed._trainer.graphs) == set(replayed._trainer.sizes)
     assert not taken._trainer.graphs
     assert_moved(replayed, made)
     for one, two in zip(states(replayed), states(taken), strict=True):
         assert_near(one, two, 1e-5 if net == "mlp" else 2e-4)
     torch.testing.assert_close(replayed._trainer.losses, taken._trainer.losses, rtol=1e-3, atol=1e-4)
-    for name, tensor in (replayed.carried or {}).items():
-        torch.testing.assert_close(tensor, (taken.carried or {})[name], rtol=1e-3, atol=1e-5)
+    for name, tensor in (replayed.method_state or {}).items():
+        torch.testing.assert_close(tensor, (taken.method_state or {})[name], rtol=1e-3, atol=1e-5)
     for name in ("done", "cursor"):
         assert torch.equal(getattr(replayed._trainer, name), getattr(taken._trainer, name))
     for size, source in replayed._trainer.sources.items():
@@ -667,13 +674,13 @@ def test_a_baseline_without_dropout_learns_what_it_learns_on_the_cpu(method: str
     learner = made.learned(3)
     assert_moved(learner, made)
     for number, (own, make, seed) in enumerate(zip(made.methods, made.backbones, made.seeds, strict=True)):
-        run = Run(own, make, seed)
+        run = ReferenceRun(own, make, seed)
         for lesson in made.lessons(3):
             run.learn(lesson[number])
         expected = {name: tensor.detach() for name, tensor in run.model.named_parameters()}
         assert_near({name: states(learner)[number][name] for name in expected}, expected, 2e-3)
         assert run.memory_use() == learner.memory_use()[number]
-        carried = {name: tensor[number].cpu() for name, tensor in (learner.carried or {}).items()}
+        carried = {name: tensor[number].cpu() for name, tensor in (learner.method_state or {}).items()}
         torch.testing.assert_close(carried, run.carried or {}, rtol=2e-2, atol=2e-3)
 
 
@@ -713,7 +720,7 @@ def test_answers_equal_those_of_the_same_weights_on_the_cpu(kernel: str, net: st
                 module.running_var.fill_(1.0)
     for index in range(2):
         measured, (memory, view) = learner.accuracy(made.tasks(index)), learner.kept[index]
-        requests = learner._classifier_requests(seen(memory, view, runs=True), learner._alike[0])
+        requests = learner._evaluator._classifier_requests(learner.test_groups[0], as_seen(memory, view))
         source = learner.source(requests, "test noise", index)
         source.draw()
         for run, (method, task) in enumerate(zip(made.methods, made.tasks(index), strict=True)):
@@ -743,15 +750,16 @@ def test_progress_is_told_in_order_and_truly() -> None:
 
 
 def test_one_run_by_itself_learns_on_the_gpu() -> None:
-    """The engine for one run, which draws on the device: no numbers to compare with, but the task is easy."""
+    """A plain stack, which draws on the device: no numbers to compare with, but the task is easy."""
     made = Made(which=[0], epochs=20, dropout=0.0, kernel="rbf")
-    run = Run(made.methods[0], made.backbones[0], 3, DEVICE)
+    learner = RunStack(made.methods, made.backbones, [3], DEVICE, plain=True)
     losses: list[float] = []
-    run.learn(made.tasks(0)[0], lambda step: losses.append(step.loss))
-    assert not run.diverged
-    assert sum(losses[-5:]) < sum(losses[:5])
-    assert run.accuracy(made.tasks(0)[0]) > 50.0
-    assert all(parameter.device.type == DEVICE.type for parameter in run.model.parameters())
+    learner.learn(made.tasks(0), lambda step: losses.append(step.loss))
+    assert learner.diverged == [False]
+    assert sum(learner._trainer.losses[-5:]) < sum(learner._trainer.losses[:5])
+    assert losses[-1] == learner._trainer.losses[-1].item()
+    assert learner.accuracy(made.tasks(0))[0] > 50.0
+    assert all(parameter.device.type == DEVICE.type for parameter in learner.models[0].parameters())
 
 
 class Impatient(Keeper):
@@ -787,8 +795,8 @@ def test_runs_that_were_stopped_go_on_where_they_were(method: str, net: str) -> 
     assert_moved(learner, made)
     for one, two in zip(states(learner), states(whole), strict=True):
         assert_near(one, two, 1e-5 if net == "mlp" else 2e-4)
-    for name, tensor in (learner.carried or {}).items():
-        torch.testing.assert_close(tensor, (whole.carried or {})[name], rtol=1e-3, atol=1e-5)
+    for name, tensor in (learner.method_state or {}).items():
+        torch.testing.assert_close(tensor, (whole.method_state or {})[name], rtol=1e-3, atol=1e-5)
     if net == "mlp":
         for one, two in zip(found, expected, strict=True):
             assert abs((one.matrix.average_accuracy or 0.0) - (two.matrix.average_accuracy or 0.0)) < 3.0
@@ -823,8 +831,8 @@ def assert_near_in_norm(one: dict[str, Tensor], two: dict[str, Tensor], begun: d
         assert (flat[0] - flat[1]).norm() <= share * (flat[1] - flat[2]).norm()
 
 
-def averages(learner: StackedRuns) -> list[dict[str, Tensor]]:
-    found = [learner.answering(run) for run in range(learner.count)]
+def averages(learner: RunStack) -> list[dict[str, Tensor]]:
+    found = [learner.model_at_test(run) for run in range(learner.count)]
     return [
         {name: tensor.detach().cpu() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
         for model in found
@@ -848,22 +856,21 @@ def test_the_first_strong_step_equals_the_cpu(kernel: str) -> None:
     made = strong("kcl", 22, kernel=kernel, feature_norm="l2")
     learner = made.learned(1)
     trainer, found, averaged = learner._trainer, states(learner), averages(learner)
-    assert trainer.plan == [10]
+    assert trainer.sizes == [10]
     for run, (method, task, seed) in enumerate(zip(made.methods, made.tasks(0), made.seeds, strict=True)):
         model = build_model(method, made.backbones[run], seed)
         begun = {name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
         positions, memory = method.begin_task(model, task, numpy_generator(seed, "coreset", 0))
         order = torch.from_numpy(batch_order(seed, 0, 0, positions))
         model.double()
-        average = WeightAverage(model, reach(method.settings))
+        average = WeightAverage(model, method.settings)
         working = {name: tensor.double() for name, tensor in seen(memory, task.view).items()}
         inputs = task.view(task.train.inputs[task.train.rows[order]]).double()
         replay = Replay([plain(tensor[run]).cpu().double() for tensor in trainer.sources[10].drawn])
         loss = method.observe(model, working, inputs, task.train.labels[order], None, replay)[0]
         assert abs(trainer.losses[0, run].item() - loss.item()) < 1e-4 * max(1.0, abs(loss.item()))
         loss.backward()
-        rate = learning_rate(method.settings, 0)
-        optimizer_of(model, model.parameters(), method.settings, rate, 0).step()
+        optimizer_of(model, method.settings, 0).step()
         average.update(model)
         for own, expected in ((found[run], model), (averaged[run], average.model)):
             named = (*expected.named_parameters(), *expected.named_buffers())
@@ -878,7 +885,7 @@ def test_strong_graphs_replayed_equal_steps_taken(method: str) -> None:
     made = strong(method, updates_per_batch=2)
     replayed = made.learned()
     taken = stepped(made)
-    assert len(set(replayed._trainer.plan)) == 2
+    assert len(set(replayed._trainer.sizes)) == 2
     begun = states(made.learner())
     for found in (states, averages):
         for one, two, was in zip(found(replayed), found(taken), begun, strict=True):
@@ -973,12 +980,12 @@ def test_strong_answers_equal_those_of_the_same_weights_on_the_cpu(method: str, 
     learner = made.learned()
     for index in range(2):
         memory, view = learner.kept[index]
-        requests = learner._classifier_requests(seen(memory, view, runs=True), learner._alike[0])
+        requests = learner._evaluator._classifier_requests(learner.test_groups[0], as_seen(memory, view))
         source = learner.source(requests, "test noise", index)
         source.draw()
         scores = learner.scores(made.tasks(index))
         for run, (own, task) in enumerate(zip(made.methods, made.tasks(index), strict=True)):
-            model = copy.deepcopy(learner.answering(run)).cpu().double()
+            model = copy.deepcopy(learner.model_at_test(run)).cpu().double()
             stored = [
                 seen({name: tensor[run].cpu() for name, tensor in kept.items()}, shown)
                 for kept, shown in learner.kept.values()
@@ -988,9 +995,8 @@ def test_strong_answers_equal_those_of_the_same_weights_on_the_cpu(method: str, 
             ]
             with torch.no_grad():
                 common = own.in_common(model, working)
-                classifier = own.prepare(
-                    model, working[index] | common, Replay([t[run].cpu().double() for t in source.drawn])
-                )
+                replay = Replay([t[run].cpu().double() for t in source.drawn])
+                classifier = own.classifier(model, own.show(working[index] | common), replay)
                 expected = own.answer(model, classifier, task.view(task.test.inputs[task.test.rows]).double())
             assert expected.shape == (len(task.test), task.ways)
             assert (scores[run].cpu() - expected).abs().max() <= 2e-3 * max(1.0, expected.abs().max().item())
@@ -1007,7 +1013,7 @@ def test_runs_that_share_a_training_are_what_they_are_alone(method: str) -> None
     ways += [{"batch_norm": "running"}, {"weight_average": 0.0, "test_draws": 3}] if method == "kcl" else []
     variants = [[METHODS[method](own.replace(**way), 3, 9) for way in ways] for own in made.settings]
     options = {"device": DEVICE, "precision": "float32"}
-    shared = StackedRuns(made.methods, made.backbones, made.seeds, variants=variants, **options)
+    shared = RunStack(made.methods, made.backbones, made.seeds, variants=variants, **options)
     for index in range(2):
         shared.learn([task for task in made.tasks(index) for _ in ways], lambda _: None)
     count, begun = len(ways), states(made.learner())
@@ -1015,12 +1021,12 @@ def test_runs_that_share_a_training_are_what_they_are_alone(method: str) -> None
     assert [int(own.updates) for own in shared.state.averages] == [2 * shared._trainer.steps] * 3
     for place in range(count):
         methods = [own[place] for own in variants]
-        alone = StackedRuns(methods, made.backbones, made.seeds, **options)
+        alone = RunStack(methods, made.backbones, made.seeds, **options)
         for index in range(2):
             alone.learn(made.tasks(index), lambda _: None)
         assert alone.memory_use() == shared.memory_use()[place::count]
         for run, (model, was) in enumerate(zip(averages(alone), begun, strict=True)):
-            own = shared.answering(count * run + place)
+            own = shared.model_at_test(count * run + place)
             found = {name: t.detach().cpu() for name, t in (*own.named_parameters(), *own.named_buffers())}
             assert_near_in_norm(found, model, was, 5e-2)
         stack = shared.state.saved()
@@ -1047,7 +1053,7 @@ def test_the_strong_recipe_learns_at_full_size(benchmark: str, kernel: str, side
     streams: list[Stream] = [PermutedPixels(data, 2, seed) for seed in SEEDS[:2]]
     methods = [METHODS["kcl"](settings, 3, 6) for _ in streams]
     backbones = [partial(published_backbone, (3, side, side), settings)] * 2
-    learner = StackedRuns(methods, backbones, SEEDS[:2], DEVICE, precision="tf32")
+    learner = RunStack(methods, backbones, SEEDS[:2], DEVICE, precision="tf32")
     for index in range(2):
         learner.learn([stream[index] for stream in streams], lambda _: None)
         assert learner._trainer.losses.isfinite().all()

@@ -24,7 +24,8 @@ def _former(run: ReferenceRun, step: int | None) -> Saved:
     """The state of a run in the former format. `step`: those done of the task it is in."""
     tree = run.state()
     if run.midway is not None:
-        noise, optimizer, parameters, trained = run.midway
+        noise, optimizer, trained = run.midway
+        parameters = [*(own for own in run.model.parameters() if own.requires_grad), *trained.values()]
         tree["noise"] = noise.generator.get_state()
         tree["momentum"] = {}
         if run.method.settings.momentum:
