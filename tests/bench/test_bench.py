@@ -16,6 +16,7 @@ from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.strong_recipe import strong_settings
 from kcl.nets.resnet import cifar_resnet
 from kcl.ops import compiler, philox, philox_cpu
+from kcl.training.stack import RunStack
 
 ROOT = Path(__file__).parents[2]
 

@@ -330,7 +330,7 @@ def test_kernels_without_features_are_solved_in_float32_whatever_is_allowed(kern
     anchors, targets = nn.functional.normalize(draw(150, 64), dim=-1), draw(150, 3)
 
     def weights(device: torch.device, dtype: torch.dtype) -> Tensor:
-        own = method._kernel(copy.deepcopy(model).to(device, dtype), None, Replay([]))
+        own = copy.deepcopy(model).to(device, dtype)
         head = HeadState(*(torch.tensor(value, device=device, dtype=dtype) for value in (0.11, 1.0, 0.0)))
         with products("tf32"):
             return method._weights(own, anchors.to(device, dtype), targets.to(device, dtype), head).cpu().double()

@@ -22,6 +22,7 @@ from kcl.experiments.grouping import RunGroup, group_trainings
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec, by_training, key_of
+from kcl.methods.kcl_settings import KclSettings
 from kcl.training.checkpointer import Every
 from kcl.training.stopping import Stop
 
@@ -67,7 +68,7 @@ def test_a_worker_trains_them_once_and_goes_on_with_them(
     images = torch.randint(256, (60, 1, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     dataset = Dataset("made up", images, torch.arange(60) % 3, images.flip(0), torch.arange(60) % 3, ("0", "1", "2"))
     monkeypatch.setitem(BENCHMARKS, "made-up", Benchmark("for tests", lambda *_: dataset, PermutedPixels, 20))
-    small = Settings(bases=16, width=8, coreset_size_per_class=4, weight_average=0.2)
+    small = KclSettings(bases=16, width=8, coreset_size_per_class=4, weight_average=0.2)
     several = [small, small.replace(weight_average=0.0, test_draws=2)]
     specs = [RunSpec("made-up", "kcl", seed, own, 2, None) for own in several for seed in (0, 1)]
 

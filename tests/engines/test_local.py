@@ -117,7 +117,7 @@ def test_a_worker_without_the_gpu_it_was_asked_for_says_so(monkeypatch: pytest.M
     job = Job([], "kcl run", "out", compute=Compute("cuda"), code=resuming.code())
     worker.run_job(job, said.append, Stop())
     assert [message["kind"] for message in said] == ["failed"]
-    assert "finds no CUDA GPU here" in said[0]["error"]
+    assert "finds no CUDA GPU" in said[0]["error"]
 
 
 @pytest.mark.parametrize(

@@ -133,12 +133,8 @@ def _specs(**changes: Any) -> list[RunSpec]:
 
 def test_stacked_runs_are_measured_as_on_a_gpu() -> None:
     """The way of a GPU, one group of stacked runs, where none is."""
-    dataset = digits.DIGITS.load()
-    streams = [PermutedPixels(dataset, tasks=2, seed=seed, train_per_task=400) for seed in (0, 1)]
-    settings = published_settings("permuted-digits", "kcl").replace(bases=64, width=32)
-    specs = [RunSpec("permuted-digits", "kcl", seed, settings, 2, 400) for seed in (0, 1)]
-    engine = task_free.Engine(precision="float32")
-    rows = list(task_free._group(specs, streams, "cpu", 50, 200, lambda _: None, engine))
+    compute, samples = LikeGpu(precision="float32", runs_at_once=2), task_free.SampleCounts(50, 200)
+    rows = list(task_free.measure(_specs(), compute, samples))
     assert [row["seed"] for row in rows] == [0, 1]
     for row in rows:
         assert row["test_samples"] == 400
@@ -159,7 +155,7 @@ def test_several_updates_per_batch_count_as_steps(
         raise Built(arguments[4])
 
     monkeypatch.setattr(learner_building, "LONG", 160)
-    monkeypatch.setattr(learner_building, "StackedRuns", stacked)
+    monkeypatch.setattr(learner_building, "RunStack", stacked)
     specs, samples = _specs(updates_per_batch=updates, epochs=1, batch_size=10), task_free.SampleCounts(50)
     with pytest.raises(Built) as built:
         list(task_free.measure(specs, LikeGpu(runs_at_once=2), samples))

@@ -111,7 +111,9 @@ class TestTheRule:
         assert self._answer() == "backend"
 
     @pytest.mark.parametrize(
-        "options", [{"device": "cuda"}, {"suits": lambda _: False}, {"available": lambda: False}], ids=["device", "suits", "available"]
+        "options",
+        [{"device": "cuda"}, {"suits": lambda _: False}, {"available": lambda: False}],
+        ids=["device", "suits", "available"],
     )
     def test_takes_the_reference_otherwise(self, options: dict[str, Any]) -> None:
         assert self._answer(**options) == "reference"

@@ -13,7 +13,6 @@ from kcl.core import results
 from kcl.core.files import write_whole
 from kcl.core.run_files import METRICS, SAMPLES, STATUS
 from kcl.errors import KclError
-from kcl.experiments.run_spec import with_current_settings
 from kcl.report import figures, results_table
 from kcl.report.engine_status import standings
 from kcl.report.groups import Record, group_runs
@@ -57,11 +56,15 @@ def find_results(folders: Sequence[Path]) -> list[Path]:
 
 def read_all(files: Sequence[Path], warn: Callable[[str], None]) -> list[Record]:
     """All runs, with the settings that this version records: old lines and new ones of the same run belong together."""
+    from kcl.experiments.run_spec import with_current_settings  # loads PyTorch
+
     return [with_current_settings(record) for file in files for record in results.read(file, warn)]
 
 
 def samples_beside(files: Sequence[Path]) -> list[Samples]:
     """The samples that `kcl run --save-samples` saved beside these results."""
+    from kcl.experiments.run_spec import with_current_settings  # loads PyTorch
+
     folders = dict.fromkeys(file.parent for file in files)
     return [with_current_settings(samples) for folder in folders for samples in read_samples(folder / SAMPLES)]
 

@@ -133,7 +133,7 @@ def print_failures(done: Done, options: argparse.Namespace) -> None:
 def print_lines(lines: dict[str, str]) -> int:
     width = max(map(len, lines))
     for name, text in lines.items():
-        print(f"{name:{width}}  {text}")
+        print(f"{name:{width}}  {text}".rstrip())
     return 0
 
 

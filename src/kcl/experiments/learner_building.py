@@ -29,7 +29,7 @@ def build_learner(trainings: Sequence[Training], streams: Sequence[Stream], comp
         partial(published_backbone, stream.input_shape, spec.settings)
         for spec, stream in zip(firsts, streams, strict=True)
     ]
-    compiled = compute.compiled and not plain
+    compiled = False if plain else compute.compiled
     if compiled is None:
         compiled = step_count(firsts[0].settings, sum(len(task.train) for task in streams[0])) >= LONG
     seeds = [spec.seed for spec in firsts]
