@@ -58,8 +58,8 @@ class OneRun:
         return {index: Kept(memory_of(0, memory), view) for index, (memory, view) in self.stack.kept.items()}
 
     @property
-    def carried(self) -> Memory | None:
-        """What is carried from task to task, copied."""
+    def method_state(self) -> Memory | None:
+        """The method's state over all tasks, copied."""
         state = self.stack.method_state
         return None if state is None else {name: tensor[0].clone() for name, tensor in state.items()}
 

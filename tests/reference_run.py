@@ -131,7 +131,7 @@ class ReferenceRun:
     ) -> None:
         self.method, self.seed, self.device = method, seed, torch.device(device)
         self.kept: dict[int, Kept] = {}
-        self.carried: Memory | None = None
+        self.method_state: Memory | None = None
         self.diverged = False
         self.midway: Midway | None = None
         self.model = build_model(method, make_backbone, seed).to(self.device)
@@ -144,13 +144,15 @@ class ReferenceRun:
         memory = on_device(self.device, memory)
         moved = task.to(self.device, task.train.inputs.to(self.device))
         working = as_seen(memory, moved.view)
-        trained = {name: nn.Parameter(working[name].clone()) for name in self.method.trained}
+        trained = {name: nn.Parameter(working[name].clone()) for name in self.method.trained_state}
         working |= trained
-        if self.carried is None:
-            self.carried = on_device(self.device, self.method.carry(self.model, task))
+        if self.method_state is None:
+            self.method_state = on_device(self.device, self.method.initial_state(self.model, task))
         orders = [batch_order(self.seed, task.index, epoch, positions) for epoch in range(settings.epochs)]
         sizes = batch_sizes(self.model, len(positions), settings.batch_size)
-        plan = self.method.plan(self.carried, task, orders, sizes, numpy_generator(self.seed, "recalled", task.index))
+        plan = self.method.plan(
+            self.method_state, task, orders, sizes, numpy_generator(self.seed, "recalled", task.index)
+        )
         noise = RunNoise(self.device, self.seed, "training noise", task.index)
         optimizer = optimizer_of(self.model, settings, task.index, list(trained.values()))
         self.midway = Midway(noise, optimizer, trained)
@@ -162,7 +164,7 @@ class ReferenceRun:
             batch = batches[(step - 1) // updates]
             inputs = moved.view.scale(moved.moved(batch))
             before = [buffer.clone() for buffer in statistics]
-            recalled = recalled_in(self.carried, moved, working, plan, (step - 1) // updates)
+            recalled = recalled_in(self.method_state, moved, working, plan, (step - 1) // updates)
             losses = self.method.observe(self.model, working, inputs, moved.train.labels[batch], recalled, noise)
             optimizer.zero_grad(set_to_none=True)
             changed = self._differentiate(losses)
@@ -174,7 +176,7 @@ class ReferenceRun:
             optimizer.step()
             if self.average is not None:
                 self.average.update(self.model)
-            self.carried |= changed
+            self.method_state |= changed
             on_step(Step(step, steps, losses[0].item()))
             between_steps()
         self.midway = None
@@ -182,17 +184,17 @@ class ReferenceRun:
             memory |= {name: tensor.detach().clone() for name, tensor in trained.items()}
             ended = self.method.end_task(self.model, memory)
             rng = numpy_generator(self.seed, "consolidation", task.index)
-            self.carried = self.method.consolidate(self.model, self.carried, moved, plan, rng)
+            self.method_state = self.method.consolidate(self.model, self.method_state, moved, plan, rng)
         for part in task.parts:
             part_memory = ended if part is task else on_device(self.device, self.method.unseen_memory(part))
             self.kept[part.index] = Kept(part_memory, part.view.to(self.device))
 
     def _differentiate(self, losses: Sequence[Tensor]) -> Memory:
-        """Leave in every parameter's `grad` what the optimiser is to follow; what changes of what is carried."""
-        if not self.method.steers:
+        """Leave in every parameter's `grad` what the optimiser is to follow; what changes in the method's state."""
+        if not self.method.modifies_gradient:
             losses[0].backward()
             return {}
-        assert self.carried is not None
+        assert self.method_state is not None
         layout, named = Layout(self.model), dict(self.model.named_parameters())
         trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
         frozen = {name: torch.zeros_like(named[name]) for name in named.keys() - trained.keys()}
@@ -203,7 +205,7 @@ class ReferenceRun:
             )
             flat.append(layout.flatten(frozen | dict(zip(trained, gradients, strict=True))))
         with torch.no_grad():
-            followed, changed = self.method.direction(layout.weights(self.model), torch.stack(flat), self.carried)
+            followed, changed = self.method.direction(layout.weights(self.model), torch.stack(flat), self.method_state)
         for name, part in layout.split(followed).items():
             if name in trained:
                 named[name].grad = part
@@ -234,13 +236,13 @@ class ReferenceRun:
         return 100.0 * int(correct.sum()) / len(task.test)
 
     def memory_use(self) -> dict[str, int]:
-        use = self.method.memory_use([kept.memory for kept in self.kept.values()], self.carried or {})
+        use = self.method.memory_use([kept.memory for kept in self.kept.values()], self.method_state or {})
         return use if self.average is None else use | {"average_bytes": weights_size(self.model)}
 
     def state(self) -> dict[str, Any]:
         """Everything learned so far, as tensors by name."""
         kept = {str(index): kept.memory for index, kept in self.kept.items()}
-        state = {"model": dict(self.model.state_dict()), "kept": kept, "carried": self.carried or {}}
+        state = {"model": dict(self.model.state_dict()), "kept": kept, "carried": self.method_state or {}}
         return state if self.average is None else state | {"average": dict(self.average.state_dict())}
 
 
@@ -249,14 +251,14 @@ def as_seen(memory: Memory, view: View) -> Memory:
     return memory | {"inputs": view.scale(memory["inputs"])} if "inputs" in memory else memory
 
 
-def recalled_in(carried: Memory, task: Task, memory: Memory, plan: Plan | None, batch: int) -> Recalled | None:
+def recalled_in(method_state: Memory, task: Task, memory: Memory, plan: Plan | None, batch: int) -> Recalled | None:
     """What is recalled beside a batch of a task, the same in all updates on it. `memory`: what is kept of the task."""
     if plan is None or plan.places.shape[1] == 0:
         return None
-    device = carried["inputs"].device
+    device = method_state["inputs"].device
     places, weights = (torch.from_numpy(array[batch]).to(device) for array in (plan.places, plan.weights))
-    new = (places - len(carried["inputs"])).clamp_min(0)
-    drawn = recall(carried, places, weights, task.moved(new), task.train.labels[new], memory["classes"])
+    new = (places - len(method_state["inputs"])).clamp_min(0)
+    drawn = recall(method_state, places, weights, task.moved(new), task.train.labels[new], memory["classes"])
     return drawn._replace(inputs=task.view.scale(drawn.inputs))
 
 

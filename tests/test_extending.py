@@ -22,8 +22,8 @@ from kcl.core.settings import Settings, setting
 from kcl.data.digits import DIGITS
 from kcl.errors import KclError
 from kcl.methods import recipes
-from kcl.methods.kernels import KERNELS, RBF
 from kcl.methods.recipes import METHODS
+from kcl.methods.ridge_kernels import KERNELS, RBF
 from kcl.methods.sgd import NaiveSGD
 from kcl.training.optimizers import OPTIMIZERS, SGD, OptimizerState
 
@@ -75,9 +75,9 @@ class WeightDecay(NaiveSGD):
     name = "weight-decay"
     summary = "naive SGD with weight decay"
     settings_type: ClassVar[type[Settings]] = DecaySettings
-    steers = True
+    modifies_gradient = True
 
-    def direction(self, weights: Tensor, gradients: Tensor, carried: Any) -> tuple[Tensor, Any]:
+    def direction(self, weights: Tensor, gradients: Tensor, method_state: Any) -> tuple[Tensor, Any]:
         return gradients[0] + self.settings.weight_decay * weights, {}
 
 

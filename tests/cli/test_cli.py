@@ -23,8 +23,8 @@ import torch
 import kcl
 from kcl.benchmarks.registry import BENCHMARKS
 from kcl.cli import commands, run_commands
-from kcl.methods.kernels import KERNELS
 from kcl.methods.recipes import METHODS, published_settings
+from kcl.methods.ridge_kernels import KERNELS
 
 SMALL = ["--tasks", "2", "--train-per-task", "150", "--device", "cpu", "--threads", "1"]
 SMALL_KCL = {"bases": 16, "width": 16, "coreset_size_per_class": 3}

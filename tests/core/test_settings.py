@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from kcl.core.settings import Settings, nearest, setting
 from kcl.errors import KclError
 from kcl.methods.kcl_settings import KclSettings
-from kcl.methods.kernels import KERNELS
 from kcl.methods.recipes import METHODS
+from kcl.methods.ridge_kernels import KERNELS
 
 TYPES = {name: method.settings_type for method in METHODS.values() for name in method.settings_type.names()}
 """The settings class that has each setting."""

@@ -46,8 +46,8 @@ from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
 from kcl.functional import orthogonal, ridge
 from kcl.methods.kcl_settings import KclSettings
-from kcl.methods.kernels import KERNELS
 from kcl.methods.recipes import METHODS, published_backbone, select_settings
+from kcl.methods.ridge_kernels import KERNELS
 from kcl.methods.strong_recipe import strong_settings
 from kcl.nets.backbone import Backbone
 from kcl.nets.head import HeadState
@@ -680,8 +680,8 @@ def test_a_baseline_without_dropout_learns_what_it_learns_on_the_cpu(method: str
         expected = {name: tensor.detach() for name, tensor in run.model.named_parameters()}
         assert_near({name: states(learner)[number][name] for name in expected}, expected, 2e-3)
         assert run.memory_use() == learner.memory_use()[number]
-        carried = {name: tensor[number].cpu() for name, tensor in (learner.method_state or {}).items()}
-        torch.testing.assert_close(carried, run.carried or {}, rtol=2e-2, atol=2e-3)
+        method_state = {name: tensor[number].cpu() for name, tensor in (learner.method_state or {}).items()}
+        torch.testing.assert_close(method_state, run.method_state or {}, rtol=2e-2, atol=2e-3)
 
 
 @cases("compiled", [(False,), (True,)])

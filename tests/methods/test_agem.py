@@ -74,13 +74,13 @@ class TestMemory:
         run = _run(memory_per_class=size)
         for count, task in enumerate(stream, start=1):
             run.learn(task)
-            filled = run.carried["filled"]
-            held = run.carried["classes"][filled].tolist()
+            filled = run.method_state["filled"]
+            held = run.method_state["classes"][filled].tolist()
             expected = [min(size, 2) if value == 4 else size for value in range(2 * count)]
             assert [held.count(value) for value in range(2 * count)] == expected
             assert run.memory_use()["samples"] == sum(expected)
             for inputs, place, allowed in zip(
-                run.carried["inputs"][filled], held, run.carried["allowed"][filled], strict=True
+                run.method_state["inputs"][filled], held, run.method_state["allowed"][filled], strict=True
             ):
                 own = stream[place // 2]
                 found = (own.train.inputs == inputs).all(1).nonzero().flatten()
@@ -91,9 +91,9 @@ class TestMemory:
     def test_every_sample_of_a_class_is_as_likely_to_be_kept(self, stream: ArrayStream) -> None:
         """Of 20 samples one is kept: counts are Binomial(2000, 1/20), one of 40 beyond 5.6 deviations once in 10⁶."""
         method, counts = _run().method, np.zeros(40)
-        carried = method.carry(None, stream[0])
+        method_state = method.initial_state(None, stream[0])
         for seed in range(2000):
-            plan = method.plan(carried, stream[0], [np.arange(40)], [10] * 4, np.random.default_rng(seed))
+            plan = method.plan(method_state, stream[0], [np.arange(40)], [10] * 4, np.random.default_rng(seed))
             counts[plan.kept[plan.kept >= 0] - 6] += 1
         assert counts.sum() == 4000
         assert np.abs(counts - 100).max() < 5.6 * np.sqrt(2000 * 0.05 * 0.95)
@@ -101,10 +101,10 @@ class TestMemory:
     def test_what_it_held_stays(self, stream: ArrayStream) -> None:
         run = _run(memory_per_class=2)
         run.learn(stream[0])
-        before = run.carried["inputs"][:4].clone()
+        before = run.method_state["inputs"][:4].clone()
         run.learn(stream[1])
-        assert torch.equal(run.carried["inputs"][:4], before)
-        assert run.carried["filled"].tolist() == [True] * 8 + [False] * 4
+        assert torch.equal(run.method_state["inputs"][:4], before)
+        assert run.method_state["filled"].tolist() == [True] * 8 + [False] * 4
 
     def test_bytes_are_those_of_filled_slots(self, stream: ArrayStream) -> None:
         run = _run(memory_per_class=2)
@@ -134,9 +134,9 @@ class TestSteps:
         run = _run(memory_per_class=3, recalled_per_step=5)
         method = run.method
         for task in stream:
-            carried = run.carried or method.carry(run.model, task)
-            held = int(carried["filled"].sum())
-            plan = method.plan(carried, task, [np.arange(40)] * 2, [10] * 4, np.random.default_rng(0))
+            method_state = run.method_state or method.initial_state(run.model, task)
+            held = int(method_state["filled"].sum())
+            plan = method.plan(method_state, task, [np.arange(40)] * 2, [10] * 4, np.random.default_rng(0))
             if task.index == 0:
                 assert plan.places.shape == (8, 0)
             else:
@@ -149,7 +149,7 @@ class TestSteps:
     def test_use_everything_where_fewer_are_held(self, stream: ArrayStream) -> None:
         run = _run(recalled_per_step=10)  # six slots in all, two of them filled
         run.learn(stream[0])
-        plan = run.method.plan(run.carried, stream[1], [np.arange(40)], [10] * 4, np.random.default_rng(0))
+        plan = run.method.plan(run.method_state, stream[1], [np.arange(40)], [10] * 4, np.random.default_rng(0))
         assert plan.places.tolist() == [[0, 1, 0, 1, 0, 1]] * 4
         assert plan.weights.tolist() == [[1.0, 1.0, 0.0, 0.0, 0.0, 0.0]] * 4
 
@@ -159,8 +159,8 @@ class TestSteps:
         method, seen = run.method, []
         direction = method.direction
 
-        def watched(weights: Any, gradients: Any, carried: Any) -> Any:
-            followed, changed = direction(weights, gradients, carried)
+        def watched(weights: Any, gradients: Any, method_state: Any) -> Any:
+            followed, changed = direction(weights, gradients, method_state)
             seen.append((gradients.clone(), followed.clone()))
             return followed, changed
 
@@ -183,16 +183,16 @@ class TestSteps:
         run = _run(memory_per_class=size, recalled_per_step=recalled_per_step)
         run.learn(stream[0])
         run.learn(stream[1])
-        plan = run.method.plan(run.carried, stream[2], [np.arange(40)], [10] * 4, np.random.default_rng(0))
+        plan = run.method.plan(run.method_state, stream[2], [np.arange(40)], [10] * 4, np.random.default_rng(0))
         memory = {"classes": torch.tensor(stream[2].classes)}
-        recalled = recalled_in(run.carried, stream[2], memory, plan, 0)
+        recalled = recalled_in(run.method_state, stream[2], memory, plan, 0)
         batch = stream[2].train.inputs[:10], stream[2].train.labels[:10]
         loss, reference = run.method.losses(run.model, memory, *batch, recalled, make_noise(0))
         expected = []
         for place in set(plan.places[0].tolist()):
-            value = int(run.carried["classes"][place])
+            value = int(run.method_state["classes"][place])
             classes = stream[value // 2].classes
-            scores = run.model.output(run.model.backbone(run.carried["inputs"][place][None]))[:, list(classes)]
+            scores = run.model.output(run.model.backbone(run.method_state["inputs"][place][None]))[:, list(classes)]
             expected.append(F.cross_entropy(scores, torch.tensor([classes.index(value)])))
         torch.testing.assert_close(reference, torch.stack(expected).mean())
         torch.testing.assert_close(loss, run.method.loss(run.model, memory, *batch, make_noise(0)))

@@ -70,11 +70,11 @@ class TestOnMNIST:
             run = OneRun(method, lambda: MLP((1, 28, 28), 64, 2, 0.0), 0)
             stream, layout = PermutedMNIST(2, 0, 800, data_dir), Layout(run.model)
             run.learn(stream[0])
-            before, carried = layout.weights(run.model), dict(run.carried or {})
+            before, method_state = layout.weights(run.model), dict(run.method_state or {})
             run.learn(stream[1])
             after = layout.weights(run.model)
-            penalties.append(float(method.penalty(after, carried)))
-            most = carried["importance"].topk(len(before) // 1000).indices
+            penalties.append(float(method.penalty(after, method_state)))
+            most = method_state["importance"].topk(len(before) // 1000).indices
             moved.append([float((after - before)[places].norm()) for places in (most, slice(None))])
         assert penalties[0] == 0.0
         assert penalties[1] > 0.01

@@ -31,27 +31,27 @@ def classic() -> ElasticWeightConsolidation:
 class TestPenalty:
     def test_is_the_sum_of_the_tasks_parabolas(self, classic: ElasticWeightConsolidation, draw64: Any) -> None:
         fishers, anchors, weights = draw64.uniform(3, 6), draw64.normal(3, 6), draw64.normal(6)
-        carried = _carried(6, 0.7)
+        method_state = _carried(6, 0.7)
         for fisher, anchor in zip(fishers, anchors, strict=True):
-            carried = anchored(carried, fisher, anchor, add=True)
+            method_state = anchored(method_state, fisher, anchor, add=True)
         expected = 0.7 * (fishers * (weights - anchors) ** 2).sum()
-        torch.testing.assert_close(classic.penalty(weights, carried), expected)
+        torch.testing.assert_close(classic.penalty(weights, method_state), expected)
         assert expected > 0.1
 
     def test_enters_as_its_gradient(self, classic: ElasticWeightConsolidation, draw64: Any) -> None:
-        carried = anchored(_carried(6, 0.7), draw64.uniform(6), draw64.normal(6), add=True)
-        carried = anchored(carried, draw64.uniform(6), draw64.normal(6), add=True)
+        method_state = anchored(_carried(6, 0.7), draw64.uniform(6), draw64.normal(6), add=True)
+        method_state = anchored(method_state, draw64.uniform(6), draw64.normal(6), add=True)
         weights, gradient = draw64.normal(6).requires_grad_(), draw64.normal(6)
-        (slope,) = torch.autograd.grad(classic.penalty(weights, carried), weights)
-        followed, changed = classic.direction(weights.detach(), gradient[None], carried)
+        (slope,) = torch.autograd.grad(classic.penalty(weights, method_state), weights)
+        followed, changed = classic.direction(weights.detach(), gradient[None], method_state)
         torch.testing.assert_close(followed, gradient + slope)
         assert changed == {}
         assert slope.abs().min() > 1e-3
 
     def test_is_nothing_before_the_first_task_ended(self, classic: ElasticWeightConsolidation, draw64: Any) -> None:
-        weights, gradient, carried = draw64.normal(6), draw64.normal(6), _carried(6, 0.7)
-        assert classic.penalty(weights, carried) == 0.0
-        assert torch.equal(classic.direction(weights, gradient[None], carried)[0], gradient)
+        weights, gradient, method_state = draw64.normal(6), draw64.normal(6), _carried(6, 0.7)
+        assert classic.penalty(weights, method_state) == 0.0
+        assert torch.equal(classic.direction(weights, gradient[None], method_state)[0], gradient)
 
 
 class TestLinearGaussian:
@@ -66,15 +66,15 @@ class TestLinearGaussian:
         one, two = first @ truth + draw64.normal(20), second @ truth + draw64.normal(15)
         weights = torch.linalg.lstsq(first, one[:, None]).solution[:, 0]
         fisher = (first.T @ first).diagonal()
-        carried, lost = anchored(_carried(4, 0.5), fisher, weights, add=True), weights + draw64.normal(4)
+        method_state, lost = anchored(_carried(4, 0.5), fisher, weights, add=True), weights + draw64.normal(4)
 
         def loss(w: torch.Tensor) -> torch.Tensor:
             return 0.5 * (first @ w - one).square().sum()
 
-        torch.testing.assert_close(classic.penalty(lost, carried), loss(lost) - loss(weights))
+        torch.testing.assert_close(classic.penalty(lost, method_state), loss(lost) - loss(weights))
         for _ in range(4000):
             gradient = second.T @ (second @ weights - two)
-            weights = weights - 0.01 * classic.direction(weights, gradient[None], carried)[0]
+            weights = weights - 0.01 * classic.direction(weights, gradient[None], method_state)[0]
         both = torch.linalg.lstsq(torch.cat([first, second]), torch.cat([one, two])[:, None]).solution[:, 0]
         alone = torch.linalg.lstsq(second, two[:, None]).solution[:, 0]
         torch.testing.assert_close(weights, both)
@@ -84,26 +84,26 @@ class TestLinearGaussian:
         """25 steps of g = (w·x − y) x: two full windows enter, the third does not."""
         method = ElasticWeightConsolidation(EwcSettings(ewc_fisher="running", ewc_window=10), class_count=2)
         zeros = torch.zeros(3, dtype=torch.float64)
-        carried = _carried(3, 1.0) | {
+        method_state = _carried(3, 1.0) | {
             "fisher": zeros, "window": zeros, "steps": torch.tensor(0), "decay": torch.tensor(0.8, dtype=torch.float64)
         }  # fmt: skip
         weights, inputs, targets = draw64.normal(3), draw64.normal(25, 3), draw64.normal(25)
         gradients = (inputs @ weights - targets)[:, None] * inputs
         for gradient in gradients:
-            followed, changed = method.direction(weights, gradient[None], carried)
+            followed, changed = method.direction(weights, gradient[None], method_state)
             torch.testing.assert_close(followed, gradient)
-            carried |= changed
+            method_state |= changed
         means = [gradients[start : start + 10].square().mean(0) for start in (0, 10)]
-        torch.testing.assert_close(carried["fisher"], 0.8 * means[1] + 0.2 * 0.8 * means[0])
-        torch.testing.assert_close(carried["window"], gradients[20:].square().sum(0))
-        assert carried["steps"] == 25
+        torch.testing.assert_close(method_state["fisher"], 0.8 * means[1] + 0.2 * 0.8 * means[0])
+        torch.testing.assert_close(method_state["window"], gradients[20:].square().sum(0))
+        assert method_state["steps"] == 25
 
     def test_the_running_fisher_is_of_the_task_s_gradient_without_the_penalty(self, draw64: Any) -> None:
         method = ElasticWeightConsolidation(EwcSettings(ewc_fisher="running", ewc_window=1), class_count=2)
         weights, gradient = draw64.normal(3), draw64.normal(3)
         running = {"fisher": torch.zeros(3), "window": torch.zeros(3), "steps": torch.tensor(0)}
-        carried = anchored(_carried(3, 1.0), draw64.uniform(3), draw64.normal(3), add=True) | running
-        followed, changed = method.direction(weights, gradient[None], carried | {"decay": torch.tensor(1.0)})
+        method_state = anchored(_carried(3, 1.0), draw64.uniform(3), draw64.normal(3), add=True) | running
+        followed, changed = method.direction(weights, gradient[None], method_state | {"decay": torch.tensor(1.0)})
         assert (followed - gradient).abs().min() > 1e-3
         torch.testing.assert_close(changed["fisher"], gradient.square())
 
@@ -131,11 +131,11 @@ class TestInARun:
         run = _run(fisher, 1.0)
         run.learn(stream[0])
         layout = Layout(run.model)
-        assert run.method.penalty(layout.weights(run.model), run.carried) == pytest.approx(0.0, abs=1e-5)
-        assert float(run.carried["importance"].max()) > 0.01
-        assert float(run.carried["importance"].min()) >= 0.0
+        assert run.method.penalty(layout.weights(run.model), run.method_state) == pytest.approx(0.0, abs=1e-5)
+        assert float(run.method_state["importance"].max()) > 0.01
+        assert float(run.method_state["importance"].min()) >= 0.0
         run.learn(stream[1])
-        assert torch.equal(run.carried["pull"] != 0, run.carried["importance"] != 0)
+        assert torch.equal(run.method_state["pull"] != 0, run.method_state["importance"] != 0)
 
     def test_weights_that_matter_move_less_and_the_first_task_is_kept_better(
         self, fisher: str, stream: ArrayStream
@@ -144,7 +144,7 @@ class TestInARun:
         for strength in (0.0, 5.0):
             run = _run(fisher, strength)
             run.learn(stream[0])
-            importance = Layout(run.model).split(run.carried["importance"])["output.weight"]
+            importance = Layout(run.model).split(run.method_state["importance"])["output.weight"]
             before = run.model.output.weight.detach().clone()
             run.learn(stream[1])
             change = (run.model.output.weight.detach() - before).abs()
@@ -169,13 +169,13 @@ def test_the_running_fisher_is_rescaled_over_all_weights_and_replaces_the_penalt
     for task in stream:
         run.learn(task)
         layout = Layout(run.model)
-        weights = torch.cat([part.flatten() for part in layout.split(run.carried["importance"]).values()])
+        weights = torch.cat([part.flatten() for part in layout.split(run.method_state["importance"]).values()])
         assert (float(weights.min()), float(weights.max())) == (0.0, 1.0)
-        fisher = torch.cat([part.flatten() for part in layout.split(run.carried["fisher"]).values()])
+        fisher = torch.cat([part.flatten() for part in layout.split(run.method_state["fisher"]).values()])
         torch.testing.assert_close(weights, (fisher - fisher.min()) / (fisher.max() - fisher.min()))
-        torch.testing.assert_close(run.carried["pull"], run.carried["importance"] * layout.weights(run.model))
-        assert not run.carried["window"].any()
-        assert run.carried["steps"] == 0
+        torch.testing.assert_close(run.method_state["pull"], run.method_state["importance"] * layout.weights(run.model))
+        assert not run.method_state["window"].any()
+        assert run.method_state["steps"] == 0
 
 
 def test_the_classic_fisher_is_that_of_softmax_regression(stream: ArrayStream) -> None:
@@ -186,7 +186,7 @@ def test_the_classic_fisher_is_that_of_softmax_regression(stream: ArrayStream) -
     probabilities = torch.softmax(model.output(inputs), 1)
     spread = probabilities * (1.0 - probabilities)
     expected = torch.einsum("nk,nj->kj", spread, inputs.square()) / len(inputs)
-    found = Layout(model).split(run.carried["importance"])
+    found = Layout(model).split(run.method_state["importance"])
     torch.testing.assert_close(found["output.weight"], expected.detach(), rtol=1e-4, atol=1e-6)
 
 
@@ -194,16 +194,16 @@ def test_the_classic_penalties_of_all_tasks_add_up(stream: ArrayStream) -> None:
     """Each with the Fisher and the weights of its own end."""
     run, expected = _run("classic", 1.0), []
     for task in stream:
-        before = dict(run.carried or {})
+        before = dict(run.method_state or {})
         run.learn(task)
         weights = Layout(run.model).weights(run.model)
-        own = run.carried["importance"] - before.get("importance", 0.0)
+        own = run.method_state["importance"] - before.get("importance", 0.0)
         assert (own >= 0).all()
         assert (own > 0.01).any()
         expected.append((own, weights))
     there = torch.linspace(-1.0, 1.0, len(weights))
     total = sum((fisher * (there - anchor) ** 2).sum() for fisher, anchor in expected)
-    torch.testing.assert_close(run.method.penalty(there, run.carried), total, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(run.method.penalty(there, run.method_state), total, rtol=1e-4, atol=1e-5)
 
 
 def test_the_classic_fisher_sees_samples_as_their_task_shows_them() -> None:
@@ -216,7 +216,7 @@ def test_the_classic_fisher_sees_samples_as_their_task_shows_them() -> None:
         view = View(torch.tensor([2, 3, 0, 1])) if turned else View()
         run = OneRun(ElasticWeightConsolidation(settings, 2), lambda: ModuleBackbone(torch.nn.Flatten(), (1, 2, 2)), 0)
         run.learn(dataclasses.replace(task, view=view))
-        fisher = Layout(run.model).split(run.carried["importance"])["output.weight"]
+        fisher = Layout(run.model).split(run.method_state["importance"])["output.weight"]
         assert (fisher > 0).tolist() == [[turned ^ (place < 2) for place in range(4)]] * 2
 
 
@@ -225,7 +225,7 @@ def test_the_classic_fisher_counts_only_the_task_s_own_classes(draw: Any) -> Non
     settings = EwcSettings(ewc_fisher="classic", lr=0.05, dropout=0.0, ewc_fisher_samples=10)
     run = OneRun(ElasticWeightConsolidation(settings, 4), lambda: ModuleBackbone(torch.nn.Identity(), (4,)), 0)
     run.learn(stream[0])
-    fisher = Layout(run.model).split(run.carried["importance"])["output.bias"]
+    fisher = Layout(run.model).split(run.method_state["importance"])["output.bias"]
     assert (fisher[:2] > 0).all()
     assert not fisher[2:].any()
 

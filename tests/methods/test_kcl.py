@@ -19,9 +19,9 @@ from kcl.errors import KclError
 from kcl.functional.noise import Noise
 from kcl.methods.kcl import KernelContinualLearning, KernelModel, unit_length, weighed
 from kcl.methods.kcl_settings import KclSettings
-from kcl.methods.kernels import KERNELS
 from kcl.methods.method import Memory
 from kcl.methods.ridge_head import Head
+from kcl.methods.ridge_kernels import KERNELS
 from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
 

@@ -45,16 +45,16 @@ class TestReservoir:
         """The samples held after `upto` tasks, by their number in the stream."""
         method = ReservoirReplay(EpisodicSettings(memory_per_class=2), class_count=2, places=6)
         stream = ArrayStream([(torch.zeros(self.SIZE, 1), torch.arange(self.SIZE) % 2)] * self.TASKS)
-        carried = method.carry(None, stream[0])  # type: ignore[arg-type]
+        method_state = method.initial_state(None, stream[0])  # type: ignore[arg-type]
         slots = np.full(self.SLOTS, -1)
         for task in range(upto):
             rng = np.random.default_rng([seed, task])
             orders = [rng.permutation(self.SIZE) for _ in range(epochs)]
-            plan = method.plan(carried, stream[task], orders, [10, 10, 10], rng)
+            plan = method.plan(method_state, stream[task], orders, [10, 10, 10], rng)
             own = self.SIZE * task + np.maximum(plan.kept - self.SLOTS, 0)
             old = slots[np.clip(plan.kept, 0, self.SLOTS - 1)]
             slots = np.where(plan.kept >= self.SLOTS, own, np.where(plan.kept >= 0, old, -1))
-            carried = carried | {"seen": carried["seen"] + self.SIZE}
+            method_state = method_state | {"seen": method_state["seen"] + self.SIZE}
         held = set(slots.tolist())
         assert len(held) == self.SLOTS  # no sample twice, no slot empty
         return held
@@ -121,9 +121,9 @@ def test_equals_the_reservoir_anyone_would_write(stream: ArrayStream, epochs: in
     held: list[tuple[int, int]] = []
     seen = 0
     for task in stream:
-        carried = run.carried or run.method.carry(run.model, task)
+        method_state = run.method_state or run.method.initial_state(run.model, task)
         orders = [batch_order(3, task.index, epoch, np.arange(40)) for epoch in range(epochs)]
-        plan = run.method.plan(carried, task, orders, [10] * 4, numpy_generator(3, "recalled", task.index))
+        plan = run.method.plan(method_state, task, orders, [10] * 4, numpy_generator(3, "recalled", task.index))
         number = seen + np.arange(40)
         rng = numpy_generator(3, "recalled", task.index)
         places = np.where(number < 12, number, rng.integers(0, number + 1))
@@ -145,10 +145,10 @@ def test_equals_the_reservoir_anyone_would_write(stream: ArrayStream, epochs: in
                 step += 1
         run.learn(task)
         seen += 40
-        kept = run.carried["inputs"][run.carried["filled"]]
+        kept = run.method_state["inputs"][run.method_state["filled"]]
         expected = torch.stack([stream[owner].train.inputs[position] for owner, position in held])
         assert torch.equal(kept, expected)
-        assert run.carried["classes"].tolist() == [
+        assert run.method_state["classes"].tolist() == [
             stream[owner].classes[int(stream[owner].train.labels[position])] for owner, position in held
         ]
         assert run.memory_use()["samples"] == len(held) == 12
@@ -160,9 +160,9 @@ def test_a_step_learns_from_batch_and_memory_alike(stream: ArrayStream, make_noi
     run.learn(stream[0])
     run.learn(stream[1])
     task = stream[2]
-    plan = run.method.plan(run.carried, task, [np.arange(40)], [10] * 4, np.random.default_rng(5))
+    plan = run.method.plan(run.method_state, task, [np.arange(40)], [10] * 4, np.random.default_rng(5))
     memory = {"classes": torch.tensor(task.classes)}
-    recalled = recalled_in(run.carried, task, memory, plan, 3)
+    recalled = recalled_in(run.method_state, task, memory, plan, 3)
     (loss,) = run.method.losses(
         run.model, memory, task.train.inputs[:10], task.train.labels[:10], recalled, make_noise(0)
     )
@@ -174,7 +174,7 @@ def test_a_step_learns_from_batch_and_memory_alike(stream: ArrayStream, make_noi
         if place >= 12:
             sample, value = task.train.inputs[place - 12], task.classes[int(task.train.labels[place - 12])]
         else:
-            sample, value = run.carried["inputs"][place], int(run.carried["classes"][place])
+            sample, value = run.method_state["inputs"][place], int(run.method_state["classes"][place])
         classes = stream[value // 2].classes
         scores = run.model(sample[None], torch.tensor(classes))
         values.append(F.cross_entropy(scores, torch.tensor([classes.index(value)])))
@@ -183,10 +183,10 @@ def test_a_step_learns_from_batch_and_memory_alike(stream: ArrayStream, make_noi
 
 def test_the_first_step_of_a_stream_has_nothing_to_recall(stream: ArrayStream, make_noise: Any) -> None:
     run = _run(recalled_per_step=4)  # what fills the shape is not the whole batch once more
-    task, carried = stream[0], run.method.carry(run.model, stream[0])
-    plan = run.method.plan(carried, task, [np.arange(40)], [10] * 4, np.random.default_rng(5))
+    task, method_state = stream[0], run.method.initial_state(run.model, stream[0])
+    plan = run.method.plan(method_state, task, [np.arange(40)], [10] * 4, np.random.default_rng(5))
     memory, batch = {"classes": torch.tensor(task.classes)}, (task.train.inputs[:10], task.train.labels[:10])
-    recalled = recalled_in(carried, task, memory, plan, 0)
+    recalled = recalled_in(method_state, task, memory, plan, 0)
     assert recalled is not None
     (loss,) = run.method.losses(run.model, memory, *batch, recalled, make_noise(0))
     torch.testing.assert_close(loss, run.method.loss(run.model, memory, *batch, make_noise(0)))

@@ -12,7 +12,7 @@ from torch import Tensor
 import kcl
 from kcl.functional import kernels
 from kcl.methods import ridge_head
-from kcl.methods.kernels import KERNELS
+from kcl.methods.ridge_kernels import KERNELS
 from kcl.training.draws import RunNoise
 
 SMALL: dict[str, Any] = {"bases": 32, "width": 16, "dropout": 0.1, "coreset_size_per_class": 4}

@@ -13,8 +13,8 @@ from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.data.dataset import Dataset
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.kcl_settings import KclSettings
-from kcl.methods.kernels import KERNELS
 from kcl.methods.recipes import published_backbone
+from kcl.methods.ridge_kernels import KERNELS
 from kcl.nets.backbone import ModuleBackbone
 from one_run import OneRun
 

@@ -14,8 +14,8 @@ from kcl.benchmarks.array_stream import ArrayStream
 from kcl.errors import KclError
 from kcl.methods import views
 from kcl.methods.kcl_settings import KclSettings
-from kcl.methods.kernels import KERNELS
 from kcl.methods.recipes import METHODS, check_backbone
+from kcl.methods.ridge_kernels import KERNELS
 from kcl.models.continual_model import ContinualModel
 from kcl.models.kernel_learner import KernelContinualLearner
 from kcl.models.model_folder import load_model, save_model

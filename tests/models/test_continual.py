@@ -12,7 +12,7 @@ from torch import nn
 
 import kcl
 from kcl.core.randomness import numpy_generator
-from kcl.methods.kernels import KERNELS
+from kcl.methods.ridge_kernels import KERNELS
 from kcl.models.lessons import choose_coreset
 
 SMALL: dict[str, Any] = {"bases": 64, "width": 16, "dropout": 0.1, "coreset_size_per_class": 5}

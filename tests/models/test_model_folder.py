@@ -17,7 +17,7 @@ from torch import nn
 import kcl
 from kcl.cli.commands import main
 from kcl.methods.kcl_settings import KclSettings
-from kcl.methods.kernels import KERNELS
+from kcl.methods.ridge_kernels import KERNELS
 from kcl.models import model_folder
 
 SMALL: dict[str, Any] = {"bases": 64, "width": 16, "dropout": 0.1, "coreset_size_per_class": 5}

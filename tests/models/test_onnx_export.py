@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import kcl
-from kcl.methods.kernels import KERNELS
+from kcl.methods.ridge_kernels import KERNELS
 from kcl.nets.resnet import ResNet18
 
 onnx = pytest.importorskip("onnx")

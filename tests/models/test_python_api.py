@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import kcl
-from kcl.methods.kernels import KERNELS
+from kcl.methods.ridge_kernels import KERNELS
 from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
 

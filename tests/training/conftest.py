@@ -222,9 +222,9 @@ class Difference:
         return [memory_of(run, learner.kept[index][0]) for run in range(learner.count)]
 
     @staticmethod
-    def carried(learner: Learner) -> list[dict[str, Tensor]]:
+    def method_state(learner: Learner) -> list[dict[str, Tensor]]:
         if isinstance(learner, ReferenceRuns):
-            return [run.carried or {} for run in learner.runs]
+            return [run.method_state or {} for run in learner.runs]
         return [memory_of(run, learner.method_state or {}) for run in range(learner.count)]
 
     @classmethod
@@ -241,8 +241,8 @@ class Difference:
 
     @classmethod
     def assert_none(cls, one: Any, two: Any, tolerance: float, tasks: Sequence[int] = ()) -> None:
-        """Parameters, buffers, averages, what is carried and what is kept of `tasks` agree, by run and name."""
-        parts = [cls.snapshot, cls.averages, cls.carried, *(partial(cls.kept, index=index) for index in tasks)]
+        """Parameters, buffers, averages, the methods' state and what is kept of `tasks` agree, by run and name."""
+        parts = [cls.snapshot, cls.averages, cls.method_state, *(partial(cls.kept, index=index) for index in tasks)]
         for part in parts:
             torch.testing.assert_close(part(one), part(two), rtol=tolerance, atol=tolerance, equal_nan=not tolerance)
 

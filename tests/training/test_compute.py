@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kcl.methods import ewc
-from kcl.methods.compute import Shape, training_compute
 from kcl.methods.recipes import METHODS
+from kcl.methods.training_compute import Shape, training_compute
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import ResNet18
 

@@ -158,7 +158,7 @@ def test_neighbours_in_a_stack_learn_on_as_without_it(make_runs: Any, difference
     for index in range(clean.lessons):
         learner.learn(spoiled.lesson(index), lambda _: None)
         expected.learn(clean[[0, 2]].lesson(index), lambda _: None)
-        torch.testing.assert_close(difference.carried(learner)[::2], difference.carried(expected))
+        torch.testing.assert_close(difference.method_state(learner)[::2], difference.method_state(expected))
         others = difference.snapshot(learner)[::2]
         torch.testing.assert_close(others, difference.snapshot(expected), rtol=1e-8, atol=1e-8)
 

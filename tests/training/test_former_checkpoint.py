@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from kcl.errors import KclError
-from kcl.methods.kernels import KERNELS
 from kcl.methods.recipes import METHODS
+from kcl.methods.ridge_kernels import KERNELS
 from kcl.training import checkpoint
 from kcl.training.checkpoint import Saved
 from reference_run import ReferenceRun

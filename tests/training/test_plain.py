@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from kcl.methods.kernels import KERNELS
 from kcl.methods.recipes import METHODS
+from kcl.methods.ridge_kernels import KERNELS
 
 TOGETHER: dict[str, Any] = {
     "soft_targets": 0.5, "monte_carlo_samples": 2, "test_draws": 3, "warm_start": True, "updates_per_batch": 2,

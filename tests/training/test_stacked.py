@@ -14,8 +14,8 @@ from torch import nn
 from kcl.benchmarks.array_stream import ArrayStream
 from kcl.benchmarks.task import Examples, Task, TaskSequence, View
 from kcl.errors import KclError
-from kcl.methods.kernels import KERNELS
 from kcl.methods.recipes import METHODS
+from kcl.methods.ridge_kernels import KERNELS
 from kcl.nets.backbone import ModuleBackbone
 from kcl.training.batches import CannotStack
 from kcl.training.cuda_graph import Step
@@ -90,7 +90,7 @@ class TestEqualsTheReference:
     @pytest.mark.parametrize("split", [False, True])
     @pytest.mark.parametrize("method", METHODS)
     def test_every_method(self, make_runs: Any, difference: Any, method: str, split: bool) -> None:
-        """Three tasks, so that what is carried was made, used and renewed."""
+        """Three tasks, so that the methods' state was made, used and renewed."""
         _assert_same(make_runs(method, samples=48, tasks=3, split=split), difference, tasks=3)
 
     @pytest.mark.parametrize("method", METHODS)

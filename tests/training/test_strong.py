@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from kcl.core.randomness import numpy_generator
-from kcl.methods.kernels import KERNELS
 from kcl.methods.recipes import METHODS
+from kcl.methods.ridge_kernels import KERNELS
 from kcl.ops import compiler
 from kcl.training.checkpointer import Every, Keeper
 from kcl.training.stopping import Interrupted, Stop

@@ -110,7 +110,7 @@ def _learned(runs: Any, settings: Settings) -> tuple[str, Any]:
         for other in range(index + 1):
             run.accuracy(stream[other])
     kept = {str(index): kept.memory for index, kept in run.kept.items()}
-    tree = {"model": dict(run.model.state_dict()), "kept": kept, "carried": run.carried or {}}
+    tree = {"model": dict(run.model.state_dict()), "kept": kept, "carried": run.method_state or {}}
     return digest(tree), run.scores(stream[0])
 
 

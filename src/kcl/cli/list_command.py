@@ -18,8 +18,8 @@ def _list(options: argparse.Namespace) -> int:
     from kcl.benchmarks.registry import BENCHMARKS
     from kcl.cli.run_options import setting_lines
     from kcl.core.settings import BACKBONES, Summaries
-    from kcl.methods.kernels import KERNELS
     from kcl.methods.recipes import METHODS
+    from kcl.methods.ridge_kernels import KERNELS
     from kcl.methods.strong_recipe import RECIPES
 
     lists: dict[str, dict[str, str]] = {

@@ -37,18 +37,18 @@ class AveragedGEM(EpisodicMethod):
     name = "a-gem"
     summary = "A-GEM: gradients that would increase the loss on remembered samples are projected"
     keeps = "memory_per_class samples per class and task"
-    steers = True
+    modifies_gradient = True
 
     def plan(
         self,
-        carried: Memory,
+        method_state: Memory,
         task: Task,
         orders: Sequence[np.ndarray],
         sizes: Sequence[int],
         rng: np.random.Generator,
     ) -> Plan:
-        self.check_stored(carried, task)
-        filled, slots = int(carried["filled"].sum()), self.slots
+        self.check_stored(method_state, task)
+        filled, slots = int(method_state["filled"].sum()), self.slots
         labels, size = task.train.labels.cpu().numpy(), self.settings.memory_per_class
         new = np.concatenate([rng.permutation(np.flatnonzero(labels == value))[:size] for value in range(task.ways)])
         if filled + len(new) > slots:
@@ -80,7 +80,7 @@ class AveragedGEM(EpisodicMethod):
         self,
         weights: Float[Tensor, " p"],  # noqa: ARG002
         gradients: Float[Tensor, "l p"],
-        carried: Memory,  # noqa: ARG002
+        method_state: Memory,  # noqa: ARG002
     ) -> tuple[Float[Tensor, " p"], Memory]:
         if len(gradients) == 1:
             return gradients[0], {}

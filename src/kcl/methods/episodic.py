@@ -49,7 +49,7 @@ class EpisodicMethod(LinearMethod):
                 f"its {len(task.train)} training samples; choose a smaller memory_per_class"
             )
 
-    def carry(self, model: LinearModel, task: Task) -> Memory:  # noqa: ARG002
+    def initial_state(self, model: LinearModel, task: Task) -> Memory:  # noqa: ARG002
         stored, slots = task.train.inputs, self.slots
         return {
             "inputs": torch.zeros(slots, *stored.shape[1:], dtype=stored.dtype),
@@ -63,28 +63,30 @@ class EpisodicMethod(LinearMethod):
     def consolidate(
         self,
         model: LinearModel,  # noqa: ARG002
-        carried: Memory,
+        method_state: Memory,
         task: Task,
         plan: Plan | None,
         rng: np.random.Generator,  # noqa: ARG002
     ) -> Memory:
         """Every slot holds what the plan says."""
         assert plan is not None  # noqa: S101 - these methods plan every task
-        kept = torch.from_numpy(plan.kept).to(carried["inputs"].device)
+        kept = torch.from_numpy(plan.kept).to(method_state["inputs"].device)
         own = (kept - self.slots).clamp_min(0)
         classes = torch.tensor(task.classes, device=kept.device)
-        inputs, held, allowed = _pick(carried, kept, task.moved(own), classes[task.train.labels[own]], classes)
-        return carried | {
+        inputs, held, allowed = _pick(method_state, kept, task.moved(own), classes[task.train.labels[own]], classes)
+        return method_state | {
             "inputs": inputs,
             "classes": held.to(torch.int32),
             "allowed": allowed,
             "filled": kept >= 0,
-            "seen": carried["seen"] + len(task.train),
+            "seen": method_state["seen"] + len(task.train),
         }
 
-    def memory_use(self, memories: Sequence[Memory], carried: Memory) -> dict[str, int]:
+    def memory_use(self, memories: Sequence[Memory], method_state: Memory) -> dict[str, int]:
         """Slots that hold nothing yet are not counted."""
-        return super().memory_use(memories, {name: carried[name][carried["filled"]] for name in SLOTTED if carried})
+        return super().memory_use(
+            memories, {name: method_state[name][method_state["filled"]] for name in SLOTTED if method_state}
+        )
 
     @property
     def slots(self) -> int:
@@ -95,10 +97,10 @@ class EpisodicMethod(LinearMethod):
             )
         return self.settings.memory_per_class * self.places
 
-    def check_stored(self, carried: Memory, task: Task) -> None:
+    def check_stored(self, method_state: Memory, task: Task) -> None:
         """Refuse a task whose samples cannot lie in one memory with those of the tasks before."""
-        if task.train.inputs.dtype != carried["inputs"].dtype or not torch.equal(
-            _scaling(task), carried["scaling"].cpu()
+        if task.train.inputs.dtype != method_state["inputs"].dtype or not torch.equal(
+            _scaling(task), method_state["scaling"].cpu()
         ):
             raise KclError(
                 f"task {task.index} stores or scales its samples in another way than the first task; {self.name} keeps "
@@ -111,7 +113,7 @@ def _scaling(task: Task) -> Tensor:
 
 
 def recall(
-    carried: Memory,
+    method_state: Memory,
     places: Int[Tensor, " m"],
     weights: Float[Tensor, " m"],
     own_inputs: Shaped[Tensor, "m ..."],
@@ -121,24 +123,24 @@ def recall(
     """What a step recalls, not yet scaled. `own_…`: the task's training samples where a place is one of those, anything
     elsewhere; `classes`: the task's.
     """
-    return Recalled(*_pick(carried, places, own_inputs, classes[own_labels], classes), weights)
+    return Recalled(*_pick(method_state, places, own_inputs, classes[own_labels], classes), weights)
 
 
 def _pick(
-    carried: Memory,
+    method_state: Memory,
     places: Int[Tensor, " m"],
     own_inputs: Shaped[Tensor, "m ..."],
     own_classes: Int[Tensor, " m"],
     task_classes: Int[Tensor, " w"],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    slots = len(carried["inputs"])
+    slots = len(method_state["inputs"])
     old, own = places.clamp(0, slots - 1), places >= slots
-    inputs = carried["inputs"].index_select(0, old)
+    inputs = method_state["inputs"].index_select(0, old)
     inputs = torch.where(own.view(-1, *[1] * (inputs.ndim - 1)), own_inputs, inputs)
-    chosen = torch.where(own, own_classes, carried["classes"].index_select(0, old).long())
-    everything = torch.arange(carried["allowed"].shape[1], device=places.device)
+    chosen = torch.where(own, own_classes, method_state["classes"].index_select(0, old).long())
+    everything = torch.arange(method_state["allowed"].shape[1], device=places.device)
     task_allows = (everything[:, None] == task_classes).any(1)
-    allowed = torch.where(own[:, None], task_allows, carried["allowed"].index_select(0, old))
+    allowed = torch.where(own[:, None], task_allows, method_state["allowed"].index_select(0, old))
     return inputs, chosen, allowed
 
 

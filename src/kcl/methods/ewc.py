@@ -69,42 +69,48 @@ class ElasticWeightConsolidation(LinearMethod):
     name = "ewc"
     summary = "EWC: a quadratic penalty holds back the weights that mattered to earlier tasks"
     keeps = "the importance of every weight, and where it is drawn to"
-    steers = True
+    modifies_gradient = True
 
-    def carry(self, model: LinearModel, task: Task) -> Memory:  # noqa: ARG002
+    def initial_state(self, model: LinearModel, task: Task) -> Memory:  # noqa: ARG002
         weights = Layout(model).weights(model)
-        carried = {
+        method_state = {
             "importance": torch.zeros_like(weights),
             "pull": torch.zeros_like(weights),
             "offset": weights.new_zeros(()),
             "strength": weights.new_tensor(self.settings.ewc_strength),
         }
         if self.settings.ewc_fisher == "running":
-            carried |= {
+            method_state |= {
                 "fisher": torch.zeros_like(weights),
                 "window": torch.zeros_like(weights),
                 "steps": torch.zeros((), dtype=torch.int64, device=weights.device),
                 "decay": weights.new_tensor(self.settings.ewc_decay),
             }
-        return carried
+        return method_state
 
     def direction(
-        self, weights: Float[Tensor, " p"], gradients: Float[Tensor, "l p"], carried: Memory
+        self, weights: Float[Tensor, " p"], gradients: Float[Tensor, "l p"], method_state: Memory
     ) -> tuple[Float[Tensor, " p"], Memory]:
         gradient = gradients[0]
-        pull = 2.0 * carried["strength"] * (carried["importance"] * weights - carried["pull"])
+        pull = 2.0 * method_state["strength"] * (method_state["importance"] * weights - method_state["pull"])
         if self.settings.ewc_fisher == "classic":
             return gradient + pull, {}
-        window, steps, decay = carried["window"] + gradient.square(), carried["steps"] + 1, carried["decay"]
+        window, steps, decay = (
+            method_state["window"] + gradient.square(),
+            method_state["steps"] + 1,
+            method_state["decay"],
+        )
         size = self.settings.ewc_window
         full = steps % size == 0
-        fisher = torch.where(full, (1.0 - decay) * carried["fisher"] + decay * window / size, carried["fisher"])
+        fisher = torch.where(
+            full, (1.0 - decay) * method_state["fisher"] + decay * window / size, method_state["fisher"]
+        )
         return gradient + pull, {"fisher": fisher, "window": window * ~full, "steps": steps}
 
     def consolidate(
         self,
         model: LinearModel,
-        carried: Memory,
+        method_state: Memory,
         task: Task,
         plan: Plan | None,  # noqa: ARG002
         rng: np.random.Generator,
@@ -113,14 +119,16 @@ class ElasticWeightConsolidation(LinearMethod):
         weights = layout.weights(model)
         if self.settings.ewc_fisher == "classic":
             fisher = layout.flatten(self.fisher(model, task, rng))
-            return anchored(carried, fisher, weights, add=True)
-        begun_anew = {"window": torch.zeros_like(weights), "steps": torch.zeros_like(carried["steps"])}
-        return anchored(carried | begun_anew, rescaled(carried["fisher"], layout), weights, add=False)
+            return anchored(method_state, fisher, weights, add=True)
+        begun_anew = {"window": torch.zeros_like(weights), "steps": torch.zeros_like(method_state["steps"])}
+        return anchored(method_state | begun_anew, rescaled(method_state["fisher"], layout), weights, add=False)
 
-    def penalty(self, weights: Float[Tensor, " p"], carried: Memory) -> Float[Tensor, ""]:
+    def penalty(self, weights: Float[Tensor, " p"], method_state: Memory) -> Float[Tensor, ""]:
         """λ Σ_t Σ_j F_t,j (θ_j − θ*_t,j)²."""
-        parabola = (carried["importance"] * weights - 2.0 * carried["pull"]) @ weights + carried["offset"]
-        return carried["strength"] * parabola
+        parabola = (method_state["importance"] * weights - 2.0 * method_state["pull"]) @ weights + method_state[
+            "offset"
+        ]
+        return method_state["strength"] * parabola
 
     def fisher(self, model: LinearModel, task: Task, rng: np.random.Generator) -> dict[str, Tensor]:
         """The diagonal Fisher of a task at the present weights."""
@@ -136,10 +144,10 @@ class ElasticWeightConsolidation(LinearMethod):
         return diagonal_fisher(log_probabilities, parameters, views.copies(task.view.scale(task.moved(some)), turns))
 
 
-def anchored(carried: Memory, fisher: Float[Tensor, " p"], weights: Float[Tensor, " p"], add: bool) -> Memory:
+def anchored(method_state: Memory, fisher: Float[Tensor, " p"], weights: Float[Tensor, " p"], add: bool) -> Memory:
     """The penalty λ Σ F (θ − weights)², in place of what was there or, with `add`, beside it."""
     new = {"importance": fisher, "pull": fisher * weights, "offset": fisher @ weights.square()}
-    return carried | {name: carried[name] + value if add else value for name, value in new.items()}
+    return method_state | {name: method_state[name] + value if add else value for name, value in new.items()}
 
 
 def rescaled(fisher: Float[Tensor, " p"], layout: Layout) -> Float[Tensor, " p"]:

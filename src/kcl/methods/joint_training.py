@@ -31,7 +31,7 @@ class MultiTask(LinearMethod):
     keeps = "all samples of all tasks, until they are learned together"
     joint = True
 
-    def carry(self, model: LinearModel, task: Task) -> Memory:  # noqa: ARG002
+    def initial_state(self, model: LinearModel, task: Task) -> Memory:  # noqa: ARG002
         sample = task.train.inputs[0]
         return {"needed": torch.tensor([len(task.train), len(task.train) * sample.numel() * sample.element_size()])}
 
@@ -54,8 +54,8 @@ class MultiTask(LinearMethod):
         tasks, classes = labels // self.outputs, labels % self.outputs
         return sliced_cross_entropy(scores, classes, memory["slices"][tasks]).mean()
 
-    def memory_use(self, memories: Sequence[Memory], carried: Memory) -> dict[str, int]:  # noqa: ARG002
-        samples, size = carried["needed"].tolist() if carried else (0, 0)
+    def memory_use(self, memories: Sequence[Memory], method_state: Memory) -> dict[str, int]:  # noqa: ARG002
+        samples, size = method_state["needed"].tolist() if method_state else (0, 0)
         return {"samples": samples, "bytes": size}
 
     def check(self, task: Task) -> None:

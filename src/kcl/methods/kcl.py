@@ -19,9 +19,9 @@ from kcl.functional.noise import Noise
 from kcl.methods import ridge_head
 from kcl.methods.coreset import check_coreset, split_coreset
 from kcl.methods.kcl_settings import KclSettings
-from kcl.methods.kernels import KERNELS, Kernel
 from kcl.methods.method import Learnable, Memory, Method
 from kcl.methods.ridge_head import Head
+from kcl.methods.ridge_kernels import KERNELS, Kernel
 from kcl.nets.amortized import AmortizedGaussians
 from kcl.nets.backbone import Backbone
 from kcl.nets.head import HeadState, KernelRidgeHead
@@ -81,7 +81,7 @@ class KernelContinualLearning(Method):
         return Learnable(rest, self.keep(task, coreset))
 
     @property
-    def trained(self) -> tuple[str, ...]:
+    def trained_state(self) -> tuple[str, ...]:
         return ("correction",) if self.settings.soft_targets else ()
 
     def keep(self, task: Task, positions: np.ndarray) -> Memory:
@@ -89,7 +89,7 @@ class KernelContinualLearning(Method):
         kept = torch.from_numpy(positions)
         stored = task.train.inputs[task.train.rows[kept]]
         targets = F.one_hot(task.train.labels[kept], task.ways)
-        begun = {name: torch.zeros(targets.shape) for name in self.trained}
+        begun = {name: torch.zeros(targets.shape) for name in self.trained_state}
         return {"inputs": task.view.move(stored), "targets": targets.to(torch.uint8)} | begun
 
     def loss(

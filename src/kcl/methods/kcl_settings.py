@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kcl.core.settings import Settings, Summaries, setting
-from kcl.methods.kernels import KERNELS
+from kcl.methods.ridge_kernels import KERNELS
 
 FEATURE_NORMS = {
     "l2": "each sample's features have length one",

@@ -1,4 +1,4 @@
-"""What a continual-learning method is: how one run learns from a batch, what it keeps, how it answers.
+"""The interface of a continual-learning method: how one run learns from a batch, what it keeps, how it answers.
 
 A method describes ONE run: no loop, no device, no logging, no randomness of its own. `training` does the rest.
 """
@@ -23,43 +23,43 @@ from kcl.nets.backbone import Backbone
 from kcl.nets.flat import matrix_names
 
 Memory = dict[str, Tensor]
-"""What is kept, of one task or over all of them: tensors only, so that it can be stacked over runs and saved.
+"""What is kept of one task, or over all tasks: tensors by name, so that it can be stacked over runs and saved.
 
-Samples are kept under "inputs", as stored (bytes where the data are bytes); `losses` and `classifier` are handed
-them as the network sees them.
+Samples are kept under "inputs", as stored (bytes where the data are bytes); `losses` and `classifier` receive them as
+the network sees them.
 """
 
 
 class Learnable(NamedTuple):
-    """A task as a method wants it: the rows to train on, and what is kept of the task from its beginning."""
+    """A task as a method learns it: the training samples to use, and what is kept of the task from its beginning."""
 
     positions: np.ndarray
     memory: Memory
 
 
 class Plan(NamedTuple):
-    """Which samples the steps of a task recall and which are carried on after it, fixed before the first step.
+    """Which samples the steps of a task replay and which are kept after it, decided before the first step.
 
-    This depends on positions and luck, never on the model. A place below the number of slots carried is a slot as it
-    was when the task began; slots + p is the task's training sample p.
+    It depends on positions and on chance, never on the model. A place below the number of slots is a slot as it was
+    when the task began; slots + p is the task's training sample p.
     """
 
     places: np.ndarray
-    """steps × m. No sample is recalled where m is 0."""
+    """steps × m. Nothing is replayed if m is 0."""
     weights: np.ndarray
-    """steps × m: one, or zero where too few samples were there to recall and a place only fills the shape."""
+    """steps × m: one, or zero where there were too few samples to replay and a place only fills the shape."""
     kept: np.ndarray
-    """The place of what each slot holds after the task, −1 for nothing."""
+    """The place of the sample that each slot holds after the task; −1 for none."""
 
 
 class Recalled(NamedTuple):
-    """The samples one step recalls."""
+    """The samples that one step replays."""
 
     inputs: Float[Tensor, "m ..."]
     classes: Int[Tensor, " m"]
     """The place of each sample's class among all classes of the stream."""
     allowed: Bool[Tensor, "m c"]
-    """The classes of each sample's own task, among which it is told apart."""
+    """The classes of each sample's own task, among which it is classified."""
     weights: Float[Tensor, " m"]
 
 
@@ -74,12 +74,12 @@ class Method(ABC):
     """The setting that says how many samples per class and task are kept, where any are."""
     answers_unseen: ClassVar[bool] = True
     """Whether a task can be tested before it was learned (needed for forward transfer)."""
-    steers: ClassVar[bool] = False
-    """Whether SGD follows `direction` in place of the gradient of the loss."""
+    modifies_gradient: ClassVar[bool] = False
+    """Whether the optimiser follows `direction` instead of the gradient of the loss."""
     keeps_coresets: ClassVar[bool] = False
-    """Whether samples of each task are kept beside it, with a λ and a scale of its own."""
+    """Whether each task keeps samples, with its own λ and scale."""
     joint: ClassVar[bool] = False
-    """Whether all tasks are learned at once, as one."""
+    """Whether all tasks are learned together, as one."""
 
     def __init__(self, settings: Settings, class_count: int, places: int | None = None) -> None:
         """`class_count`: classes of the stream, each once; `places`: each as often as a task has it, for methods that
@@ -93,7 +93,7 @@ class Method(ABC):
 
     @property
     def outputs(self) -> int:
-        """Labels that the network tells apart: the classes of the stream, or (class, rotation) pairs."""
+        """Labels that the network distinguishes: the classes of the stream, or (class, rotation) pairs."""
         return self.class_count * views.rotations(self.settings)
 
     def check(self, task: Task) -> None:
@@ -111,41 +111,39 @@ class Method(ABC):
     def build(self, backbone: Backbone) -> nn.Module:
         """The run's model. Called with PyTorch's generator seeded for the run."""
 
-    # What is carried from task to task
+    # State over all tasks
 
-    def carry(self, model: Any, task: Task) -> Memory:  # noqa: ARG002
-        """What is carried before the first task, which is `task`; from then on its shapes stay as they are."""
+    def initial_state(self, model: Any, task: Task) -> Memory:  # noqa: ARG002
+        """The method's state before the first task, which is `task`. Its shapes never change afterwards."""
         return {}
 
     def plan(
         self,
-        carried: Memory,  # noqa: ARG002
+        method_state: Memory,  # noqa: ARG002
         task: Task,  # noqa: ARG002
         orders: Sequence[np.ndarray],  # noqa: ARG002
         sizes: Sequence[int],  # noqa: ARG002
         rng: np.random.Generator,  # noqa: ARG002
     ) -> Plan | None:
-        """What is recalled in a task whose epochs visit its samples in these orders, in batches of these sizes."""
+        """What is replayed in a task whose epochs visit its samples in these orders, in batches of these sizes."""
         return None
 
     def consolidate(
         self,
         model: Any,  # noqa: ARG002
-        carried: Memory,
+        method_state: Memory,
         task: Task,  # noqa: ARG002
         plan: Plan | None,  # noqa: ARG002
         rng: np.random.Generator,  # noqa: ARG002
     ) -> Memory:
-        """What is carried on after the last batch of a task."""
-        return carried
+        """The method's state after the last batch of a task."""
+        return method_state
 
     # Learning a task
 
     @property
-    def trained(self) -> tuple[str, ...]:
-        """What is kept of a task, by name, that follows SGD beside the parameters while the task is learned. Not where
-        `steers`.
-        """
+    def trained_state(self) -> tuple[str, ...]:
+        """Names of task state trained by SGD together with the parameters. None with `modifies_gradient`."""
         return ()
 
     @abstractmethod
@@ -161,7 +159,7 @@ class Method(ABC):
         labels: Int[Tensor, " n"],
         noise: Noise,
     ) -> Float[Tensor, ""]:
-        """What a training step minimises, where nothing is recalled."""
+        """What a training step minimises if nothing is replayed."""
 
     def losses(
         self,
@@ -172,7 +170,7 @@ class Method(ABC):
         recalled: Recalled | None,  # noqa: ARG002
         noise: Noise,
     ) -> tuple[Float[Tensor, ""], ...]:
-        """The losses whose gradients a step needs. The first is the one that is told, and followed unless `steers`."""
+        """The losses whose gradients a step needs. The first is reported, and followed unless `modifies_gradient`."""
         return (self.loss(model, memory, inputs, labels, noise),)
 
     def observe(
@@ -200,11 +198,10 @@ class Method(ABC):
         self,
         weights: Float[Tensor, " p"],  # noqa: ARG002
         gradients: Float[Tensor, "l p"],
-        carried: Memory,  # noqa: ARG002
+        method_state: Memory,  # noqa: ARG002
     ) -> tuple[Float[Tensor, " p"], Memory]:
-        """Where `steers`: what SGD follows, from the gradients of the losses, and what changes of what is carried.
-
-        Parameters lie as in `nets.flat.Layout`.
+        """With `modifies_gradient`: the direction to follow, from the gradients of the losses, and what changes in the
+        state. Parameters lie as in `nets.flat.Layout`.
         """
         return gradients[0], {}
 
@@ -215,7 +212,7 @@ class Method(ABC):
     # Answering
 
     def unseen_memory(self, task: Task) -> Memory:
-        """What stands in for a task's memory before the task was learned, where `answers_unseen`."""
+        """With `answers_unseen`: the memory of a task that was not learned yet."""
         return {"classes": torch.tensor(task.classes)}
 
     @property
@@ -224,11 +221,11 @@ class Method(ABC):
         return False
 
     def contribution(self, model: Any, memory: Memory) -> Tensor:  # noqa: ARG002
-        """Of a task, where `shares`: what is summed over tasks."""
+        """With `shares`: the part of one task, to be summed over tasks."""
         return torch.zeros(())
 
     def common(self, total: Float[Tensor, "*s ..."]) -> Memory:  # noqa: ARG002
-        """Where `shares`: what `prepare` finds in the memory of every task, from that sum; of one run or of several."""
+        """With `shares`: what is added to the memory of every task at test, from that sum; of one run or of several."""
         return {}
 
     def in_common(self, model: Any, memories: Iterable[Memory]) -> Memory:
@@ -255,9 +252,9 @@ class Method(ABC):
     def logits(self, model: Any, classifier: Memory, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
         """Scores of a task's labels: its classes, or (class, rotation) pairs."""
 
-    def memory_use(self, memories: Sequence[Memory], carried: Memory) -> dict[str, int]:
-        """Samples kept and the bytes everything kept takes: of every task, and what is carried over all of them."""
-        everything = [*memories, carried]
+    def memory_use(self, memories: Sequence[Memory], method_state: Memory) -> dict[str, int]:
+        """Samples kept, and the bytes of everything kept: of every task, and of the state over all tasks."""
+        everything = [*memories, method_state]
         return {
             "samples": sum(len(memory["inputs"]) for memory in everything if "inputs" in memory),
             "bytes": sum(tensor.numel() * tensor.element_size() for memory in everything for tensor in memory.values()),

@@ -37,14 +37,14 @@ class ReservoirReplay(EpisodicMethod):
 
     def plan(
         self,
-        carried: Memory,
+        method_state: Memory,
         task: Task,
         orders: Sequence[np.ndarray],
         sizes: Sequence[int],
         rng: np.random.Generator,
     ) -> Plan:
-        self.check_stored(carried, task)
-        slots, seen, offered = self.slots, int(carried["seen"]), orders[0]
+        self.check_stored(method_state, task)
+        slots, seen, offered = self.slots, int(method_state["seen"]), orders[0]
         targets = reservoir_slots(slots, seen, len(offered), rng)
         ends = np.cumsum(sizes)
         before = np.concatenate([ends - sizes, np.full((len(orders) - 1) * len(sizes), len(offered))])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kcl.core.shapes import Float
 from kcl.functional import ridge
-from kcl.methods.kernels import Kernel
+from kcl.methods.ridge_kernels import Kernel
 from kcl.nets.head import HeadState
 from kcl.ops import gram as float32_gram
 

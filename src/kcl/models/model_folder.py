@@ -101,7 +101,7 @@ def load_model(
             classes = tuple(range(len(task.labels)))
             if kept["targets"].shape != (len(kept["inputs"]), len(classes)) or kept["inputs"].shape[1:] != shape:
                 raise ValueError("a coreset has not the shape of its task")
-            if any(kept[name].shape != kept["targets"].shape for name in model.stack.method.trained):
+            if any(kept[name].shape != kept["targets"].shape for name in model.stack.method.trained_state):
                 raise ValueError("learned targets have not the shape of their coreset")
             model.stack.kept[task.lesson] = ({name: tensor[None] for name, tensor in kept.items()}, view)
         model.stack.method_state = {}

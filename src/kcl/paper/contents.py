@@ -9,7 +9,7 @@ from kcl.core.settings import nearest
 from kcl.errors import KclError
 from kcl.paper.ablation import Ablation
 from kcl.paper.accuracy_tables import Comparison, Kernels, VariedWays
-from kcl.paper.average_horizon import AverageHorizon
+from kcl.paper.average_horizon import HorizonTable
 from kcl.paper.hyperparameters import Hyperparameters
 from kcl.paper.inference_time import InferenceTime
 from kcl.paper.item import Item
@@ -34,7 +34,7 @@ ITEMS: dict[str, Item] = {
         Hyperparameters(),
     )
 }
-STRONG: dict[str, Item] = {item.name: item for item in (StrongResults(), AverageHorizon(), Ablation(), StrongCost())}
+STRONG: dict[str, Item] = {item.name: item for item in (StrongResults(), HorizonTable(), Ablation(), StrongCost())}
 """Beyond the paper, in the order in which their runs are done: the most important first."""
 GROUPS = {"all": ITEMS, "strong": STRONG}
 """Names for several items: `all` is the paper's, and no more."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from kcl.benchmarks.ways import DEFAULT_WAYS
 from kcl.experiments.run_spec import RunSpec
-from kcl.methods.compute import Compute, Shape, training_compute
+from kcl.methods.training_compute import Shape, TrainingCompute, training_compute
 from kcl.methods.views import copies_at_test
 from kcl.paper.cell import Cell
 from kcl.paper.finished_runs import FinishedRuns
@@ -42,7 +42,7 @@ def task_shapes(spec: RunSpec) -> list[Shape]:
     return [Shape(sum(DIGITS), 10)] * (spec.tasks or 20)
 
 
-def run_compute(spec: RunSpec) -> Compute:
+def run_compute(spec: RunSpec) -> TrainingCompute:
     return training_compute(spec.method, spec.settings, task_shapes(spec))
 
 

@@ -40,7 +40,7 @@ from kcl.training.restoring import (
 )
 from kcl.training.stacked_trainer import StackedTrainer
 from kcl.training.state import StackState, memory_of, stack_memories
-from kcl.training.trainer import Lesson, PlainTrainer, Trainer
+from kcl.training.trainer import PlainTrainer, StackedTask, Trainer
 from kcl.training.variants import PerRun, once_per_training, test_groups, variants_of
 from kcl.training.weight_average import horizons, weights_size
 
@@ -147,7 +147,7 @@ class RunStack:
         self.version += 1
         self._evaluator.weights_changed()
 
-    def _begin(self, tasks: Sequence[Task]) -> tuple[Lesson, Memory]:
+    def _begin(self, tasks: Sequence[Task]) -> tuple[StackedTask, Memory]:
         """The task as the stack learns it, and what is kept of it, as stored."""
         view = tasks[0].view.to(self.device)
         if any((task.view.mean, task.view.std) != (view.mean, view.std) for task in tasks):
@@ -163,14 +163,14 @@ class RunStack:
         if self.method_state is None:
             self.method_state = self._initial_state(tasks)
         plans = self._plans(tasks, examples, self.method_state)
-        return Lesson(as_seen(memory, view), examples, view, plans), memory
+        return StackedTask(as_seen(memory, view), examples, view, plans), memory
 
     def _on_device(self, task: Task) -> Task:
         return task if self.device.type == "cpu" else task.to(self.device, self.stored(task.train.inputs))
 
     def _initial_state(self, tasks: Sequence[Task]) -> Memory:
         parts = zip(self.methods, self.models, tasks, strict=True)
-        return stack_memories([method.carry(model, task) for method, model, task in parts], self.device)
+        return stack_memories([method.initial_state(model, task) for method, model, task in parts], self.device)
 
     def _plans(self, tasks: Sequence[Task], examples: TaskExamples, method_state: Memory) -> list[Plan] | None:
         """What every run recalls in the task; None where the method recalls nothing."""

@@ -25,16 +25,16 @@ from kcl.training.cuda_graph import GraphedStep, drawn_beside
 from kcl.training.draws import Recorder, Replay, Request, Source, merge
 from kcl.training.optimizers import SGD
 from kcl.training.state import over_runs
-from kcl.training.trainer import Lesson, Stack, StepTensors, Trainer
+from kcl.training.trainer import Stack, StackedTask, StepTensors, Trainer
 
 
 class StackedTrainer(Trainer):
     """Holds the samples of a whole epoch, so that nothing has to come from the host during a step."""
 
-    def __init__(self, stack: Stack, lesson: Lesson, method_state: Memory) -> None:
+    def __init__(self, stack: Stack, lesson: StackedTask, method_state: Memory) -> None:
         super().__init__(stack, lesson, method_state)
         device = stack.device
-        whole = self.method.steers or stack.state.averages or stack.count > 1
+        whole = self.method.modifies_gradient or stack.state.averages or stack.count > 1
         plain_sgd = type(self.optimizer) is SGD
         self.in_parts = stack.compiled and device.type == "cpu" and plain_sgd and not whole
         self.length = lesson.examples.length
@@ -51,7 +51,7 @@ class StackedTrainer(Trainer):
         self.compiled: dict[int, Callable[[], Any]] = {}
         self.sources: dict[int, Source] = {}
 
-    def suits(self, lesson: Lesson) -> bool:
+    def suits(self, lesson: StackedTask) -> bool:
         """Whether another task has the shapes this trainer was made for."""
         examples, planned = lesson.examples, [lesson.recalled_per_step] * bool(lesson.recalled_per_step)
         shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in lesson.memory.items()}
@@ -71,7 +71,7 @@ class StackedTrainer(Trainer):
         self._renew_noise(0)
         self._uncaptured_step(self.sizes[0])
 
-    def _begin(self, lesson: Lesson, index: int) -> None:
+    def _begin(self, lesson: StackedTask, index: int) -> None:
         for tensor, planned in zip(self.recalls, self._planned(lesson), strict=True):
             tensor.copy_(planned)
         self._renew_noise(index)
@@ -83,7 +83,7 @@ class StackedTrainer(Trainer):
         self.done.fill_(self.steps_done)
         self.cursor.fill_(sum(self.sizes[: first - first % self.updates : self.updates]))
 
-    def _planned(self, lesson: Lesson) -> list[Tensor]:
+    def _planned(self, lesson: StackedTask) -> list[Tensor]:
         """Places and weights of what is recalled (steps × s × m), or nothing."""
         if lesson.plans is None or not lesson.recalled_per_step:
             return []

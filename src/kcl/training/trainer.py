@@ -55,7 +55,7 @@ class Stack(Protocol):
     def source(self, requests: Sequence[Request], purpose: str, index: int) -> Source: ...
 
 
-class Lesson(NamedTuple):
+class StackedTask(NamedTuple):
     """A task as a stack learns it. Tensors have the runs as first dimension."""
 
     memory: Memory
@@ -90,10 +90,10 @@ class Trainer(ABC):
     in_parts = False
     """Whether each parameter is updated by itself, because nothing needs all gradients in one tensor."""
 
-    def __init__(self, stack: Stack, lesson: Lesson, method_state: Memory) -> None:
+    def __init__(self, stack: Stack, lesson: StackedTask, method_state: Memory) -> None:
         self.stack, self.state, self.method, self.view = stack, stack.state, stack.method, lesson.view
         self.memory = {name: tensor.clone() for name, tensor in lesson.memory.items()}
-        self.velocities = {name: torch.zeros_like(self.memory[name]) for name in self.method.trained}
+        self.velocities = {name: torch.zeros_like(self.memory[name]) for name in self.method.trained_state}
         self.method_state = method_state
         settings = self.method.settings
         self.updates, self.epochs = settings.updates_per_batch, settings.epochs
@@ -107,7 +107,7 @@ class Trainer(ABC):
 
     def train(
         self,
-        lesson: Lesson,
+        lesson: StackedTask,
         on_step: OnStep,
         between_steps: BetweenSteps = lambda: None,
         saved: Saved | None = None,
@@ -161,11 +161,11 @@ class Trainer(ABC):
     # What the two ways of training differ in
 
     @abstractmethod
-    def suits(self, lesson: Lesson) -> bool:
+    def suits(self, lesson: StackedTask) -> bool:
         """Whether this trainer can also train a stack on another lesson."""
 
     @abstractmethod
-    def _begin(self, lesson: Lesson, index: int) -> None:
+    def _begin(self, lesson: StackedTask, index: int) -> None:
         """Prepare noise and plans of a task."""
 
     @abstractmethod
@@ -255,7 +255,7 @@ class Trainer(ABC):
             return {}
         flat = [self._flatten(parameters, each) for each in gradients]
         gradient, changed = flat[0], dict[str, Tensor]()
-        if self.method.steers:
+        if self.method.modifies_gradient:
             gradient, changed = self._direction(optimizer.weights, torch.stack(flat, dim=1), tensors.method_state)
         self._follow(optimizer, gradient)
         return changed
@@ -313,7 +313,7 @@ def _moment_name(place: int) -> str:
 class PlainTrainer(Trainer):
     """Trains one run by calling its model directly: no vmap, no captured step, noise drawn when it is asked for."""
 
-    def __init__(self, stack: Stack, lesson: Lesson, method_state: Memory) -> None:
+    def __init__(self, stack: Stack, lesson: StackedTask, method_state: Memory) -> None:
         super().__init__(stack, lesson, method_state)
         self.model = stack.models[0]
         named = dict(self.model.named_parameters())
@@ -322,10 +322,10 @@ class PlainTrainer(Trainer):
         self._memory = {name: tensor[0] for name, tensor in self.memory.items()}
         self._fused, self._alive = type(self.optimizer) is SGD, bool(stack.state.alive)
 
-    def suits(self, lesson: Lesson) -> bool:  # noqa: ARG002
+    def suits(self, lesson: StackedTask) -> bool:  # noqa: ARG002
         return False  # there is nothing worth keeping
 
-    def _begin(self, lesson: Lesson, index: int) -> None:
+    def _begin(self, lesson: StackedTask, index: int) -> None:
         self.task = lesson.examples.on_device(0)
         self.plan = lesson.plans[0] if lesson.plans and lesson.recalled_per_step else None
         self.noise = RunNoise(self.stack.device, self.stack.training_seeds[0], "training noise", index)
@@ -392,7 +392,7 @@ class PlainTrainer(Trainer):
     ) -> dict[str, Tensor]:
         if not self._alive:
             return {}
-        if self._fused and not self.method.steers:
+        if self._fused and not self.method.modifies_gradient:
             self._sgd.step(gradients[0])
             return {}
         return super()._descend(tensors, parameters, gradients)

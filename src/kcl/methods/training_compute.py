@@ -28,7 +28,7 @@ class Shape(NamedTuple):
     ways: int
 
 
-class Compute(NamedTuple):
+class TrainingCompute(NamedTuple):
     """Of one run over its whole stream."""
 
     samples: int
@@ -46,7 +46,7 @@ class Compute(NamedTuple):
         return self.images / self.updates
 
 
-def training_compute(method: str, settings: Settings, tasks: Sequence[Shape]) -> Compute:
+def training_compute(method: str, settings: Settings, tasks: Sequence[Shape]) -> TrainingCompute:
     """What a method's training on these tasks takes, no class having fewer samples than its coreset."""
     kind, samples = find_method(method), sum(task.samples for task in tasks)
     ways = sum(task.ways for task in tasks)
@@ -63,7 +63,7 @@ def training_compute(method: str, settings: Settings, tasks: Sequence[Shape]) ->
         if isinstance(settings, EwcSettings) and settings.ewc_fisher == "classic":
             fisher += min(settings.ewc_fisher_samples, task.samples)
     often = settings.epochs * settings.updates_per_batch
-    return Compute(samples, often * updates, rotations(settings) * (often * images + fisher))
+    return TrainingCompute(samples, often * updates, rotations(settings) * (often * images + fisher))
 
 
 def _batches(samples: int, settings: Settings) -> int:
