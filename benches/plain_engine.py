@@ -22,12 +22,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from reference_run import ReferenceRun
-
 from kcl.benchmarks.task import Examples, Task
 from kcl.core.devices import describe_machine
 from kcl.methods.recipes import METHODS, published_backbone, published_settings
 from kcl.training.stack import RunStack
+from reference_run import ReferenceRun
 
 TURNS = 12
 CASES = {
