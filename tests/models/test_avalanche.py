@@ -163,7 +163,7 @@ def test_an_avalanche_benchmark_of_other_task_labels_and_a_module_of_the_user_s(
     order = [2, 0, 1]
     for number in order:
         strategy.train(benchmark.train_stream[number], [benchmark.test_stream])
-    assert strategy.places == {2: 0, 0: 1, 1: 2}
+    assert strategy.task_indices == {2: 0, 0: 1, 1: 2}
     metrics = strategy.eval(benchmark.test_stream)
     assert min(_of(metrics, "Top1_Acc_Exp", number) for number in order) > 0.6
     steps = 3 * ((80 - 2 * SETTINGS["coreset_size_per_class"]) // 10 + 1)

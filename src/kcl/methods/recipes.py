@@ -25,8 +25,11 @@ Stable SGD uses the benchmark's decay and dropout.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
+
+from torch import nn
 
 from kcl.core.settings import Settings, nearest
 from kcl.errors import KclError
@@ -38,7 +41,7 @@ from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Method, check_abilities
 from kcl.methods.replay import ReservoirReplay
 from kcl.methods.sgd import NaiveSGD, StableSGD
-from kcl.nets.backbone import Backbone
+from kcl.nets.backbone import Backbone, ModuleBackbone
 from kcl.nets.identity import Identity
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import cifar_resnet, miniimagenet_resnet
@@ -185,6 +188,13 @@ def published_backbone(input_shape: Sequence[int], settings: Settings) -> Backbo
     if settings.backbone == "identity":
         return Identity(input_shape)
     return MLP(input_shape, settings.width, settings.layers, settings.dropout)
+
+
+def make_backbone(input_shape: Sequence[int], settings: Settings, module: nn.Module | None = None) -> Backbone:
+    """The backbone that the settings name, or a copy of a user's own `module`."""
+    if module is None:
+        return published_backbone(input_shape, settings)
+    return copy.deepcopy(module) if isinstance(module, Backbone) else ModuleBackbone(module, input_shape)
 
 
 def find_method(name: str) -> type[Method]:
