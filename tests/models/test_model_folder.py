@@ -109,6 +109,19 @@ def test_a_benchmarks_learner_is_saved(tmp_path: Path) -> None:
     assert learner.predict(moved).task.tolist() == learner.predict(moved).task.tolist()
 
 
+def test_a_learner_predicts_without_a_task_from_all_it_has_learned_so_far() -> None:
+    pytest.importorskip("sklearn")
+    stream = kcl.RotatedDigits(tasks=2, train_per_task=300)
+    learner = kcl.KernelContinualLearner(stream)
+    for count, task in enumerate(stream):
+        learner.learn(task)
+        prediction = learner.predict(stream[count].view.move(task.test.inputs[:50]))
+        assert set(prediction.task.tolist()) <= {str(index) for index in range(count + 1)}
+        fresh = learner.as_model().predict(stream[count].view.move(task.test.inputs[:50]))
+        np.testing.assert_array_equal(prediction.confidence, fresh.confidence)
+        np.testing.assert_array_equal(prediction.task, fresh.task)
+
+
 def test_versions_lie_side_by_side(tmp_path: Path) -> None:
     model = _learned()
     first = kcl.save_model(model, model_folder.next_version(tmp_path / "m"))
