@@ -261,7 +261,7 @@ def test_a_backbone_may_be_named(name: str) -> None:
 
 def test_a_backbone_for_colour_refuses_other_inputs() -> None:
     stream = kcl.ArrayStream([(np.zeros((9, 4)), [0, 1, 2] * 3)])
-    with pytest.raises(KclError, match=r"cifar-resnet sees colour images.* shape \(4,\)"):
+    with pytest.raises(KclError, match=r"cifar-resnet needs colour images.* shape \(4,\)"):
         kcl.KernelContinualLearner(stream, backbone="cifar-resnet")
     with pytest.raises(KclError, match="unknown backbone 'resnet50'"):
         kcl.KernelContinualLearner(stream, backbone="resnet50")

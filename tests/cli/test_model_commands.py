@@ -169,7 +169,7 @@ class TestMistakes:
             ("x.csv", "a,b,c,d,label\n1,2,3,4,low\n1,2,3,inf,high\n", "'d', sample 2: 'inf' is not a finite number"),
             ("x.csv", "a,b,c,d,label\n1,2,3,4,low\n1,,3,4,high\n", "'b', sample 2: '' is not a finite number"),
             ("x.csv", "a,b,c,d,label\n1,2,3,4,low\n1,2,3,4,\n", "sample 2: it has no label"),
-            ("x.csv", "a,b,c,d,label\n1,2,3,4,low\n1,2,3,5,low\n", "'u' has the one class 'low'"),
+            ("x.csv", "a,b,c,d,label\n1,2,3,4,low\n1,2,3,5,low\n", "one class, 'low'"),
             ("x.npz", "nonsense", ".npz file"),
             ("x.parquet", "nonsense", "Parquet"),
             ("x.txt", "nonsense", "expected a folder of images"),
@@ -198,7 +198,7 @@ class TestMistakes:
         ("arguments", "words"),
         [
             (["update", "--model", "M", "--data", "D", "--task", "u", "--set", "lr=0.2"], "for new ones"),
-            (["update", "--model", "M/0001", "--data", "D", "--task", "u"], "hold its versions"),
+            (["update", "--model", "M/0001", "--data", "D", "--task", "u"], "all versions"),
             (["predict", "--model", "nowhere", "--input", "D"], "holds no model"),
             (["predict", "--model", "M", "--input", "D", "--task", "x"], "was not learned"),
             (["predict", "--model", "M", "--input", "D", "--abstain-below", "nan"], "must be a probability"),

@@ -144,7 +144,7 @@ class TestFolder:
         (["split-folder"], "split-folder needs --data-dir PATH"),
         (["split-cifar100", "--data-dir", "nowhere"], "CIFAR-100 was not found under nowhere"),
         (["split-miniimagenet", "--data-dir", "nowhere"], "miniImageNet was not found under nowhere"),
-        (["permuted-digits", "--set", "backbone=cifar-resnet"], "cifar-resnet sees colour images"),
+        (["permuted-digits", "--set", "backbone=cifar-resnet"], "cifar-resnet needs colour images"),
         (["split-cifar100", "--set", "backbone=resnet"], "unknown backbone 'resnet'"),
     ],
 )

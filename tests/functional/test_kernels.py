@@ -1,9 +1,10 @@
-"""The contract of every kernel, and what random Fourier features owe to Bochner's theorem."""
+"""Properties that every kernel must have, and random Fourier features against Bochner's theorem."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from kcl.functional import kernels
 from kcl.functional.gaussian import DiagonalGaussian
-from kcl.functional.kernels import Kernel
+from kcl.methods.kcl_settings import KclSettings
+from kcl.methods.ridge_kernels import KERNELS, Kernel
 
 FEATURES, BASES = 5, 7
 
@@ -23,12 +25,32 @@ def _dot(x: list[float], y: list[float]) -> float:
     return sum(a * b for a, b in zip(x, y, strict=True))
 
 
-class Case(NamedTuple):
-    """A kernel, and its formula for two samples, written out without tensors."""
+class ModelKernel(NamedTuple):
+    """A kernel object together with the tensors it reads from the model, as a function of two sets of samples."""
 
-    make: Callable[[Any], Kernel]
+    kernel: Kernel
+    model: Any
+
+    def represent(self, x: Tensor) -> Tensor:
+        return self.kernel.represent(self.model, x, None, None)  # type: ignore[arg-type]
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.kernel.compare(self.model, self.represent(x), self.represent(y))
+
+
+class Case(NamedTuple):
+    """A kernel by name and settings, and its formula for two samples, written out without tensors."""
+
+    name: str
+    settings: dict[str, Any]
     formula: Callable[[list[float], list[float], Any], float]
     explicit: bool = False
+
+    def make(self, draw: Any, dtype: torch.dtype = torch.float64) -> ModelKernel:
+        kernel = KERNELS[self.name](KclSettings(kernel=self.name, **self.settings))
+        numbers = {name: torch.tensor(value, dtype=dtype) for name, value in kernel.numbers().items()}
+        frequencies, phases = (tensor.to(dtype) for tensor in _frequencies(draw))
+        return ModelKernel(kernel, SimpleNamespace(frequencies=frequencies, phases=phases, **numbers))
 
 
 def _frequencies(draw: Any) -> tuple[Tensor, Tensor]:
@@ -50,16 +72,16 @@ def _absolute_distance(x: list[float], y: list[float]) -> float:
 
 
 CASES = {
-    "linear": Case(lambda _: kernels.linear_kernel(), lambda x, y, _: _dot(x, y), explicit=True),
-    "polynomial": Case(lambda _: kernels.polynomial_kernel(), lambda x, y, _: (_dot(x, y) + 1.0) ** 3),
-    "polynomial of degree 2": Case(lambda _: kernels.polynomial_kernel(2), lambda x, y, _: (_dot(x, y) + 1.0) ** 2),
-    "rbf": Case(lambda _: kernels.rbf_kernel(), lambda x, y, _: math.exp(-0.5 * _squared_distance(x, y))),
-    "rbf of gamma 2": Case(lambda _: kernels.rbf_kernel(2.0), lambda x, y, _: math.exp(-2.0 * _squared_distance(x, y))),
-    "laplacian": Case(lambda _: kernels.laplacian_kernel(), lambda x, y, _: math.exp(-0.25 * _absolute_distance(x, y))),
+    "linear": Case("linear", {}, lambda x, y, _: _dot(x, y), explicit=True),
+    "polynomial": Case("polynomial", {}, lambda x, y, _: (_dot(x, y) + 1.0) ** 3),
+    "polynomial of degree 2": Case("polynomial", {"polynomial_degree": 2}, lambda x, y, _: (_dot(x, y) + 1.0) ** 2),
+    "rbf": Case("rbf", {}, lambda x, y, _: math.exp(-0.5 * _squared_distance(x, y))),
+    "rbf of gamma 2": Case("rbf", {"rbf_gamma": 2.0}, lambda x, y, _: math.exp(-2.0 * _squared_distance(x, y))),
+    "laplacian": Case("laplacian", {}, lambda x, y, _: math.exp(-0.25 * _absolute_distance(x, y))),
     "laplacian of gamma 1": Case(
-        lambda _: kernels.laplacian_kernel(1.0), lambda x, y, _: math.exp(-_absolute_distance(x, y))
+        "laplacian", {"laplacian_gamma": 1.0}, lambda x, y, _: math.exp(-_absolute_distance(x, y))
     ),
-    "fourier": Case(lambda draw: kernels.fourier_kernel(*_frequencies(draw)), _fourier, explicit=True),
+    "fourier": Case("rff", {"bases": BASES}, _fourier, explicit=True),
 }
 
 
@@ -68,71 +90,78 @@ class TestEveryKernel:
     """What makes a function of two samples a kernel, and this code its formula."""
 
     @pytest.fixture
-    def kernel(self, name: str, make_noise: Any) -> Kernel:
+    def kernel(self, name: str, make_noise: Any) -> ModelKernel:
         return CASES[name].make(make_noise(1, torch.float64))
 
-    def test_has_one_row_per_query_and_one_column_per_anchor(self, kernel: Kernel, draw64: Any) -> None:
+    def test_has_one_row_per_query_and_one_column_per_anchor(self, kernel: ModelKernel, draw64: Any) -> None:
         assert kernel(draw64.normal(3, FEATURES), draw64.normal(4, FEATURES)).shape == (3, 4)
         assert kernel(draw64.normal(1, FEATURES), draw64.normal(1, FEATURES)).shape == (1, 1)
 
-    def test_is_symmetric(self, kernel: Kernel, draw64: Any) -> None:
+    def test_is_symmetric(self, kernel: ModelKernel, draw64: Any) -> None:
         x, y = draw64.normal(6, FEATURES), draw64.normal(4, FEATURES)
         torch.testing.assert_close(kernel(x, y), kernel(y, x).mT, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(kernel(x, x), kernel(x, x).mT, rtol=1e-12, atol=1e-12)
 
     @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
-    def test_is_positive_semi_definite(self, kernel: Kernel, draw64: Any, scale: float) -> None:
+    def test_is_positive_semi_definite(self, kernel: ModelKernel, draw64: Any, scale: float) -> None:
         points = scale * draw64.normal(25, FEATURES)
         x = torch.cat([points, points[:5], torch.zeros(2, FEATURES, dtype=torch.float64)])  # with repetitions
         eigenvalues = torch.linalg.eigvalsh(kernel(x, x))
         assert eigenvalues.min() >= -1e-12 * len(x) * eigenvalues.max()
 
-    def test_equals_its_formula(self, name: str, kernel: Kernel, draw64: Any, make_noise: Any) -> None:
+    def test_equals_its_formula(self, name: str, kernel: ModelKernel, draw64: Any, make_noise: Any) -> None:
         x, y = draw64.normal(6, FEATURES), draw64.normal(4, FEATURES)
         y[0] = x[0]
         expected = [[CASES[name].formula(a, b, make_noise(1, torch.float64)) for b in y.tolist()] for a in x.tolist()]
         torch.testing.assert_close(kernel(x, y), torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-12)
 
-    def test_keeps_single_precision(self, name: str, kernel: Kernel, draw64: Any, make_noise: Any) -> None:
+    def test_keeps_single_precision(self, name: str, kernel: ModelKernel, draw64: Any, make_noise: Any) -> None:
         x, y = draw64.normal(6, FEATURES), draw64.normal(4, FEATURES)
-        if name == "fourier":
-            single = kernels.fourier_kernel(*(tensor.float() for tensor in _frequencies(make_noise(1, torch.float64))))
-        else:
-            single = kernel
-        found = single(x.float(), y.float())
-        assert found.dtype == torch.float32
-        torch.testing.assert_close(found.double(), kernel(x, y), rtol=1e-5, atol=1e-5)
+        single = CASES[name].make(make_noise(1, torch.float64), torch.float32)
+        gram = single(x.float(), y.float())
+        assert gram.dtype == torch.float32
+        torch.testing.assert_close(gram.double(), kernel(x, y), rtol=1e-5, atol=1e-5)
 
-    def test_is_differentiable(self, kernel: Kernel, draw64: Any) -> None:
+    def test_is_differentiable(self, kernel: ModelKernel, draw64: Any) -> None:
         x, y = draw64.normal(4, FEATURES).requires_grad_(), draw64.normal(3, FEATURES).requires_grad_()
         assert torch.autograd.gradcheck(kernel, (x, y))
         assert torch.autograd.gradcheck(lambda z: kernel(z, z), (x,))
 
-    def test_has_a_finite_gradient_at_repeated_samples(self, kernel: Kernel, draw64: Any) -> None:
+    def test_has_a_finite_gradient_at_repeated_samples(self, kernel: ModelKernel, draw64: Any) -> None:
         x = draw64.normal(3, FEATURES)
         twice = torch.cat([x, x, torch.zeros(1, FEATURES, dtype=torch.float64)]).requires_grad_()
         kernel(twice, twice).sum().backward()
         assert twice.grad is not None
         assert torch.isfinite(twice.grad).all()
 
-    def test_is_the_same_under_vmap(self, kernel: Kernel, draw64: Any) -> None:
+    def test_is_the_same_under_vmap(self, kernel: ModelKernel, draw64: Any) -> None:
         xs, ys = draw64.normal(3, 6, FEATURES), draw64.normal(3, 4, FEATURES)
         loop = torch.stack([kernel(x, y) for x, y in zip(xs, ys, strict=True)])
         torch.testing.assert_close(torch.func.vmap(kernel)(xs, ys), loop, rtol=1e-12, atol=1e-12)
 
-    def test_compares_what_it_represents(self, name: str, kernel: Kernel, draw64: Any) -> None:
+    def test_is_an_inner_product_of_representations_where_it_says_so(
+        self, name: str, kernel: ModelKernel, draw64: Any
+    ) -> None:
         x, y = draw64.normal(6, FEATURES), draw64.normal(4, FEATURES)
-        represented = kernel.represent(x), kernel.represent(y)
-        torch.testing.assert_close(kernel.compare(*represented), kernel(x, y))
-        assert kernel.explicit == CASES[name].explicit
-        if kernel.explicit:
-            torch.testing.assert_close(represented[0] @ represented[1].mT, kernel(x, y))
+        assert kernel.kernel.explicit == CASES[name].explicit
+        if kernel.kernel.explicit:
+            torch.testing.assert_close(kernel.represent(x) @ kernel.represent(y).mT, kernel(x, y))
+
+    def test_knows_the_diagonal_of_its_gram_matrix(self, kernel: ModelKernel, draw64: Any) -> None:
+        x = draw64.normal(6, FEATURES)
+        diagonal = kernel.kernel.diagonal(kernel.model, kernel.represent(x))
+        torch.testing.assert_close(diagonal, kernel(x, x).diagonal(), rtol=1e-12, atol=1e-12)
+
+    def test_compares_in_onnx_as_elsewhere(self, kernel: ModelKernel, draw64: Any) -> None:
+        x, y = kernel.represent(draw64.normal(6, FEATURES)), kernel.represent(draw64.normal(4, FEATURES))
+        exported = kernel.kernel.compare_in_onnx(kernel.model, x, y)
+        torch.testing.assert_close(exported, kernel.kernel.compare(kernel.model, x, y), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("make", [kernels.rbf_kernel, kernels.laplacian_kernel])
-def test_a_sample_is_most_like_itself(make: Callable[[], Kernel], draw64: Any) -> None:
+@pytest.mark.parametrize("kernel", [kernels.rbf, kernels.laplacian])
+def test_a_sample_is_most_like_itself(kernel: Callable[[Tensor, Tensor], Tensor], draw64: Any) -> None:
     x = draw64.normal(20, FEATURES)
-    gram = make()(x, x)
+    gram = kernel(x, x)
     torch.testing.assert_close(gram.diagonal(), torch.ones(20, dtype=torch.float64), rtol=0.0, atol=1e-12)
     assert (gram <= 1.0).all()
     assert (gram > 0.0).all()
@@ -142,8 +171,8 @@ def test_fourier_features_are_the_same_under_vmap_over_frequencies(draw64: Any) 
     """Runs side by side have frequencies and phases of their own."""
     xs, frequencies, phases = draw64.normal(3, 6, FEATURES), draw64.normal(3, BASES, FEATURES), draw64.uniform(3, BASES)
     loop = torch.stack([kernels.fourier_features(*each) for each in zip(xs, frequencies, phases, strict=True)])
-    found = torch.func.vmap(kernels.fourier_features)(xs, frequencies, phases)
-    torch.testing.assert_close(found, loop, rtol=1e-12, atol=1e-12)
+    mapped = torch.func.vmap(kernels.fourier_features)(xs, frequencies, phases)
+    torch.testing.assert_close(mapped, loop, rtol=1e-12, atol=1e-12)
 
 
 def test_fourier_features_are_differentiable_in_their_frequencies(draw64: Any) -> None:
@@ -162,7 +191,9 @@ class TestBochner:
     @staticmethod
     def _gram(x: Tensor, bases: int, seed: int, make_noise: Any) -> Tensor:
         noise = make_noise(seed, torch.float64)
-        return kernels.fourier_kernel(noise.normal(bases, x.shape[-1]), 2.0 * math.pi * noise.uniform(bases))(x, x)
+        frequencies, phases = noise.normal(bases, x.shape[-1]), 2.0 * math.pi * noise.uniform(bases)
+        features = kernels.fourier_features(x, frequencies, phases)
+        return features @ features.mT
 
     def test_the_mean_over_phases_is_the_cosine_of_the_difference(self, draw64: Any) -> None:
         """E_b[2 cos(ωx + b) cos(ωy + b)] = cos ω(x − y) for every ω: √(2/D) is the unbiased scale, √(1/D) is half.
@@ -171,9 +202,11 @@ class TestBochner:
         """
         x, frequency, count = draw64.normal(6, FEATURES), draw64.normal(1, FEATURES), 8
         phases = 2.0 * math.pi * torch.arange(count, dtype=torch.float64) / count
-        gram = kernels.fourier_kernel(frequency.expand(count, -1), phases)(x, x)
+        features = kernels.fourier_features(x, frequency.expand(count, -1), phases)
         angles = (x @ frequency.mT).squeeze(-1)
-        torch.testing.assert_close(gram, torch.cos(angles[:, None] - angles[None, :]), rtol=0.0, atol=1e-13)
+        torch.testing.assert_close(
+            features @ features.mT, torch.cos(angles[:, None] - angles[None, :]), rtol=0.0, atol=1e-13
+        )
 
     def test_the_mean_over_draws_is_the_rbf_kernel(self, draw64: Any, make_noise: Any) -> None:
         """Unbiased also at few features. The mean over R draws of D features is a mean over R·D terms, each of
@@ -238,11 +271,9 @@ class TestVariationalFeatures:
         q = DiagonalGaussian(draw64.normal(3), draw64.normal(3))
         x, noise, phases = draw64.normal(7, 3), draw64.normal(11, 3), draw64.uniform(11)
         frequencies = torch.stack([q.mean + row * torch.sqrt(torch.exp(q.log_variance)) for row in noise])
-        found = kernels.variational_features(x, q, noise, phases)
-        torch.testing.assert_close(found, kernels.fourier_features(x, frequencies, phases))
-        kernel = kernels.variational_kernel(q, noise, phases)
-        assert kernel.explicit
-        torch.testing.assert_close(kernel(x, x[:4]), found @ found[:4].T)
+        features = kernels.variational_features(x, q, noise, phases)
+        torch.testing.assert_close(features, kernels.fourier_features(x, frequencies, phases))
+        torch.testing.assert_close(kernels.reparameterised(q, noise), frequencies)
 
     def test_have_the_right_gradient(self, draw64: Any) -> None:
         noise, phases = draw64.normal(5, 3), draw64.uniform(5)

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kcl.functional import kernels, ridge
-from kcl.functional.kernels import Kernel
 
 SIZES = [1, 2, 10, 50, 200, 500]
 FEATURES, BASES, CLASSES = 64, 256, 10
@@ -177,15 +176,9 @@ class TestAll:
         torch.testing.assert_close(*slopes, rtol=1e-10, atol=1e-10)
 
 
-def _kernel(name: str, noise: Any, dtype: torch.dtype) -> Kernel:
-    frequencies, phases = noise.normal(BASES, FEATURES).to(dtype), 2.0 * math.pi * noise.uniform(BASES).to(dtype)
-    return {
-        "linear": kernels.linear_kernel(),
-        "polynomial": kernels.polynomial_kernel(),
-        "rbf": kernels.rbf_kernel(),
-        "laplacian": kernels.laplacian_kernel(),
-        "fourier": kernels.fourier_kernel(frequencies, phases),
-    }[name]
+def _represent(name: str, x: Tensor, noise: Any) -> Tensor:
+    frequencies, phases = noise.normal(BASES, FEATURES).to(x.dtype), 2.0 * math.pi * noise.uniform(BASES).to(x.dtype)
+    return kernels.fourier_features(x, frequencies, phases) if name == "fourier" else x
 
 
 class TestSinglePrecision:
@@ -237,14 +230,15 @@ class TestSinglePrecision:
         coreset, targets, queries = self._problem(size, make_noise)
 
         def answer(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-            kernel = _kernel(name, make_noise(1), dtype)
-            c, q = coreset.to(dtype).requires_grad_(), queries.to(dtype)
-            gram = kernel(c, c)
+            compare = kernels.linear if name == "fourier" else getattr(kernels, name)
+            c = coreset.to(dtype).requires_grad_()
+            anchors, q = _represent(name, c, make_noise(1)), _represent(name, queries.to(dtype), make_noise(1))
+            gram = compare(anchors, anchors)
             y, lam = targets.to(dtype), torch.tensor(strength, dtype=dtype)
             if collapsed:
-                scores = kernel.represent(q) @ ridge.primal_weights(kernel.represent(c), y, lam)
+                scores = q @ ridge.primal_weights(anchors, y, lam)
             else:
-                scores = kernel(q, c) @ ridge.dual_weights(gram, y, lam)
+                scores = compare(q, anchors) @ ridge.dual_weights(gram, y, lam)
             (slope,) = torch.autograd.grad(F.cross_entropy(scores, torch.arange(len(q)) % CLASSES), c)
             return gram.detach(), scores.detach(), slope
 

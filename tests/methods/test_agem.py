@@ -125,7 +125,7 @@ class TestMemory:
         run = _run()
         first, second = ArrayStream(pairs)
         run.learn(first)
-        with pytest.raises(KclError, match="needs them alike"):
+        with pytest.raises(KclError, match="same type and scaling"):
             run.learn(second)
 
 

@@ -17,7 +17,7 @@ from kcl.benchmarks.array_stream import ArrayStream
 from kcl.benchmarks.task import Task
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
-from kcl.methods.kcl import KernelContinualLearning, KernelModel, unit_length, weighed
+from kcl.methods.kcl import KernelContinualLearning, KernelModel, unit_length, weigh_stages
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Memory
 from kcl.methods.ridge_head import Head
@@ -395,7 +395,7 @@ class TestUnitLength:
 def test_features_of_several_stages_are_weighed(draw: Any) -> None:
     """Each stage's squared length is half of the next one's, whatever lengths they had; directions stay."""
     features = torch.cat([draw.normal(7, 3), 100.0 * draw.normal(7, 4), 0.01 * draw.normal(7, 5)], dim=1)
-    found = weighed(features, (3, 4, 5))
+    found = weigh_stages(features, (3, 4, 5))
     squares = torch.stack([own.square().sum(1) for own in found.split([3, 4, 5], dim=1)])
     torch.testing.assert_close(squares, torch.tensor([1.0, 2.0, 4.0])[:, None].expand(3, 7) / 7.0, rtol=1e-4, atol=1e-6)
     for own, before in zip(found.split([3, 4, 5], dim=1), features.split([3, 4, 5], dim=1), strict=True):

@@ -176,7 +176,7 @@ class TestLearning:
     ("inputs", "labels", "words"),
     [
         (np.zeros((4, 5)), [0, 1, 0, 1], r"expected \(6,\)"),
-        (np.zeros((4, 6)), [0, 1, 0], "give one for each"),
+        (np.zeros((4, 6)), [0, 1, 0], "one label each"),
         (np.zeros((4, 6)), [0, 0, 0, 0], "at least two"),
         (np.full((4, 6), np.nan), [0, 1, 0, 1], "not finite"),
         (np.zeros((0, 6)), [], "no samples"),
@@ -184,7 +184,7 @@ class TestLearning:
         ([["a"]], [0], "array of numbers"),
         (np.zeros((2, 6)), np.array([None, 1]), "all text or all numbers"),
         (np.zeros((2, 6)), [np.nan, 1.0], "finite"),
-        (np.zeros((2, 6)), [0, 0], "'other' has the one class 0"),
+        (np.zeros((2, 6)), [0, 0], "'other' has only one class, 0"),
     ],
 )
 def test_mistakes_are_told_in_words(inputs: Any, labels: Any, words: str) -> None:

@@ -87,7 +87,7 @@ def test_a_backbone_of_ones_own_is_given_again(tmp_path: Path, seeded: Any) -> N
     model = _learned(backbone=module)
     folder = kcl.save_model(model, tmp_path / "model")
     _same(model, kcl.load_model(folder, backbone=other))
-    with pytest.raises(kcl.KclError, match="give it as backbone"):
+    with pytest.raises(kcl.KclError, match="pass it as backbone"):
         kcl.load_model(folder)
     with pytest.raises(kcl.KclError, match="needs no backbone"):
         kcl.load_model(kcl.save_model(_learned(), tmp_path / "named"), backbone=other)
@@ -109,6 +109,19 @@ def test_a_benchmarks_learner_is_saved(tmp_path: Path) -> None:
     assert learner.predict(moved).task.tolist() == learner.predict(moved).task.tolist()
 
 
+def test_a_learner_predicts_without_a_task_from_all_it_has_learned_so_far() -> None:
+    pytest.importorskip("sklearn")
+    stream = kcl.RotatedDigits(tasks=2, train_per_task=300)
+    learner = kcl.KernelContinualLearner(stream)
+    for count, task in enumerate(stream):
+        learner.learn(task)
+        prediction = learner.predict(stream[count].view.move(task.test.inputs[:50]))
+        assert set(prediction.task.tolist()) <= {str(index) for index in range(count + 1)}
+        fresh = learner.as_model().predict(stream[count].view.move(task.test.inputs[:50]))
+        np.testing.assert_array_equal(prediction.confidence, fresh.confidence)
+        np.testing.assert_array_equal(prediction.task, fresh.task)
+
+
 def test_versions_lie_side_by_side(tmp_path: Path) -> None:
     model = _learned()
     first = kcl.save_model(model, model_folder.next_version(tmp_path / "m"))
@@ -117,9 +130,9 @@ def test_versions_lie_side_by_side(tmp_path: Path) -> None:
     assert (first.name, second.name) == ("0001", "0002")
     assert len(kcl.load_model(first).history) == 2
     assert len(kcl.load_model(tmp_path / "m").history) == 3
-    with pytest.raises(kcl.KclError, match="hold its versions"):
+    with pytest.raises(kcl.KclError, match="holds all versions"):
         model_folder.next_version(second)
-    with pytest.raises(kcl.KclError, match="there already"):
+    with pytest.raises(kcl.KclError, match="exists already"):
         kcl.save_model(model, second)
 
 
@@ -145,7 +158,7 @@ class TestRefused:
 
     def test_another_format(self, folder: Path) -> None:
         self._change(folder, format=2)
-        with pytest.raises(kcl.KclError, match="format '2'; this version of kcl reads format 1"):
+        with pytest.raises(kcl.KclError, match=r"format '2'.* reads format 1"):
             kcl.load_model(folder)
 
     def test_changed_tensors(self, folder: Path) -> None:
@@ -203,7 +216,7 @@ class TestRefused:
         self._change(folder, **change)
         assert main(["inspect", str(folder)]) == 2
         told = capsys.readouterr().err
-        assert "holds no whole model" in told
+        assert "holds no complete model" in told
         assert told.count("\n") == 1
 
     def test_a_head_of_another_shape(self, folder: Path) -> None:
@@ -212,7 +225,7 @@ class TestRefused:
         name = next(name for name in tensors if name.endswith("head.weights"))
         save_file(tensors | {name: tensors[name][:, 1:].contiguous()}, folder / "tensors.safetensors")
         self._change(folder, sha256=hashlib.sha256((folder / "tensors.safetensors").read_bytes()).hexdigest())
-        with pytest.raises(kcl.KclError, match="a head has not the shape"):
+        with pytest.raises(kcl.KclError, match="shape of a head"):
             kcl.load_model(folder)
 
     @pytest.mark.parametrize("keep", [slice(1, None), slice(0, 0)], ids=["other", "none"])
@@ -228,12 +241,12 @@ class TestRefused:
         other = tensors | {names[0]: tensors[names[0]][keep].contiguous()}
         save_file(other, folder / "tensors.safetensors")
         self._change(folder, sha256=hashlib.sha256((folder / "tensors.safetensors").read_bytes()).hexdigest())
-        with pytest.raises(kcl.KclError, match="learned targets have not the shape"):
+        with pytest.raises(kcl.KclError, match="trained targets"):
             kcl.load_model(folder)
         other.pop(names[0])
         save_file(other, folder / "tensors.safetensors")
         self._change(folder, sha256=hashlib.sha256((folder / "tensors.safetensors").read_bytes()).hexdigest())
-        with pytest.raises(kcl.KclError, match="holds no whole model"):
+        with pytest.raises(kcl.KclError, match="holds no complete model"):
             kcl.load_model(folder)
 
     def test_no_folder(self, tmp_path: Path) -> None:

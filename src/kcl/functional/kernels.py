@@ -1,16 +1,11 @@
-"""Kernels as pairs of functions: what is computed once per sample, and what compares two samples.
+"""Gram matrices of kernels, and random Fourier features.
 
-A `Kernel` holds `represent` (x → r) and `compare` (r, r' → Gram matrix). A kernel whose comparison is the plain
-inner product is *explicit*: its ridge regression collapses to one weight matrix (see `ridge.primal_weights`),
-so that a prediction no longer touches the coreset.
+These are pure functions; `methods.ridge_kernels` has the kernels that a method chooses from by name.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,7 +36,7 @@ def rbf(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"], gamma: float | Tensor 
 
 
 def laplacian(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"], gamma: float | Tensor = 0.25) -> Float[Tensor, "n m"]:
-    """k(x, y) = exp(−γ‖x − y‖₁): what the authors' released code computes under the name RBF, with γ = 1/4."""
+    """k(x, y) = exp(−γ‖x − y‖₁): the authors' released code computes this, with γ = 1/4, and calls it RBF."""
     return torch.exp(-gamma * torch.cdist(x, y, p=1.0))
 
 
@@ -61,73 +56,16 @@ def variational_features(
 ) -> Float[Tensor, "n D"]:
     """ψ(x) for D reparameterised draws ω = μ + σε of the frequencies, from standard normal ε.
 
-    The frequencies are never formed: ωx = ε(σx) + μ·x. Only x, μ and σ need gradients, so one product with ε takes the
-    place of two with ω.
+    ω is never formed: ωx = ε(σx) + μ·x. Only x, μ and σ need gradients, so one product with ε replaces two with ω.
     """
     deviation = torch.exp(0.5 * posterior.log_variance)
     return _cosines(affine(x * deviation, noise, phases) + (x @ posterior.mean)[:, None])
 
 
 def reparameterised(posterior: DiagonalGaussian, noise: Float[Tensor, "D d"]) -> Float[Tensor, "D d"]:
-    """ω = μ + σε, formed once where many queries will meet the same frequencies."""
+    """The frequencies ω = μ + σε, for use with many queries."""
     return posterior.mean + torch.exp(0.5 * posterior.log_variance) * noise
 
 
 def _cosines(angles: Float[Tensor, "n D"]) -> Float[Tensor, "n D"]:
     return math.sqrt(2.0 / angles.shape[-1]) * torch.cos(angles)
-
-
-def _unchanged(x: Tensor) -> Tensor:
-    return x
-
-
-def _squared_length(x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-    return x.square().sum(-1)
-
-
-def _polynomial_diagonal(x: Float[Tensor, "n d"], degree: int) -> Float[Tensor, " n"]:
-    return (_squared_length(x) + 1.0) ** degree
-
-
-def _one(x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-    return x.new_ones(len(x))
-
-
-class Kernel(NamedTuple):
-    """k(x, y) = compare(represent(x), represent(y)), and k(x, x) = diagonal(represent(x))."""
-
-    represent: Callable[[Tensor], Tensor]
-    compare: Callable[[Tensor, Tensor], Tensor]
-    diagonal: Callable[[Tensor], Tensor] = _squared_length
-
-    def __call__(self, x: Float[Tensor, "n d"], y: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
-        return self.compare(self.represent(x), self.represent(y))
-
-    @property
-    def explicit(self) -> bool:
-        """Whether `represent` is a feature map: k is an inner product of representations."""
-        return self.compare is linear
-
-
-def linear_kernel() -> Kernel:
-    return Kernel(_unchanged, linear)
-
-
-def polynomial_kernel(degree: int = 3) -> Kernel:
-    return Kernel(_unchanged, partial(polynomial, degree=degree), partial(_polynomial_diagonal, degree=degree))
-
-
-def rbf_kernel(gamma: float | Tensor = 0.5) -> Kernel:
-    return Kernel(_unchanged, partial(rbf, gamma=gamma), _one)
-
-
-def laplacian_kernel(gamma: float | Tensor = 0.25) -> Kernel:
-    return Kernel(_unchanged, partial(laplacian, gamma=gamma), _one)
-
-
-def fourier_kernel(frequencies: Float[Tensor, "D d"], phases: Float[Tensor, " D"]) -> Kernel:
-    return Kernel(partial(fourier_features, frequencies=frequencies, phases=phases), linear)
-
-
-def variational_kernel(posterior: DiagonalGaussian, noise: Float[Tensor, "D d"], phases: Float[Tensor, " D"]) -> Kernel:
-    return Kernel(partial(variational_features, posterior=posterior, noise=noise, phases=phases), linear)

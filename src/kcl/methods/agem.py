@@ -21,21 +21,21 @@ from kcl.methods.sgd import LinearModel, sliced_cross_entropy
 class AveragedGEM(EpisodicMethod):
     """Chaudhry, Ranzato, Rohrbach and Elhoseiny, "Efficient lifelong learning with A-GEM", 2019, Eq. 11.
 
-    With g the gradient on the batch and g_ref the gradient on samples recalled from the memory of earlier tasks,
-    SGD follows g where g·g_ref ≥ 0 and else its projection g̃ = g − (g·g_ref / g_ref·g_ref) g_ref. In the first task
-    there is nothing to recall and SGD follows g.
+    Let g be the gradient on the batch and g_ref the gradient on samples replayed from the memory of earlier tasks. SGD
+    follows g if g·g_ref ≥ 0, and otherwise its projection g̃ = g − (g·g_ref / g_ref·g_ref) g_ref. In the first task
+    there is nothing to replay and SGD follows g.
 
-    The memory holds `memory_per_class` samples of each class of each task. Which: drawn uniformly from the task's
-    training samples. The authors' code keeps those of each class it saw last; the samples come in random order, so
-    that both are uniform draws. A step recalls `recalled_per_step` of those in the memory, without repetition, or all
-    of them where there are fewer.
+    The memory holds `memory_per_class` samples of each class of each task, drawn uniformly from the task's training
+    samples. The authors' code keeps the last samples of each class; since samples come in random order, both are
+    uniform draws. A step replays `recalled_per_step` samples of the memory without repetition, or all if there are
+    fewer.
 
-    Both passes are training passes, as in the authors' code: dropout falls on both, and where there is BatchNorm each
-    takes its own batch statistics and moves the running ones, the batch after the recalled samples.
+    Both passes are training passes, as in the authors' code: dropout applies to both, and BatchNorm uses the batch
+    statistics of each pass and updates its running averages with both, the batch after the replayed samples.
     """
 
     name = "a-gem"
-    summary = "A-GEM: gradients that would increase the loss on remembered samples are projected"
+    summary = "A-GEM: gradients that would increase the loss on replayed samples are projected"
     keeps = "memory_per_class samples per class and task"
     modifies_gradient = True
 
@@ -52,7 +52,9 @@ class AveragedGEM(EpisodicMethod):
         labels, size = task.train.labels.cpu().numpy(), self.settings.memory_per_class
         new = np.concatenate([rng.permutation(np.flatnonzero(labels == value))[:size] for value in range(task.ways)])
         if filled + len(new) > slots:
-            raise KclError(f"task {task.index}: {filled + len(new)} samples do not fit a-gem's {slots} slots")
+            raise KclError(
+                f"task {task.index}: {filled + len(new)} samples do not fit into {slots} slots; pass a larger `places`"
+            )
         kept = np.full(slots, -1)
         kept[:filled] = np.arange(filled)
         kept[filled : filled + len(new)] = slots + new
@@ -68,7 +70,7 @@ class AveragedGEM(EpisodicMethod):
         recalled: Recalled | None,
         noise: Noise,
     ) -> tuple[Float[Tensor, ""], ...]:
-        """The loss on the batch and, from the second task on, the loss on the recalled samples."""
+        """The loss on the batch and, from the second task on, the loss on the replayed samples."""
         if recalled is None:
             return (self.loss(model, memory, inputs, labels, noise),)
         past, present = map(model.output, model.backbone.forward_parts([recalled.inputs, inputs], noise))
@@ -89,6 +91,9 @@ class AveragedGEM(EpisodicMethod):
 
 def project(gradient: Float[Tensor, " p"], reference: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
     """g where g·g_ref ≥ 0, else the vector nearest to g that is orthogonal to g_ref (Eq. 11)."""
-    along, square = (gradient * reference).sum(), reference.square().sum()  # no matmul: its precision may be reduced
+    along, square = (
+        (gradient * reference).sum(),
+        reference.square().sum(),
+    )  # not a matmul, whose precision may be reduced
     share = along.clamp_max(0.0) / square.clamp_min(torch.finfo(square.dtype).tiny)
     return gradient - share * reference

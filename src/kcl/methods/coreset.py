@@ -1,4 +1,4 @@
-"""The coreset C_t: a few training samples of each class, drawn uniformly, taken out of the training data."""
+"""The coreset C_t: a few training samples of each class, drawn uniformly and removed from the training data."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ LARGEST = 10_000
 
 
 class Split(NamedTuple):
-    """Positions within a task's training samples: the coreset, and what remains to train on."""
+    """Positions in a task's training samples: the coreset, and the rest to train on."""
 
     coreset: np.ndarray
     rest: np.ndarray
 
 
 def check_coreset(labels: np.ndarray, size_per_class: int) -> None:
-    """Refuse a coreset that leaves nothing to train on, or whose kernel matrix no memory would hold."""
+    """Raise if the coreset would leave nothing to train on, or if its kernel matrix would be too large."""
     size = int(np.minimum(_counted(labels)[1], size_per_class).sum())
     if size > LARGEST:
         raise KclError(
-            f"a coreset of {size_per_class} samples per class has {size} samples, and its kernel matrix {size**2:,} "
-            f"entries; at most {LARGEST} samples a task are possible: choose a smaller coreset_size_per_class"
+            f"a coreset with {size_per_class} samples per class has {size} samples and a kernel matrix of {size**2:,} "
+            f"entries; the limit is {LARGEST} samples per task: choose a smaller coreset_size_per_class"
         )
     if size == len(labels):
         raise KclError(
-            f"a coreset of {size_per_class} samples per class takes all {len(labels)} training samples of the task "
+            f"a coreset with {size_per_class} samples per class takes all {len(labels)} training samples of the task "
             "and leaves none to train on; choose a smaller coreset_size_per_class or more training samples"
         )
 
 
 def split_coreset(labels: np.ndarray, size_per_class: int, rng: np.random.Generator) -> Split:
-    """Draw `size_per_class` samples of every class without replacement; a class with fewer gives what it has."""
+    """Draw `size_per_class` samples of every class without replacement, or all of a class that has fewer."""
     check_coreset(labels, size_per_class)
     chosen = [rng.permutation(np.flatnonzero(labels == value))[:size_per_class] for value in _counted(labels)[0]]
     rest = np.ones(len(labels), dtype=bool)
@@ -43,7 +43,7 @@ def split_coreset(labels: np.ndarray, size_per_class: int, rng: np.random.Genera
 
 
 def _counted(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The labels there are, in order, and how many samples have each; faster than to sort them."""
+    """The labels in ascending order and the number of samples of each; faster than `np.unique`, which sorts."""
     lowest = labels.min()
     counts = np.bincount(labels - lowest)
     present = np.flatnonzero(counts)

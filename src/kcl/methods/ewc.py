@@ -1,4 +1,4 @@
-"""EWC: weights that mattered to earlier tasks are held back by a quadratic penalty."""
+"""EWC: a quadratic penalty keeps weights that are important for earlier tasks near their old values."""
 
 from __future__ import annotations
 
@@ -45,30 +45,30 @@ class ElasticWeightConsolidation(LinearMethod):
 
     classic: the Fisher of each task at its end, F_j = E_x E_{y ~ p(y|x)} (∂ log p(y|x) / ∂θ_j)², over
     `ewc_fisher_samples` training samples of the task drawn uniformly, y over the task's own classes with the model's
-    own probabilities (the expectation is exact, nothing is drawn), dropout off, running BatchNorm statistics. The
-    penalties of all tasks add up; of a sum of parabolas only ΣF_t, ΣF_t θ*_t and Σ_jΣF_t θ*_t² need be kept.
+    own probabilities (the expectation is exact, not sampled), dropout off, running BatchNorm statistics. The
+    penalties of all tasks add up; for a sum of parabolas it suffices to keep ΣF_t, ΣF_t θ*_t and Σ_jΣF_t θ*_t².
 
     running: the variant behind the published numbers, of Chaudhry, Dokania, Ajanthan and Torr, "Riemannian walk for
     incremental learning", 2018, as their code (in facebookresearch/agem, and with it in
     imirzadeh/stable-continual-learning) computes it. g² of the batch's mean cross-entropy, without the penalty, is
     averaged over `ewc_window` steps (ten on MNIST, 50 on CIFAR-100), and F ← (1 − a) F + a · average with a =
-    `ewc_decay` = 0.9, so that F follows the last windows closely and goes on from task to task. After each task there
-    is one penalty only, with F̂ = (F − min F) / (max F − min F) over all weights and the weights as they are then:
-    those before it are dropped. λ = 10 belongs to this scale. In that code the last g² of a window enters the next;
-    here it enters its own.
+    `ewc_decay` = 0.9, so that F follows the last windows closely and continues from task to task. After each task there
+    is only one penalty, with F̂ = (F − min F) / (max F − min F) over all weights and the current weights; the previous
+    penalty is dropped. λ = 10 belongs to this scale. In that code the last g² of a window counts for the next window;
+    here it counts for its own.
 
-    With rate η a weight follows θ ← θ − 2ηλF(θ − θ*): from ηλF = 1 on it is no longer drawn in but swings about its
-    anchor, and beyond that it diverges. The published ηλ on MNIST, 0.1 · 10 with F̂ ≤ 1, is just that limit; a classic F
-    has no such bound, and adds up over tasks: choose λ accordingly.
+    With learning rate η a weight follows θ ← θ − 2ηλF(θ − θ*). At ηλF = 1 it oscillates around θ* instead of
+    approaching it, and above that it diverges. The published ηλ on MNIST, 0.1 · 10 with F̂ ≤ 1, is just at this limit.
+    A classic F has no such bound and adds up over tasks: choose λ accordingly.
 
-    The loss that is told is the cross-entropy; the penalty enters as its gradient.
+    The reported loss is the cross-entropy; the penalty enters only through its gradient.
     """
 
     settings: EwcSettings
     settings_type = EwcSettings
     name = "ewc"
-    summary = "EWC: a quadratic penalty holds back the weights that mattered to earlier tasks"
-    keeps = "the importance of every weight, and where it is drawn to"
+    summary = "EWC: a quadratic penalty on changes of weights that are important for earlier tasks"
+    keeps = "the importance of every weight and its old value"
     modifies_gradient = True
 
     def initial_state(self, model: LinearModel, task: Task) -> Memory:  # noqa: ARG002
@@ -95,16 +95,10 @@ class ElasticWeightConsolidation(LinearMethod):
         pull = 2.0 * method_state["strength"] * (method_state["importance"] * weights - method_state["pull"])
         if self.settings.ewc_fisher == "classic":
             return gradient + pull, {}
-        window, steps, decay = (
-            method_state["window"] + gradient.square(),
-            method_state["steps"] + 1,
-            method_state["decay"],
-        )
-        size = self.settings.ewc_window
+        window, steps = method_state["window"] + gradient.square(), method_state["steps"] + 1
+        old, decay, size = method_state["fisher"], method_state["decay"], self.settings.ewc_window
         full = steps % size == 0
-        fisher = torch.where(
-            full, (1.0 - decay) * method_state["fisher"] + decay * window / size, method_state["fisher"]
-        )
+        fisher = torch.where(full, (1.0 - decay) * old + decay * window / size, old)
         return gradient + pull, {"fisher": fisher, "window": window * ~full, "steps": steps}
 
     def consolidate(
@@ -120,32 +114,30 @@ class ElasticWeightConsolidation(LinearMethod):
         if self.settings.ewc_fisher == "classic":
             fisher = layout.flatten(self.fisher(model, task, rng))
             return anchored(method_state, fisher, weights, add=True)
-        begun_anew = {"window": torch.zeros_like(weights), "steps": torch.zeros_like(method_state["steps"])}
-        return anchored(method_state | begun_anew, rescaled(method_state["fisher"], layout), weights, add=False)
+        empty_window = {"window": torch.zeros_like(weights), "steps": torch.zeros_like(method_state["steps"])}
+        return anchored(method_state | empty_window, rescaled(method_state["fisher"], layout), weights, add=False)
 
     def penalty(self, weights: Float[Tensor, " p"], method_state: Memory) -> Float[Tensor, ""]:
         """λ Σ_t Σ_j F_t,j (θ_j − θ*_t,j)²."""
-        parabola = (method_state["importance"] * weights - 2.0 * method_state["pull"]) @ weights + method_state[
-            "offset"
-        ]
-        return method_state["strength"] * parabola
+        linear = method_state["importance"] * weights - 2.0 * method_state["pull"]
+        return method_state["strength"] * (linear @ weights + method_state["offset"])
 
     def fisher(self, model: LinearModel, task: Task, rng: np.random.Generator) -> dict[str, Tensor]:
-        """The diagonal Fisher of a task at the present weights."""
+        """The diagonal Fisher information of a task at the current weights."""
         size = min(self.settings.ewc_fisher_samples, len(task.train))
-        some = torch.from_numpy(rng.choice(len(task.train), size, replace=False)).to(task.train.rows.device)
+        samples = torch.from_numpy(rng.choice(len(task.train), size, replace=False)).to(task.train.rows.device)
         turns = views.rotations(self.settings)
-        classes = views.pairs(torch.tensor(task.classes, device=some.device), turns)
+        classes = views.pairs(torch.tensor(task.classes, device=samples.device), turns)
         parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
 
         def log_probabilities(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
             return functional_call(model, parameters, (x[None], classes)).log_softmax(-1)[0]
 
-        return diagonal_fisher(log_probabilities, parameters, views.copies(task.view.scale(task.moved(some)), turns))
+        return diagonal_fisher(log_probabilities, parameters, views.copies(task.view.scale(task.moved(samples)), turns))
 
 
 def anchored(method_state: Memory, fisher: Float[Tensor, " p"], weights: Float[Tensor, " p"], add: bool) -> Memory:
-    """The penalty λ Σ F (θ − weights)², in place of what was there or, with `add`, beside it."""
+    """The state with the penalty λ Σ F (θ − weights)², which replaces the old one or, with `add`, is added to it."""
     new = {"importance": fisher, "pull": fisher * weights, "offset": fisher @ weights.square()}
     return method_state | {name: method_state[name] + value if add else value for name, value in new.items()}
 
@@ -155,4 +147,4 @@ def rescaled(fisher: Float[Tensor, " p"], layout: Layout) -> Float[Tensor, " p"]
     parts = [part.flatten() for part in layout.split(fisher).values()]
     low, high = torch.cat(parts).aminmax()
     scaled = (fisher - low) / (high - low).clamp_min(torch.finfo(fisher.dtype).tiny)
-    return scaled.clamp_min(0.0)  # the padding, which is no weight
+    return scaled.clamp_min(0.0)  # the padding is no weight and may lie below the minimum

@@ -1,4 +1,4 @@
-"""Multi-task: all tasks' samples shuffled together, which continual learning is usually measured against."""
+"""Multi-task training on the shuffled samples of all tasks, the usual reference for continual learning."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from kcl.methods.sgd import LinearMethod, LinearModel, sliced_cross_entropy
 class MultiTask(LinearMethod):
     """One pass over the samples of all tasks in one random order, each among the classes of its own task.
 
-    This is no continual learning: there is no first and no last task, so that only the accuracies after the whole
-    training are recorded, as the last row of the accuracy matrix, and nothing can be forgotten. The learning rate is
-    that of a first task. All training samples must be at hand at once; that is what is told as its memory.
+    This is not continual learning: there is no order of tasks and nothing can be forgotten. Only the accuracies after
+    the whole training are recorded, as the last row of the accuracy matrix. The learning rate is that of a first task.
+    All training samples are needed at once; they are reported as the memory used.
     """
 
     name = "multi-task"
     summary = (
-        "all tasks' samples shuffled together in one training: usually taken as an upper bound, not continual learning"
+        "joint training on the shuffled samples of all tasks: usually taken as an upper bound, not continual learning"
     )
-    keeps = "all samples of all tasks, until they are learned together"
+    keeps = "all samples of all tasks, for one joint training"
     joint = True
 
     def initial_state(self, model: LinearModel, task: Task) -> Memory:  # noqa: ARG002
@@ -37,8 +37,8 @@ class MultiTask(LinearMethod):
 
     def begin_task(self, model: LinearModel, task: Task, rng: np.random.Generator) -> Learnable:  # noqa: ARG002
         slices = torch.zeros(len(task.parts), self.class_count, dtype=torch.bool)
-        for place, part in enumerate(task.parts):
-            slices[place, list(part.classes)] = True
+        for index, part in enumerate(task.parts):
+            slices[index, list(part.classes)] = True
         return Learnable(np.arange(len(task.train)), {"slices": slices})
 
     def loss(
@@ -49,7 +49,7 @@ class MultiTask(LinearMethod):
         labels: Int[Tensor, " n"],
         noise: Noise,
     ) -> Float[Tensor, ""]:
-        """Labels carry the task: task · classes + class (`JointTask`); the same with (class, rotation) pairs."""
+        """Labels encode the task, as task · classes + class (`JointTask`), or with (class, rotation) pairs."""
         scores = model.output(model.backbone(inputs, noise))
         tasks, classes = labels // self.outputs, labels % self.outputs
         return sliced_cross_entropy(scores, classes, memory["slices"][tasks]).mean()

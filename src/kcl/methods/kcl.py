@@ -75,7 +75,7 @@ class KernelContinualLearning(Method):
     # Learning a task
 
     def begin_task(self, model: KernelModel, task: Task, rng: np.random.Generator) -> Learnable:
-        """Draw the coreset, take it out of the training data, and begin λ, scale and shift anew, unless warm."""
+        """Draw the coreset, remove it from the training data, and reset λ, scale and shift (unless `warm_start`)."""
         model.head.restart(self.settings.warm_start)
         coreset, rest = split_coreset(task.train.labels.numpy(), self.settings.coreset_size_per_class, rng)
         return Learnable(rest, self.keep(task, coreset))
@@ -85,12 +85,12 @@ class KernelContinualLearning(Method):
         return ("correction",) if self.settings.soft_targets else ()
 
     def keep(self, task: Task, positions: np.ndarray) -> Memory:
-        """The coreset: these training samples, which class each has, and what is learned to be added to that."""
-        kept = torch.from_numpy(positions)
-        stored = task.train.inputs[task.train.rows[kept]]
-        targets = F.one_hot(task.train.labels[kept], task.ways)
-        begun = {name: torch.zeros(targets.shape) for name in self.trained_state}
-        return {"inputs": task.view.move(stored), "targets": targets.to(torch.uint8)} | begun
+        """The coreset: the training samples at `positions`, their one-hot classes, and trained corrections."""
+        coreset = torch.from_numpy(positions)
+        stored = task.train.inputs[task.train.rows[coreset]]
+        targets = F.one_hot(task.train.labels[coreset], task.ways)
+        corrections = {name: torch.zeros(targets.shape) for name in self.trained_state}
+        return {"inputs": task.view.move(stored), "targets": targets.to(torch.uint8)} | corrections
 
     def loss(
         self,
@@ -101,9 +101,9 @@ class KernelContinualLearning(Method):
         noise: Noise,
     ) -> Float[Tensor, ""]:
         """The negative of the empirical objective (Eq. 11): cross-entropy averaged over L draws of ω, plus τ·KL."""
-        # The batch goes first: where BatchNorm keeps running statistics, the coreset is their last word, as published.
-        passed = model.backbone.forward_parts([inputs, memory["inputs"]], noise)
-        batch, coreset = (self._normalise(own, model.backbone.parts) for own in passed)
+        # The batch goes first, so that the coreset updates BatchNorm's running statistics last, as published.
+        outputs = model.backbone.forward_parts([inputs, memory["inputs"]], noise)
+        batch, coreset = (self._normalise(features, model.backbone.parts) for features in outputs)
         features, sizes = torch.cat([coreset, batch]), (len(coreset), len(batch))
         head, targets = model.head(), memory["targets"].to(features.dtype)
         posterior, prior = self._gaussians(model, coreset, batch)
@@ -125,10 +125,10 @@ class KernelContinualLearning(Method):
         return loss
 
     def end_task(self, model: KernelModel, memory: Memory) -> Memory:
-        """Keep the task's own λ, scale and shift with its coreset."""
+        """Keep the task's λ, scale and shift with its coreset."""
         return memory | {name: value.detach().clone() for name, value in model.head()._asdict().items()}
 
-    # Answering
+    # Prediction
 
     def classifier(self, model: KernelModel, memory: Memory, noise: Noise) -> Memory:
         """The task's head, without its predictive variance."""
@@ -139,9 +139,7 @@ class KernelContinualLearning(Method):
         return ridge_head.scores(head, self.kernel, model, self.features(model, inputs, head.moments))
 
     def head(self, model: KernelModel, memory: Memory, noise: Noise, variance: bool = True) -> Head:
-        """Solve the ridge regression of a task at the model's present weights, once for each draw of ω. `memory`: with
-        its samples shown as the settings say (`show`).
-        """
+        """Solve a task's ridge regression at the current weights for each draw of ω. `memory`: as `show` returns it."""
         features, moments = self._coreset(model, memory["inputs"])
         posterior, _ = self._gaussians(model, features)
         learned, targets = self._learned(memory), self._targets(model, memory, features)
@@ -156,14 +154,14 @@ class KernelContinualLearning(Method):
     def features(
         self, model: KernelModel, inputs: Float[Tensor, "n ..."], moments: Float[Tensor, " k"] | None = None
     ) -> Float[Tensor, "n d"]:
-        """What the kernel acts on; `moments`: what BatchNorm uses in place of its running averages."""
-        passed = model.backbone(inputs) if moments is None else model.backbone(inputs, None, moments)
-        return self._normalise(passed, model.backbone.parts)
+        """The kernel's inputs. `moments`: statistics that BatchNorm uses instead of its running averages."""
+        features = model.backbone(inputs) if moments is None else model.backbone(inputs, None, moments)
+        return self._normalise(features, model.backbone.parts)
 
     def _coreset(
         self, model: KernelModel, inputs: Float[Tensor, "m ..."]
     ) -> tuple[Float[Tensor, "m d"], Float[Tensor, " k"] | None]:
-        """The coreset's features at test, and its statistics where BatchNorm is to use them."""
+        """The coreset's features at test time, and its BatchNorm statistics with `batch_norm=coreset`."""
         if self.settings.batch_norm == "running":
             return self.features(model, inputs), None
         features, moments = model.backbone.gather(inputs)
@@ -174,18 +172,18 @@ class KernelContinualLearning(Method):
         return self.settings.shared_metric > 0.0
 
     def contribution(self, model: KernelModel, memory: Memory) -> Float[Tensor, "d d"]:
-        """How the coreset's features vary within classes, as it is shown at test."""
+        """The within-class scatter of the coreset's features at test time."""
         features, _ = self._coreset(model, memory["inputs"])
         return scatter_within(features, memory["targets"].to(features.dtype))
 
     def common(self, total: Float[Tensor, "*s d d"]) -> Memory:
-        """The metric in which features are compared."""
+        """The metric applied to features before the kernel."""
         return {"metric": metric_of(total, self.settings.shared_metric)}
 
     # Parts
 
     def _targets(self, model: KernelModel, memory: Memory, features: Tensor) -> Float[Tensor, "m c"]:
-        """What the ridge regression is fitted to: one-hot, or near it where targets are learned."""
+        """The targets of the ridge regression: one-hot, plus the trained correction with `soft_targets`."""
         targets = memory["targets"].to(features.dtype)
         return targets + model.soft_targets * memory["correction"] if self.settings.soft_targets else targets
 
@@ -199,8 +197,10 @@ class KernelContinualLearning(Method):
         head: HeadState,
         labels: Int[Tensor, " n"],
     ) -> Float[Tensor, ""]:
-        """Zero, with the gradient that corrected targets follow: of the cross-entropy they would give, as if nothing
-        else could move. So everything else is trained as with one-hot targets.
+        """Zero in value; its gradient trains only the target correction.
+
+        The gradient is that of the cross-entropy with corrected targets, everything else held fixed. All other
+        parameters are therefore trained as with one-hot targets.
         """
         queries, anchors, scores = queries.detach(), anchors.detach(), scores.detach()
         head = HeadState(*(value.detach() for value in head))
@@ -209,7 +209,7 @@ class KernelContinualLearning(Method):
         return loss - loss.detach()
 
     def _learned(self, memory: Memory) -> HeadState:
-        """λ, scale and shift that a task's training ended with, as they are used at test."""
+        """A task's trained λ, scale and shift, with λ multiplied by `test_strength`."""
         return HeadState(memory["strength"] * self.settings.test_strength, memory["scale"], memory["shift"])
 
     def _weights(self, model: KernelModel, anchors: Tensor, targets: Float[Tensor, "m c"], head: HeadState) -> Tensor:
@@ -219,12 +219,12 @@ class KernelContinualLearning(Method):
         return ridge.dual_weights(self.kernel.compare(model, anchors, anchors), targets, head.strength)
 
     def _scores(self, model: KernelModel, queries: Tensor, anchors: Tensor, weights: Tensor) -> Tensor:
-        """ψ(x) W, or K̃ᵀα where the kernel has no explicit features."""
+        """ψ(x) W, or K̃ᵀα for a kernel without explicit features."""
         return (queries if self.kernel.explicit else self.kernel.compare(model, queries, anchors)) @ weights
 
     def _normalise(self, features: Float[Tensor, "n d"], parts: Sequence[int]) -> Float[Tensor, "n d"]:
         if self.settings.feature_norm == "l2":
-            return unit_length(features) if len(parts) < 2 else weighed(features, parts)
+            return unit_length(features) if len(parts) < 2 else weigh_stages(features, parts)
         if self.settings.feature_norm == "batch-minmax":
             low, high = features.min(), features.max()
             return (features - low) / (high - low).clamp_min(1e-12)
@@ -233,7 +233,7 @@ class KernelContinualLearning(Method):
     def _gaussians(
         self, model: KernelModel, coreset: Float[Tensor, "m d"], batch: Float[Tensor, "n d"] | None = None
     ) -> tuple[DiagonalGaussian | None, DiagonalGaussian | None]:
-        """q(ω | C_t) amortised from the coreset's mean feature, and the prior from the batch's, or N(0, I)."""
+        """q(ω | C_t), amortised from the coreset's mean feature, and the prior, from the batch's or N(0, I)."""
         if model.gaussians is None:
             return None, None
         if batch is not None and self.kernel.inferred == 2:
@@ -247,13 +247,13 @@ class KernelContinualLearning(Method):
         return bounded(gaussian, bound) if bound else gaussian
 
 
-def weighed(features: Float[Tensor, "n d"], parts: Sequence[int]) -> Float[Tensor, "n d"]:
-    """Features of several stages, of unit length: each stage's squared length is half of the next one's."""
-    squares = [2.0**place / (2.0 ** len(parts) - 1.0) for place in range(len(parts))]
-    split = zip(features.split(list(parts), dim=-1), squares, strict=True)
-    return torch.cat([math.sqrt(square) * unit_length(own) for own, square in split], dim=-1)
+def weigh_stages(features: Float[Tensor, "n d"], parts: Sequence[int]) -> Float[Tensor, "n d"]:
+    """Features of several stages, scaled to unit length: each stage has half the squared length of the next."""
+    squares = [2.0**stage / (2.0 ** len(parts) - 1.0) for stage in range(len(parts))]
+    stages = zip(features.split(list(parts), dim=-1), squares, strict=True)
+    return torch.cat([math.sqrt(square) * unit_length(stage) for stage, square in stages], dim=-1)
 
 
 def unit_length(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """x / ‖x‖, smooth at zero: a sample whose features all vanish stays zero, with a finite gradient."""
+    """x / ‖x‖, smoothed at zero: all-zero features stay zero and have a finite gradient."""
     return features * torch.rsqrt(features.square().sum(-1, keepdim=True) + 1e-12)

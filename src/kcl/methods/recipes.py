@@ -1,8 +1,8 @@
-"""The settings each method is published with on each benchmark: the paper's appendix table, and those of the baselines.
+"""Published settings of each method on each benchmark: the paper's appendix table, and those of the baselines.
 
 Sources. KCL: the hyperparameter table in the appendix of Derakhshani et al. (2021), on which the others build
-(`BENCHMARK_RECIPES`: every method takes the settings it has). The paper quotes its baselines' numbers from Mirzadeh et
-al. (2020), for miniImageNet from Chaudhry et al. (2020), and prints none of their settings:
+(`BENCHMARK_RECIPES`; each method uses the settings that it has). The paper quotes the baselines' numbers from Mirzadeh
+et al. (2020), for miniImageNet from Chaudhry et al. (2020), without their settings:
 
 - naive SGD: lr 0.01, no decay, no dropout, batch 10, momentum 0.8 (the authors' code).
 - Stable SGD: the scripts in its repository do not give its published numbers. Its author's corrections: Rotated MNIST
@@ -12,21 +12,24 @@ al. (2020), for miniImageNet from Chaudhry et al. (2020), and prints none of the
   published for miniImageNet: as for CIFAR-100 (our choice).
 - EWC: λ = 10 with the running Fisher, newest gradients weighted 0.9, windows of 10 steps on MNIST and 50 elsewhere; lr
   0.1 and batches of 32 on MNIST, 0.03 and 10 elsewhere; no momentum, no dropout, no decay.
-- A-GEM, ER-Reservoir: one sample per class and task, 10 recalled per step; rates as for EWC; no momentum, no dropout.
+- A-GEM, ER-Reservoir: one sample per class and task, 10 replayed per step; rates as for EWC; no momentum, no dropout.
 - multi-task: all tasks in one pass. Its settings are not published: those of naive SGD, but lr 0.1 on MNIST and 0.03
   elsewhere without momentum, as for the other baselines (our choice).
 
 Batches have 10 samples unless stated otherwise. (The scripts with which Mirzadeh et al. ran EWC, A-GEM and ER have
 batches of 32 on MNIST. EWC, whose Fisher depends on the batches, uses them. A-GEM and ER use the batches of 10 and 10
-recalled samples of their own papers: those scripts set 10 recalled samples but do not pass the number on, so their
-program uses its default, 64 on MNIST and 256, more than the memory holds, on CIFAR-100.) On the digits, our miniature,
-Stable SGD uses the benchmark's decay and dropout.
+replayed samples of their own papers: those scripts set 10 replayed samples but do not pass the number on, so that their
+program uses its default, 64 on MNIST and 256, more than the memory holds, on CIFAR-100.) On the digits, our small
+stand-in for MNIST, Stable SGD uses the benchmark's decay and dropout.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
+
+from torch import nn
 
 from kcl.core.settings import Settings, nearest
 from kcl.errors import KclError
@@ -38,7 +41,7 @@ from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Method, check_abilities
 from kcl.methods.replay import ReservoirReplay
 from kcl.methods.sgd import NaiveSGD, StableSGD
-from kcl.nets.backbone import Backbone
+from kcl.nets.backbone import Backbone, ModuleBackbone
 from kcl.nets.identity import Identity
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import cifar_resnet, miniimagenet_resnet
@@ -68,7 +71,7 @@ _MNIST = {
 }
 _CIFAR100 = _MNIST | {"lr": 0.3, "lr_decay": 0.95, "dropout": 0.02, "bases": 2048, "backbone": "cifar-resnet"}
 _MINIIMAGENET = _CIFAR100 | {"coreset_size_per_class": 30, "backbone": "miniimagenet-resnet"}
-# Our choice, made without a search, for 1,442 training samples where MNIST has 60,000: nothing is published.
+# Our choice, made without a search, since nothing is published: 1,442 training samples instead of MNIST's 60,000.
 _DIGITS = _MNIST | {"lr_decay": 0.95, "dropout": 0.1, "bases": 256, "width": 128}
 
 BENCHMARK_RECIPES: dict[str, dict[str, Any]] = {
@@ -84,7 +87,7 @@ BENCHMARK_RECIPES: dict[str, dict[str, Any]] = {
 SPLIT = ("split-cifar100", "split-miniimagenet", "split-folder")
 _PLAIN = {"lr": 0.1, "lr_decay": 1.0, "momentum": 0.0, "dropout": 0.0}
 
-# What a method changes of the benchmark's recipe on every benchmark, then on single ones.
+# What a method changes in the benchmark's recipe: on every benchmark, then on single ones.
 METHOD_RECIPES: dict[str, dict[str, Any]] = {
     "kcl": {},
     "naive-sgd": {"lr": 0.01, "lr_decay": 1.0, "dropout": 0.0},
@@ -120,7 +123,7 @@ def published_settings(benchmark: str, method: str) -> Settings:
     """A method's published settings on a benchmark, before the user's changes."""
     for name, recipes in ((benchmark, BENCHMARK_RECIPES), (method, METHOD_RECIPES)):
         if name not in recipes:
-            raise KclError(f"{name} has no recipe: give it one in `kcl.methods.recipes`, if only an empty one")
+            raise KclError(f"{name} has no recipe: add one to `kcl.methods.recipes`, even if it is empty")
     changes = METHOD_RECIPES[method] | PAIR_RECIPES.get(method, {}).get(benchmark, {})
     return select_settings(method, BENCHMARK_RECIPES[benchmark]).replace(**changes)
 
@@ -129,17 +132,17 @@ def published_settings(benchmark: str, method: str) -> Settings:
 
 
 def select_settings(method: str, values: Mapping[str, Any]) -> Settings:
-    """A method's settings, from values that may belong to other methods too; those it lacks are at their defaults.
+    """A method's settings from values that may include those of other methods. Missing settings have their defaults.
 
-    This reads a benchmark's recipe, and what a result line, a checkpoint or a saved model recorded: old files hold the
-    settings of all methods and lack those added since. A name that no method has is refused.
+    This reads recipes, and the settings in result lines, checkpoints and saved models: old files hold the settings of
+    all methods and lack those added since. A name that no method has raises an error.
     """
     return find_method(method).settings_type().replace(**settings_record(method, values))
 
 
 def settings_record(method: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same as a dict, as a new result line would hold it. What this version does not know stays as it is: values
-    out of range, names that no method has, all of a method that is not registered.
+    """The same as a dict, as in a new result line. Anything this version does not know is kept: values out of range,
+    names that no method has, all settings of a method that is not registered.
     """
     if method not in METHODS:
         return dict(values)
@@ -154,12 +157,12 @@ def methods_with(setting: str) -> list[str]:
 
 
 def check_setting(method: str, name: str) -> None:
-    """Refuse a setting that the method does not have, naming the nearest one it has."""
+    """Raise if the method does not have the setting, and suggest the nearest one."""
     names = find_method(method).settings_type.names()
     if name not in names:
         others = methods_with(name)
-        belongs = f", which belongs to {', '.join(others)}" if others else ""
-        raise KclError(f"{method} has no setting {name!r}{belongs}; {nearest(name, list(names))}")
+        owners = f", which belongs to {', '.join(others)}" if others else ""
+        raise KclError(f"{method} has no setting {name!r}{owners}; {nearest(name, list(names))}")
 
 
 RESNETS = {"cifar-resnet": cifar_resnet, "miniimagenet-resnet": miniimagenet_resnet}
@@ -167,10 +170,10 @@ RESNETS = {"cifar-resnet": cifar_resnet, "miniimagenet-resnet": miniimagenet_res
 
 
 def check_backbone(input_shape: Sequence[int], settings: Settings) -> None:
-    """Refuse a backbone that cannot take the stream's inputs."""
+    """Raise if the backbone cannot take the stream's inputs."""
     if settings.backbone in RESNETS and (len(input_shape) != 3 or input_shape[0] != 3):
         raise KclError(
-            f"the backbone {settings.backbone} sees colour images, (3, height, width); these inputs have shape "
+            f"the backbone {settings.backbone} needs colour images (3, height, width); these inputs have shape "
             f"{tuple(input_shape)}: choose backbone=mlp"
         )
     resnet = settings.backbone in RESNETS
@@ -178,13 +181,20 @@ def check_backbone(input_shape: Sequence[int], settings: Settings) -> None:
 
 
 def published_backbone(input_shape: Sequence[int], settings: Settings) -> Backbone:
-    """The backbone that the settings name; a benchmark's recipe names the one it is published with."""
+    """The backbone that the settings name. A benchmark's recipe names its published backbone."""
     check_backbone(input_shape, settings)
     if settings.backbone in RESNETS:
         return RESNETS[settings.backbone](settings.dropout, settings.feature_stages)
     if settings.backbone == "identity":
         return Identity(input_shape)
     return MLP(input_shape, settings.width, settings.layers, settings.dropout)
+
+
+def make_backbone(input_shape: Sequence[int], settings: Settings, module: nn.Module | None = None) -> Backbone:
+    """The backbone that the settings name, or a copy of a user's own `module`."""
+    if module is None:
+        return published_backbone(input_shape, settings)
+    return copy.deepcopy(module) if isinstance(module, Backbone) else ModuleBackbone(module, input_shape)
 
 
 def find_method(name: str) -> type[Method]:

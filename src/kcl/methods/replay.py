@@ -1,4 +1,4 @@
-"""ER-Reservoir: every batch is joined by samples from a reservoir of everything seen."""
+"""ER-Reservoir: samples from a reservoir of everything seen so far are added to every batch."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class ReservoirReplay(EpisodicMethod):
     sampling (Vitter, "Random sampling with a reservoir", 1985, algorithm R).
 
     The reservoir has `memory_per_class` slots for every class of every task. Sample number i of the stream, from 0,
-    takes slot i while slots are free; later it takes slot j drawn uniformly from 0 … i if j is a slot, and is passed
-    over if not. So at any time every sample seen so far is held with the same probability. (The code behind the
-    published numbers draws j from 0 … i − 1, which favours later samples a little; ours is algorithm R.) Samples are
-    offered once, in the first epoch, after the step that learned from them.
+    takes slot i while slots are free. Later, j is drawn uniformly from 0 … i: the sample takes slot j if there is one,
+    and is skipped otherwise. Thus every sample seen so far is in the reservoir with the same probability. (The code
+    behind the published numbers draws j from 0 … i − 1, which slightly favours later samples.) Samples are offered
+    once, in the first epoch, after the step that learned from them.
 
     A step minimises the mean cross-entropy over its batch and `recalled_per_step` samples of the reservoir, drawn
-    without repetition, or all of them where there are fewer: in the first step of the stream there are none. Batch
-    and recalled samples are one pass, as in that code: where there is BatchNorm its statistics are over both.
+    without repetition, or all if there are fewer; in the first step of the stream there are none. Batch and replayed
+    samples share one pass, as in that code: BatchNorm's statistics are over both.
     """
 
     name = "er-reservoir"
-    summary = "experience replay: every batch is joined by samples from a reservoir of all that was seen"
-    keeps = "memory_per_class samples per class and task, from all that was seen"
+    summary = "experience replay: samples from a reservoir of everything seen are added to every batch"
+    keeps = "memory_per_class samples per class and task, from everything seen"
 
     def plan(
         self,
@@ -58,7 +58,7 @@ class ReservoirReplay(EpisodicMethod):
             if step < len(sizes):
                 end = ends[step]
                 taken = np.flatnonzero(targets[start:end] < slots) + start
-                holder[targets[taken]] = slots + offered[taken]  # of two in one slot the later stays
+                holder[targets[taken]] = slots + offered[taken]  # the later of two samples for one slot stays
         holder[min(seen + len(offered), slots) :] = -1
         return Plan(places, weights, holder)
 
@@ -73,8 +73,8 @@ class ReservoirReplay(EpisodicMethod):
     ) -> tuple[Float[Tensor, ""], ...]:
         assert recalled is not None  # noqa: S101 - every step is planned
         classes = memory["classes"]
-        everything = torch.arange(self.outputs, device=classes.device)
-        allowed = (everything[:, None] == classes).any(1).expand(len(inputs), -1)
+        all_classes = torch.arange(self.outputs, device=classes.device)
+        allowed = (all_classes[:, None] == classes).any(1).expand(len(inputs), -1)
         scores = model.output(model.backbone(torch.cat([inputs, recalled.inputs]), noise))
         losses = sliced_cross_entropy(
             scores, torch.cat([classes[labels], recalled.classes]), torch.cat([allowed, recalled.allowed])
@@ -84,6 +84,6 @@ class ReservoirReplay(EpisodicMethod):
 
 
 def reservoir_slots(slots: int, seen: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Where algorithm R puts the next `count` samples after `seen`; a number of `slots` or more: nowhere."""
+    """The slots that algorithm R gives to the next `count` samples after `seen`; numbers ≥ `slots` mean none."""
     number = seen + np.arange(count)
     return np.where(number < slots, number, rng.integers(0, number + 1))

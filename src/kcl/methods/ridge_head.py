@@ -22,9 +22,9 @@ from kcl.ops import gram as float32_gram
 
 
 class Head(NamedTuple):
-    """The classifier of one task at the model's present weights, for r draws of ω (one if the kernel draws nothing).
+    """The classifier of one task at the current weights, for r draws of ω (one if the kernel draws nothing).
 
-    k is the size of what a query is multiplied by: D random features, d features, or m kernel values.
+    k is the number of values that represent a query: D random features, d features, or m kernel values.
     """
 
     weights: Float[Tensor, "r k c"]
@@ -32,20 +32,20 @@ class Head(NamedTuple):
     scale: Float[Tensor, ""]
     shift: Float[Tensor, ""]
     halves: Float[Tensor, "r m k"] | None = None
-    """√(2/D) · L⁻¹ψ(C) where the kernel is explicit, otherwise L⁻¹ (k = m): for the predictive variance, if wanted."""
+    """√(2/D) · L⁻¹ψ(C) where the kernel is explicit, otherwise L⁻¹ (k = m): for the predictive variance, if needed."""
     usual: Float[Tensor, "r 2"] | None = None
-    """Mean and standard deviation of the leave-one-out variances of the coreset's samples, if wanted."""
+    """Mean and standard deviation of the leave-one-out variances of the coreset's samples, if needed."""
     frequencies: Float[Tensor, "r D d"] | None = None
     phases: Float[Tensor, " D"] | None = None
     anchors: Float[Tensor, "m d"] | None = None
     """The coreset's features; None where the kernel is explicit and they are no longer needed."""
     moments: Float[Tensor, " k"] | None = None
-    """The coreset's statistics, where BatchNorm uses them for queries in place of its running averages."""
+    """The coreset's statistics, if BatchNorm uses them for queries instead of its running averages."""
     metric: Float[Tensor, "d d"] | None = None
     """A matrix that features are multiplied by before the kernel sees them."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors that are there, by name."""
+        """The tensors that are not None, by name."""
         return {name: tensor for name, tensor in self._asdict().items() if tensor is not None}
 
 
@@ -58,7 +58,7 @@ def fold(
     frequencies: Float[Tensor, "D d"] | None = None,
     variance: bool = True,
 ) -> Head:
-    """The head of one draw, from the coreset. `frequencies`: where the kernel is one of Fourier features."""
+    """The head of one draw, from the coreset. `frequencies`: for kernels with Fourier features."""
     strength, scale, shift = learned
     factor, phases, anchors = 1.0, None, features
     if frequencies is not None:

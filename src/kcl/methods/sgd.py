@@ -1,4 +1,4 @@
-"""SGD on each task in turn, naive and stable: one network with a linear head, which every baseline shares."""
+"""SGD on each task in turn, naive and stable, and the network with a linear head that all baselines share."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class LinearModel(nn.Module):
         self.output = nn.Linear(backbone.features, class_count)
 
     def forward(self, inputs: Tensor, classes: Tensor, noise: Noise | None = None) -> Tensor:
-        """Scores of a task's own classes: all of them on MNIST streams, the task's slice where classes are split."""
+        """Scores of a task's classes: all outputs on MNIST streams, a slice of them on split streams."""
         return self.output(self.backbone(inputs, noise))[:, classes]
 
 
 class LinearMethod(Method):
-    """A shared backbone with a linear head, trained by cross-entropy; of a task only its classes are kept."""
+    """A shared backbone with a linear head, trained by cross-entropy. Each task's memory holds only its classes."""
 
     def build(self, backbone: Backbone) -> LinearModel:
         return LinearModel(backbone, self.outputs)
@@ -54,7 +54,7 @@ class LinearMethod(Method):
 
 
 class NaiveSGD(LinearMethod):
-    """Nothing is done against forgetting."""
+    """Does nothing against forgetting."""
 
     name = "naive-sgd"
     summary = "plain SGD on each task in turn, with nothing done against forgetting"
@@ -66,7 +66,7 @@ class StableSGD(LinearMethod):
     learning", 2020: a learning rate that starts high and decays from task to task, dropout and small batches lead
     to wide minima, which later tasks disturb less.
 
-    The computation is naive SGD's; the training regime is the method, and lies in its settings (`methods.recipes`).
+    The computation is that of naive SGD; the method is its training regime, given by its settings (`methods.recipes`).
     """
 
     name = "stable-sgd"
@@ -77,5 +77,5 @@ class StableSGD(LinearMethod):
 def sliced_cross_entropy(
     scores: Float[Tensor, "n c"], classes: Int[Tensor, " n"], allowed: Bool[Tensor, "n c"]
 ) -> Float[Tensor, " n"]:
-    """Cross-entropy of every sample, each among the classes of its own task: where tasks are mixed in a batch."""
+    """Cross-entropy of every sample among the classes of its own task, for batches that mix tasks."""
     return F.cross_entropy(scores.masked_fill(~allowed, -torch.inf), classes, reduction="none")

@@ -1,8 +1,8 @@
-"""How much a training computes, counted in images that pass the backbone: the same on every machine.
+"""Training compute, counted in images passed through the backbone: the same on every machine.
 
-A step passes its batch and what a method passes beside it, the coreset or what is recalled, in all views; and as often
-as there are updates per batch. What a pass costs differs between backbones, not between methods: products of matrices
-outside of it (the ridge solve, Muon, the average of the weights) are not counted.
+Each update passes the batch and, depending on the method, the coreset or replayed samples, in all views. The cost of a
+pass depends on the backbone, not on the method. Matrix products elsewhere (the ridge solve, Muon, the average of the
+weights) are not counted.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from kcl.methods.views import rotations
 
 
 class Shape(NamedTuple):
-    """A task as far as it decides the count."""
+    """The sizes of a task that determine the count."""
 
     samples: int
-    """To train on, the coreset among them."""
+    """Training samples, including the coreset."""
     ways: int
 
 
 class TrainingCompute(NamedTuple):
-    """Of one run over its whole stream."""
+    """The count for one run over its whole stream."""
 
     samples: int
-    """Training samples of the stream, the coresets among them."""
+    """Training samples of the stream, including coresets."""
     updates: int
     images: int
-    """Passed through the backbone while training, each copy of a sample counted."""
+    """Images passed through the backbone in training, counting every copy of a sample."""
 
     @property
     def images_per_sample(self) -> float:
@@ -47,7 +47,7 @@ class TrainingCompute(NamedTuple):
 
 
 def training_compute(method: str, settings: Settings, tasks: Sequence[Shape]) -> TrainingCompute:
-    """What a method's training on these tasks takes, no class having fewer samples than its coreset."""
+    """The compute of training a method on these tasks. Assumes that no class has fewer samples than its coreset."""
     kind, samples = find_method(method), sum(task.samples for task in tasks)
     ways = sum(task.ways for task in tasks)
     if kind.joint:
@@ -57,23 +57,23 @@ def training_compute(method: str, settings: Settings, tasks: Sequence[Shape]) ->
         coreset = settings.coreset_size_per_class * task.ways if isinstance(settings, KclSettings) else 0
         learned = task.samples - coreset
         batches = _batches(learned, settings)
-        beside = coreset or _recalled(kind, settings, ways, index)
+        added = coreset or _recalled(kind, settings, ways, index)
         updates += batches
-        images += learned + batches * beside
+        images += learned + batches * added
         if isinstance(settings, EwcSettings) and settings.ewc_fisher == "classic":
             fisher += min(settings.ewc_fisher_samples, task.samples)
-    often = settings.epochs * settings.updates_per_batch
-    return TrainingCompute(samples, often * updates, rotations(settings) * (often * images + fisher))
+    passes = settings.epochs * settings.updates_per_batch
+    return TrainingCompute(samples, passes * updates, rotations(settings) * (passes * images + fisher))
 
 
 def _batches(samples: int, settings: Settings) -> int:
-    """Of an epoch; where there is BatchNorm, a last sample that would be alone joins the batch before it."""
+    """Batches per epoch. With BatchNorm, a single last sample joins the previous batch."""
     whole, left = divmod(samples, settings.batch_size)
     return whole + (left > (1 if settings.backbone in RESNETS else 0))
 
 
 def _recalled(kind: type[Method], settings: Settings, ways: int, task: int) -> int:
-    """Samples recalled per step; A-GEM has nothing to recall in the first task. `ways`: of all tasks together."""
+    """Samples replayed per step; A-GEM replays nothing in the first task. `ways`: of all tasks together."""
     if not isinstance(settings, EpisodicSettings) or (kind is AveragedGEM and task == 0):
         return 0
     return min(settings.recalled_per_step, settings.memory_per_class * ways)

@@ -1,12 +1,12 @@
-"""Samples shown in more than one way: turned by quarter turns with labels of their own, and mirrored.
+"""Several views of each sample: rotated copies with their own labels, mirror images, and random augmentation.
 
 Rotation labels (Lee, Hwang and Shin, "Self-supervised label augmentation via input transformations", 2020): every image
-is shown in its four rotations and a class becomes four, (class, rotation) pairs, pair = 4 · class + rotation. At test
-the four turned copies of a query vote, each with the scores of its own rotation. Only what is computed grows: images
-are stored once, as they are.
+is shown in four rotations, and every class becomes four (class, rotation) pairs, pair = 4 · class + rotation. At test
+time the four rotated copies of a query vote, each with the scores of its own rotation. Only the computation grows:
+images are stored once.
 
-A method knows nothing of this: `Method.observe`, `prepare` and `answer` show it batch, coreset and queries as copies,
-one block of samples for each view, rotations within mirror images. Where the settings ask for nothing, nothing is done.
+Methods need not know about views: `Method.observe`, `show` and `answer` pass them batch, coreset and queries as copies,
+one block of samples per view, with rotations inside mirror images. Without these settings, nothing is changed.
 """
 
 from __future__ import annotations
@@ -27,51 +27,53 @@ if TYPE_CHECKING:
 
 ROTATIONS = 4
 REACH = 1 / 8
-"""Of an image's side, by which `augmentation=flip-shift` moves it at most."""
+"""The largest shift by `augmentation=flip-shift`, as a fraction of an image's side."""
 
 
 def rotations(settings: Settings) -> int:
-    """In how many rotations a sample is shown; as many labels stand for one class."""
+    """Number of rotations of each sample, and of labels per class."""
     return ROTATIONS if settings.rotation_labels else 1
 
 
 def mirrors(settings: Settings) -> int:
-    """In how many mirror images a sample is shown at test."""
+    """Number of mirror images of each sample at test time, the original included."""
     return 2 if settings.test_views == "flip" else 1
 
 
 def copies_at_test(settings: Settings) -> int:
-    """How often the network sees a query."""
+    """Number of copies of each query that the network sees."""
     return rotations(settings) * mirrors(settings)
 
 
 def asked(settings: Settings) -> str:
-    """The settings that show samples in more than one way, named; empty where none does."""
-    given = {
+    """The names of the active settings that change how samples are shown; empty if there are none."""
+    active = {
         "rotation_labels": settings.rotation_labels,
         "test_views": settings.test_views != "plain",
         "augmentation": settings.augmentation != "none",
     }
-    return ", ".join(name for name, on in given.items() if on)
+    return ", ".join(name for name, on in active.items() if on)
 
 
 def check_images(input_shape: Sequence[int], settings: Settings) -> None:
-    """Refuse views of what cannot be turned or mirrored."""
+    """Raise if the settings need views of inputs that cannot be rotated or mirrored."""
     if asked(settings) and len(input_shape) != 3:
-        raise KclError(f"{asked(settings)}: for images, (channels, height, width), not shape {tuple(input_shape)}")
+        raise KclError(
+            f"{asked(settings)}: only for images (channels, height, width), not inputs of shape {tuple(input_shape)}"
+        )
     if settings.rotation_labels and input_shape[1] != input_shape[2]:
         raise KclError(f"rotation_labels needs square images, not {input_shape[1]} × {input_shape[2]} pixels")
 
 
 def pairs(classes: Int[Tensor, " w"], count: int) -> Int[Tensor, " v"]:
-    """The labels that stand for some classes: of each class all of its rotations."""
+    """The labels of classes in all their rotations."""
     if count == 1:
         return classes
     return (classes[:, None] * count + torch.arange(count, device=classes.device)).flatten()
 
 
 def copies(x: Float[Tensor, "n c h w"], turns: int, mirrored: int = 1) -> Float[Tensor, "v c h w"]:
-    """Every image in its rotations, then all of that for its mirror image."""
+    """Every image in all rotations, followed by the same for its mirror image."""
     if turns == mirrored == 1:
         return x
     images = [x, x.flip(-1)][:mirrored]
@@ -86,10 +88,10 @@ def turned_labels(labels: Int[Tensor, " n"], turns: int) -> Int[Tensor, " v"]:
 def turned_targets(targets: Tensor, turns: int, mirrored: int = 1) -> Tensor:
     """One-hot targets (m × w) of `copies`: (m · copies) × (w · turns)."""
     if turns > 1:
-        nothing = torch.zeros_like(targets)
+        zeros = torch.zeros_like(targets)
         targets = torch.cat(
             [
-                torch.stack([targets if own == turn else nothing for own in range(turns)], dim=-1).flatten(1)
+                torch.stack([targets if column == turn else zeros for column in range(turns)], dim=-1).flatten(1)
                 for turn in range(turns)
             ]
         )
@@ -97,11 +99,11 @@ def turned_targets(targets: Tensor, turns: int, mirrored: int = 1) -> Tensor:
 
 
 def shown_memory(memory: Memory, turns: int, mirrored: int = 1) -> Memory:
-    """What is kept of a task, its samples as copies and its classes as pairs.
+    """A task's memory with its samples as copies and its classes as pairs.
 
-    As many copies of the coreset add as many squared errors to the ridge regression; mirror images, of which training
-    knew nothing, get a λ as many times as large, so that the balance it was learned for stays: a network that does not
-    tell an image from its mirror image answers as if there were no mirror images.
+    Every copy of the coreset adds its squared errors to the ridge regression. λ was trained without mirror images, so
+    it is multiplied by their number to keep the balance: a network that does not distinguish an image from its mirror
+    image then predicts as without mirror images.
     """
     if turns == mirrored == 1:
         return memory
@@ -121,7 +123,7 @@ def shown_memory(memory: Memory, turns: int, mirrored: int = 1) -> Memory:
 
 
 def shown_recalled(recalled: Recalled, turns: int) -> Recalled:
-    """What a step recalls, as copies."""
+    """The replayed samples as copies."""
     if turns == 1:
         return recalled
     return recalled._replace(
@@ -133,7 +135,7 @@ def shown_recalled(recalled: Recalled, turns: int) -> Recalled:
 
 
 def varied(x: Float[Tensor, "n c h w"], augmentation: str, noise: Noise) -> Float[Tensor, "n c h w"]:
-    """Each image as the setting of this name varies it while training."""
+    """Images with random augmentation, as in training."""
     if augmentation == "none":
         return x
     mirrored = mirrored_by_chance(x, noise)
@@ -141,30 +143,30 @@ def varied(x: Float[Tensor, "n c h w"], augmentation: str, noise: Noise) -> Floa
 
 
 def mirrored_by_chance(x: Float[Tensor, "n c h w"], noise: Noise) -> Float[Tensor, "n c h w"]:
-    """Each image, or its mirror image."""
+    """Each image or its mirror image, at random."""
     heads = noise.uniform(len(x)) < 0.5
     return torch.where(heads[:, None, None, None], x.flip(-1), x)
 
 
 def moved_by_chance(x: Float[Tensor, "n c h w"], noise: Noise) -> Float[Tensor, "n c h w"]:
-    """Each image moved by whole pixels, up to `REACH` of its side each way and along; what comes in is its edge."""
-    drawn = noise.uniform(2, len(x))
-    for axis, own in ((-2, drawn[0]), (-1, drawn[1])):
+    """Each image shifted by whole pixels, up to `REACH` of its side in each direction; edge pixels are repeated."""
+    uniform = noise.uniform(2, len(x))
+    for axis, drawn in ((-2, uniform[0]), (-1, uniform[1])):
         side = x.shape[axis]
         reach = max(1, int(side * REACH))
-        move = (own * (2 * reach + 1)).floor().clamp_max(2 * reach).long() - reach
-        places = (torch.arange(side, device=x.device) + move[:, None]).clamp(0, side - 1)
+        shift = (drawn * (2 * reach + 1)).floor().clamp_max(2 * reach).long() - reach
+        sources = (torch.arange(side, device=x.device) + shift[:, None]).clamp(0, side - 1)
         shape = (-1, 1, side, 1) if axis == -2 else (-1, 1, 1, side)
-        x = x.gather(axis, places.view(shape).expand_as(x))
+        x = x.gather(axis, sources.view(shape).expand_as(x))
     return x
 
 
 def vote(scores: Float[Tensor, "v k"], turns: int, mirrored: int) -> Float[Tensor, "n w"]:
-    """Scores of the classes from scores of the pairs for the `copies` of queries: of each copy those of its own
-    rotation, their mean over copies.
+    """Scores of classes from the scores of pairs for `copies` of queries: the mean over copies of the scores of each
+    copy's own rotation.
 
-    A softmax over the mean is the geometric mean of the copies' own probabilities; normalising each copy first (log-
-    softmax) would add the same number to all classes and change nothing.
+    A softmax of this mean is the geometric mean of the copies' probabilities. Normalising each copy first (log-softmax)
+    would add the same number to all classes and change nothing.
     """
     if turns == mirrored == 1:
         return scores

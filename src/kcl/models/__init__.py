@@ -1,1 +1,1 @@
-"""Models for programs: learn a task, answer with its name or without, save, load, export."""
+"""Models for programs: learn tasks, predict with or without a task name, save, load, export."""

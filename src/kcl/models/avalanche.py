@@ -1,4 +1,4 @@
-"""Avalanche's face: KCL as a strategy on Avalanche's benchmarks, and our streams as benchmarks of theirs.
+"""Integration with Avalanche: KCL as an Avalanche strategy, and kcl streams as Avalanche benchmarks.
 
     benchmark = as_benchmark(kcl.PermutedMNIST(...))
     strategy = KernelContinualStrategy(input_shape=(1, 28, 28), class_count=10, evaluator=...)
@@ -6,16 +6,14 @@
         strategy.train(experience)
         strategy.eval(benchmark.test_stream)
 
-A task is learned by the library's own engine: coreset, batches, noise and learning rates are fixed by the seed, as
-everywhere else, and a run through Avalanche is the run without it. Avalanche drives everything around that:
-experiences, evaluation, metrics, loggers. What it offers to look into a step of its own training loop does not exist
-here; a plugin that needs such a look is refused rather than left without effect.
+Tasks are learned by kcl's own engine: the seed fixes coreset, batches, noise and learning rates, so that a run through
+Avalanche equals a run without it. Avalanche drives the rest: experiences, evaluation, metrics, loggers. Its callbacks
+within a training step are never called; a plugin that needs them raises an error instead of having no effect.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -36,13 +34,10 @@ except ImportError as error:
 
 from kcl.benchmarks.task import Examples, Stream, Task, View
 from kcl.errors import KclError
-from kcl.methods.kcl import KernelContinualLearning, KernelModel
+from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.kcl_settings import KclSettings
-from kcl.methods.recipes import published_backbone
-from kcl.models.inference import Answerer, KnownTask
-from kcl.nets.backbone import Backbone, ModuleBackbone
+from kcl.models.inference import KnownTask, start_run
 from kcl.training.cuda_graph import Step
-from kcl.training.stack import RunStack
 
 BATCH = 1024
 NEVER_CALLED = (
@@ -50,16 +45,16 @@ NEVER_CALLED = (
     *("after_backward", "before_update", "after_update", "after_training_iteration", "after_training_epoch"),
     *("before_train_dataset_adaptation", "after_train_dataset_adaptation"),
 )
-"""Avalanche's callbacks from within its training loop, which is not used here."""
+"""Callbacks of Avalanche's own training loop, which is not used here."""
 
 
 class KernelContinualStrategy(SupervisedTemplate):  # type: ignore[misc]
-    """Kernel continual learning as a strategy. Every experience must be one task, with a task label of its own.
+    """Kernel continual learning as a strategy. Every experience must be one task with its own task label.
 
-    `settings` may be `KclSettings` or some of them by name; batch size, epochs, learning rates and optimiser are
-    settings (`kcl list settings`). `backbone` may be any module with one row of features per input. `class_count` is
-    how many classes there are in all experiences. Asked for a task that was not learned yet, all classes score the
-    same.
+    `settings` are `KclSettings`, or a mapping with those to change; batch size, epochs, learning rates and optimiser
+    are settings (`kcl list settings`). `backbone` may be any module that returns one row of features per input.
+    `class_count` is the number of classes in all experiences. For a task that was not learned yet, all classes have the
+    same score.
     """
 
     def __init__(
@@ -76,28 +71,26 @@ class KernelContinualStrategy(SupervisedTemplate):  # type: ignore[misc]
         evaluator: EvaluationPlugin | Callable[[], EvaluationPlugin] = default_evaluator,
         eval_every: int = -1,
     ) -> None:
-        chosen = settings if isinstance(settings, KclSettings) else KclSettings().replace(**(settings or {}))
+        settings = settings if isinstance(settings, KclSettings) else KclSettings().replace(**(settings or {}))
         if eval_every not in (-1, 0):
-            raise KclError(f"eval_every={eval_every}: give 0 to evaluate after every experience, or -1 not to")
+            raise KclError(
+                f"eval_every={eval_every} is not supported: use 0 to evaluate after every experience, or -1 for never"
+            )
         for plugin in plugins or ():
             _check_plugin(plugin)
         self.input_shape, self.class_count = tuple(input_shape), class_count
-        method = KernelContinualLearning(chosen, class_count)
-        make = partial(self._backbone, backbone, chosen)
-        self.stack = RunStack([method], [make], [seed], device, precision="float32", plain=True)
-        network = self.stack.model_at_test(0)
-        assert isinstance(network, KernelModel)  # noqa: S101 - what the method builds
-        self.answerer = Answerer(method, network, seed)
+        method = KernelContinualLearning(settings, class_count)
+        self.stack, self.answerer = start_run(method, input_shape, backbone, seed, device)
         self.classes: dict[int, tuple[int, ...]] = {}
-        """The classes of every learned task, by its place."""
-        self.places: dict[int, int] = {}
-        """The place of every learned task, in the order of learning, by its task label."""
+        """The classes of every learned task, by its index."""
+        self.task_indices: dict[int, int] = {}
+        """The index of every learned task, in the order of learning, by its task label."""
         super().__init__(
             model=self.stack.models[0],
-            optimizer=None,  # every task begins with one of its own
+            optimizer=None,  # every task starts with a new one
             criterion=nn.CrossEntropyLoss(),
-            train_mb_size=chosen.batch_size,
-            train_epochs=chosen.epochs,
+            train_mb_size=settings.batch_size,
+            train_epochs=settings.epochs,
             eval_mb_size=eval_mb_size,
             device=self.stack.device,
             plugins=plugins,
@@ -105,93 +98,90 @@ class KernelContinualStrategy(SupervisedTemplate):  # type: ignore[misc]
             eval_every=eval_every,
         )
 
-    def _backbone(self, given: nn.Module | None, settings: KclSettings) -> Backbone:
-        if given is None:
-            return published_backbone(self.input_shape, settings)
-        return ModuleBackbone(given, self.input_shape)
-
     # Learning
 
     def _before_training_exp(self, **kwargs: Any) -> None:
-        """Plugins are told; none may change what is learned from, as those that replay samples do."""
+        """Call the plugins. None may change the training samples, as replay plugins do."""
         self.train_dataset_adaptation()
-        given, self.dataloader = self.adapted_dataset, ()
-        BaseTemplate._before_training_exp(self, **kwargs)  # no loader and no optimiser of Avalanche's are needed
-        if self.adapted_dataset is not given or self.dataloader != ():
-            raise KclError("a plugin has changed the samples to learn from, which KernelContinualStrategy does not use")
+        dataset, self.dataloader = self.adapted_dataset, ()
+        BaseTemplate._before_training_exp(self, **kwargs)  # without Avalanche's data loader and optimiser
+        if self.adapted_dataset is not dataset or self.dataloader != ():
+            raise KclError(
+                "a plugin changed the training samples, which KernelContinualStrategy does not support: remove it"
+            )
 
     def _train_exp(self, experience: Any, eval_streams: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
-        label, place = _task_label(experience), len(self.places)
-        if label in self.places:
+        label, index = _task_label(experience), len(self.task_indices)
+        if label in self.task_indices:
             raise KclError(
-                f"experience {experience.current_experience} has the task label {label}, which was learned before; "
-                "every experience must be a task of its own: make the benchmark with return_task_id=True or "
+                f"experience {experience.current_experience} has the task label {label}, which was learned before. "
+                "Every experience must be a new task: create the benchmark with return_task_id=True or "
                 "task_incremental_benchmark"
             )
-        task = self._task(experience, place)
+        task = self._task(experience, index)
         self.stack.learn([task], self._count)
         if self.stack.diverged[0]:
-            raise KclError(f"the loss of task {label} stopped being finite; a lower lr may help")
-        self.places[label], self.classes[place] = place, task.classes
-        self.answerer.tasks[place] = KnownTask(self.stack.memory_kept(0, place), task.view)
+            raise KclError(f"the loss of task {label} stopped being finite; try a lower lr")
+        self.task_indices[label], self.classes[index] = index, task.classes
+        self.answerer.tasks[index] = KnownTask(self.stack.memory_kept(0, index), task.view)
         self.answerer.weights_changed()
 
     def _count(self, step: Step) -> None:
-        """Metrics are placed by the steps that were taken."""
+        """Advance Avalanche's clock, by which metrics are logged."""
         self.loss = torch.tensor([step.loss], device=self.device)
         self.clock.after_training_iteration(self)
 
-    def _task(self, experience: Any, place: int) -> Task:
-        """An experience as the library knows it, its samples in memory."""
+    def _task(self, experience: Any, index: int) -> Task:
+        """An experience as a task, with its samples in memory."""
         inputs, targets = _samples(experience.dataset.train())
         if tuple(inputs.shape[1:]) != self.input_shape:
-            raise KclError(f"samples have shape {tuple(inputs.shape[1:])}; input_shape says {self.input_shape}")
+            raise KclError(f"samples have shape {tuple(inputs.shape[1:])}, but input_shape is {self.input_shape}")
         classes = targets.unique()
         if int(classes[0]) < 0 or int(classes[-1]) >= self.class_count:
-            raise KclError(f"targets reach from {int(classes[0])} to {int(classes[-1])}; class_count says "
-                           f"{self.class_count}")  # fmt: skip
+            raise KclError(
+                f"targets range from {int(classes[0])} to {int(classes[-1])}, but class_count is {self.class_count}"
+            )
         train = Examples(inputs, torch.arange(len(inputs)), torch.searchsorted(classes, targets))
-        none = Examples(inputs[:0], torch.arange(0), targets[:0])
-        return Task(place, train, none, tuple(classes.tolist()), View())
+        no_test = Examples(inputs[:0], torch.arange(0), targets[:0])
+        return Task(index, train, no_test, tuple(classes.tolist()), View())
 
     # Answering
 
     def model_adaptation(self, model: nn.Module | None = None) -> nn.Module:
-        """The model stays as it is: what a task adds is in its coreset."""
+        """Leave the model unchanged: what a task adds is in its coreset."""
         return self.stack.models[0] if model is None else model
 
     def forward(self) -> Tensor:
-        """Scores of all classes, −∞ for those that are not of the sample's task; equal where the task is not known."""
+        """Scores of all classes, −∞ for classes outside the sample's task; all zero if the task was not learned."""
         inputs, labels = self.mb_x, self.mb_task_id
         scores = torch.zeros(len(inputs), self.class_count, device=self.device)
         for label in labels.unique().tolist():
-            place = self.places.get(label)
-            if place is None:
+            index = self.task_indices.get(label)
+            if index is None:
                 continue
             rows = torch.nonzero(labels == label).flatten()
-            own = torch.full((len(rows), self.class_count), -torch.inf, device=self.device)
-            own[:, list(self.classes[place])] = self.answerer.logits(View().scale(inputs[rows]), place)
-            scores[rows] = own
+            scores[rows] = -torch.inf
+            logits = self.answerer.logits(View().scale(inputs[rows]), index)
+            scores[rows[:, None], torch.tensor(self.classes[index], device=self.device)] = logits
         return scores
 
 
 def as_benchmark(stream: Stream) -> Any:
-    """A stream as an Avalanche benchmark: one experience a task, its number the task label, a train and a test stream.
+    """A stream as an Avalanche benchmark, with train and test streams: one experience per task, labelled by its index.
 
-    Samples are as the network sees them: pixels moved, bytes divided by 255. Targets are places among the stream's
-    `class_labels`.
+    Samples are as the network sees them: pixels permuted or rotated, bytes divided by 255. Targets are positions in the
+    stream's `class_labels`.
     """
     tasks = list(stream)
-    parts = {"train": [task.train for task in tasks], "test": [task.test for task in tasks]}
     datasets = {
-        name: [_dataset(task, examples) for task, examples in zip(tasks, own, strict=True)]
-        for name, own in parts.items()
+        "train": [_dataset(task, task.train) for task in tasks],
+        "test": [_dataset(task, task.test) for task in tasks],
     }
     return with_classes_timeline(with_task_labels(benchmark_from_datasets(**datasets)))
 
 
-class _Seen(Dataset[tuple[Tensor, int]]):
-    """A task's samples as the network sees them, made when asked for."""
+class _TaskDataset(Dataset[tuple[Tensor, int]]):
+    """A task's samples as the network sees them, computed on access."""
 
     def __init__(self, task: Task, examples: Examples) -> None:
         self.view, self.examples = task.view, examples
@@ -205,47 +195,47 @@ class _Seen(Dataset[tuple[Tensor, int]]):
 
 
 def _dataset(task: Task, examples: Examples) -> Any:
-    seen = _Seen(task, examples)
-    labels = TaskLabels([task.index] * len(seen))
-    return AvalancheDataset([seen], data_attributes=[DataAttribute(seen.targets, "targets"), labels])
+    dataset = _TaskDataset(task, examples)
+    labels = TaskLabels([task.index] * len(dataset))
+    return AvalancheDataset([dataset], data_attributes=[DataAttribute(dataset.targets, "targets"), labels])
 
 
 def _task_label(experience: Any) -> int:
     labels = getattr(experience, "task_labels", None)
     if labels is None:
-        raise KclError("the experiences have no task labels; make the benchmark with task_incremental_benchmark")
+        raise KclError("the experiences have no task labels; create the benchmark with task_incremental_benchmark")
     if len(labels) != 1:
-        raise KclError(f"experience {experience.current_experience} holds {len(labels)} tasks; it must be one")
+        raise KclError(f"experience {experience.current_experience} holds {len(labels)} tasks; it must hold one")
     return int(labels[0])
 
 
 def _samples(dataset: Any) -> tuple[Tensor, Tensor]:
-    """All of them, in order: (n, …) in bytes or float32, and the targets."""
+    """All inputs in order, as uint8 or float32 (n, …), and their targets."""
     inputs, targets = [], []
     try:
-        # A loader draws a number, whether it needs it or not: not from the global generator.
+        # A DataLoader always draws a seed; a generator of its own keeps it from advancing the global one.
         for batch in DataLoader(dataset, BATCH, generator=torch.Generator()):
             inputs.append(batch[0])
             targets.append(batch[1])
         stacked, labels = torch.cat(inputs), torch.cat(targets).long()
     except (TypeError, RuntimeError) as error:
-        told = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise KclError(f"the samples are no tensors of one shape ({told}); give the benchmark a transform") from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise KclError(f"the samples are not tensors of one shape ({reason}); give the benchmark a transform") from None
     return (stacked if stacked.dtype == torch.uint8 else stacked.float()), labels
 
 
 def _check_plugin(plugin: Any) -> None:
-    """Refuse what would wait for calls that never come. An evaluation plugin only listens."""
+    """Raise if a plugin relies on callbacks that are never called. Evaluation plugins only listen."""
     if isinstance(plugin, EvaluationPlugin):
         return
-    idle = [name for name in NEVER_CALLED if _overrides(plugin, name)]
-    if idle:
+    unsupported = [name for name in NEVER_CALLED if _overrides(plugin, name)]
+    if unsupported:
         raise KclError(
-            f"{type(plugin).__name__} wants to be called in the midst of training ({', '.join(idle)}), which "
-            "KernelContinualStrategy does not do"
+            f"{type(plugin).__name__} needs callbacks within a training step ({', '.join(unsupported)}), which "
+            "KernelContinualStrategy does not make: remove the plugin"
         )
 
 
 def _overrides(plugin: Any, name: str) -> bool:
-    own, plain = getattr(type(plugin), name, None), getattr(BaseSGDPlugin, name)
-    return own is not None and own is not plain
+    callback = getattr(type(plugin), name, None)
+    return callback is not None and callback is not getattr(BaseSGDPlugin, name)

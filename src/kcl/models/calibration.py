@@ -1,4 +1,4 @@
-"""Whether a probability means what it says, and how to mend it when it does not."""
+"""Calibration of probabilities: the expected calibration error, and temperature scaling."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def expected_calibration_error(
     """
     if len(confidence) == 0:
         return None
-    places = (confidence.double() * bins).ceil().long().clamp(1, bins) - 1
+    bin_numbers = (confidence.double() * bins).ceil().long().clamp(1, bins) - 1
     gaps = torch.zeros(bins, dtype=torch.float64, device=confidence.device)
-    gaps.index_add_(0, places, correct.double() - confidence.double())
+    gaps.index_add_(0, bin_numbers, correct.double() - confidence.double())
     return float(gaps.abs().sum() / len(confidence))
 
 
 def fit_temperature(logits: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
-    """The T > 0 for which softmax(logits / T) gives the labels the highest likelihood (Guo et al., 2017, Eq. 9).
+    """The T > 0 that maximises the likelihood of the labels under softmax(logits / T) (Guo et al., 2017, Eq. 9).
 
-    −log p is convex in 1/T, so the interval that holds its minimum is narrowed by the golden section. The choice of
-    class does not depend on T. Fit it on samples that were not trained on. The labels are smoothed by 1/(n + 2), as
-    Platt ("Probabilistic outputs for support vector machines", 1999) does: where all n samples are answered right, the
-    likelihood alone would call every answer certain.
+    −log p is convex in 1/T, so a golden-section search finds the minimum. T does not change the predicted class. Fit it
+    on held-out samples. Labels are smoothed by 1/(n + 2), as by Platt ("Probabilistic outputs for support vector
+    machines", 1999): if all n samples are classified correctly, the likelihood alone would make every prediction
+    certain.
     """
     scores, golden, smoothing = logits.double(), (math.sqrt(5.0) - 1.0) / 2.0, 1.0 / (len(labels) + 2)
 

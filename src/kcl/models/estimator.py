@@ -1,4 +1,4 @@
-"""The scikit-learn face: `KernelContinualClassifier`, for arrays, tables and embeddings, with tasks or without."""
+"""The scikit-learn interface: `KernelContinualClassifier`, for arrays, tables and embeddings."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ NORMS = ("standardise", "l2", "none")
 class KernelContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Kernel continual learning as a scikit-learn classifier.
 
-    `fit` learns one task; `partial_fit(X, y, task=…)` learns another at any time, or more samples and new classes of an
-    old one. `predict(X, task=…)` answers for a named task (or one name per row); without a name the task is inferred
-    from the kernels, if there is more than one. Tasks are told apart by `str(task)`.
+    `fit` learns one task. `partial_fit(X, y, task=…)` learns another at any time, or more samples and new classes of an
+    old one. `predict(X, task=…)` predicts for a named task, or one name per row. Without a name, the task is inferred
+    from the kernels if there are several. Tasks are distinguished by `str(task)`.
 
     Parameters
     ----------
     kernel, coreset_size_per_class, bases, ridge_strength, test_draws, width, layers, dropout, batch_size, epochs, lr, \
 lr_decay, momentum
-        As `kcl list settings` describes them.
+        See `kcl list settings`.
     backbone : "identity" or "mlp"
-        No backbone, where the kernel acts on the given features; or a small network, trained.
+        With "identity" the kernel acts on the input features; "mlp" trains a small network.
     normalise : "standardise", "l2" or "none"
-        Take out mean and standard deviation of each feature, as the first data have them (for tables); bring each
-        sample to length one (for embeddings); or neither.
+        Scale each feature to zero mean and unit variance, measured on the first data (for tables); scale each sample to
+        length one (for embeddings); or neither.
     held_out_share : float
-        Share of the samples that is not trained on but calibrates the probabilities.
+        Share of the samples used to calibrate the probabilities instead of for training.
     random_state : int, RandomState or None
-        Fixes everything random.
+        Fixes all randomness.
     """
 
     def __init__(
@@ -91,15 +91,15 @@ lr_decay, momentum
     # Learning
 
     def fit(self, X: Any, y: Any, task: Hashable | None = None) -> KernelContinualClassifier:
-        """Begin anew and learn one task."""
+        """Discard everything learned so far and learn one task."""
         return self._learn(X, y, None, task, reset=True)
 
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, task: Hashable | None = None
     ) -> KernelContinualClassifier:
-        """Learn a new task, or more of an old one; without a name, of the same one each time.
+        """Learn a new task, or more of an old one. Without a name, it is the same task every time.
 
-        `classes`, as elsewhere in scikit-learn, announces labels of which samples may come later.
+        `classes`, as elsewhere in scikit-learn, lists labels whose samples may come later.
         """
         return self._learn(X, y, classes, task, reset=not hasattr(self, "model_"))
 
@@ -107,32 +107,32 @@ lr_decay, momentum
         X, y = validate_data(self, X, y, dtype=np.float32, reset=reset)
         check_classification_targets(y)
         announced = [] if classes is None else list(unique_labels(classes))
-        known = unique_labels(y, *([announced] if announced else []), *([] if reset else [self.classes_]))
+        all_classes = unique_labels(y, *([announced] if announced else []), *([] if reset else [self.classes_]))
         with _as_value_error():
             model = self._make() if reset else self.model_
             model.learn(X.copy(), y, ONLY_TASK if task is None else str(task), classes=np.array(announced).tolist())
         self.model_: ContinualModel = model
-        self.classes_: npt.NDArray[Any] = known
+        self.classes_: npt.NDArray[Any] = all_classes
         return self
 
     def _make(self) -> ContinualModel:
         if self.backbone not in ("identity", "mlp"):
-            raise KclError(f"backbone {self.backbone!r}: expected 'identity' (none) or 'mlp'")
+            raise KclError(f"unknown backbone {self.backbone!r}: use 'identity' (none) or 'mlp'")
         if self.normalise not in NORMS:
-            raise KclError(f"normalise {self.normalise!r}: expected one of {', '.join(NORMS)}")
+            raise KclError(f"unknown normalise {self.normalise!r}: use one of {', '.join(NORMS)}")
         names = ("kernel", "coreset_size_per_class", "bases", "ridge_strength", "test_draws", "backbone", "width",
                  "layers", "dropout", "batch_size", "epochs", "lr", "lr_decay", "momentum")  # fmt: skip
-        chosen = {name: _plain(getattr(self, name)) for name in names}
-        plain = self.backbone == "identity" and self.normalise != "l2"
+        settings = {name: _python_number(getattr(self, name)) for name in names}
+        unscaled = self.backbone == "identity" and self.normalise != "l2"
         return ContinualModel(
             seed=int(check_random_state(self.random_state).randint(2**31)),
             standardise=self.normalise == "standardise",
             held_out_share=float(self.held_out_share),
-            feature_norm="none" if plain else "l2",
-            **chosen,
+            feature_norm="none" if unscaled else "l2",
+            **settings,
         )
 
-    # Answering
+    # Prediction
 
     @property
     def tasks_(self) -> list[str]:
@@ -146,26 +146,27 @@ lr_decay, momentum
         return self.classes_[probabilities.argmax(1)]
 
     def predict_proba(self, X: Any, task: Any = None) -> npt.NDArray[np.float64]:
-        """The probability of each of `classes_`; zero for those that the row's task does not have."""
+        """The probability of each of `classes_`; zero for classes outside the row's task."""
         X = self._queries(X)
-        found = np.zeros((len(X), len(self.classes_)))
+        probabilities = np.zeros((len(X), len(self.classes_)))
         for name, rows in self._tasks(X, task):
-            places = np.searchsorted(self.classes_, np.array(self.model_.tasks[name].labels, dtype=self.classes_.dtype))
-            probabilities = self.model_.probabilities(X[rows], name).double().cpu().numpy()
-            found[np.ix_(rows, places)] = probabilities / probabilities.sum(1, keepdims=True)
-        return found
+            labels = np.array(self.model_.tasks[name].labels, dtype=self.classes_.dtype)
+            of_task = self.model_.probabilities(X[rows], name).double().cpu().numpy()
+            columns = np.searchsorted(self.classes_, labels)
+            probabilities[np.ix_(rows, columns)] = of_task / of_task.sum(1, keepdims=True)
+        return probabilities
 
     def predict_task(self, X: Any) -> npt.NDArray[Any]:
-        """The task each row seems to belong to."""
+        """The task inferred for each row."""
         return self.model_.predict(self._queries(X)).task
 
     def predict_variance(self, X: Any, task: Any = None) -> npt.NDArray[np.float64]:
-        """k(x, x) − k_xᵀ(K + λI)⁻¹k_x: near zero where the task's coreset says much about a row, large far from it."""
+        """k(x, x) − k_xᵀ(K + λI)⁻¹k_x: near zero close to the task's coreset, large far from it."""
         X = self._queries(X)
-        found = np.zeros(len(X))
+        variance = np.zeros(len(X))
         for name, rows in self._tasks(X, task):
-            found[rows] = self.model_.predict(X[rows], name).variance
-        return found
+            variance[rows] = self.model_.predict(X[rows], name).variance
+        return variance
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, task: Any = None) -> float:
         """Mean accuracy."""
@@ -178,7 +179,7 @@ lr_decay, momentum
         return np.array(validate_data(self, X, dtype=np.float32, reset=False))
 
     def _tasks(self, X: npt.NDArray[np.float32], task: Any) -> Iterator[tuple[str, npt.NDArray[np.intp]]]:
-        """Which rows are answered for which task."""
+        """Task names with the rows that belong to them."""
         if task is None and len(self.model_.tasks) == 1:
             task = next(iter(self.model_.tasks))
         with _as_value_error():
@@ -189,7 +190,7 @@ lr_decay, momentum
             else:
                 names = np.full(len(X), str(task))
             if len(names) != len(X):
-                raise KclError(f"{len(names)} tasks were named for {len(X)} rows: name one, or one for each row")
+                raise KclError(f"{len(names)} task names for {len(X)} rows: give one name, or one for each row")
             for name in dict.fromkeys(names.tolist()):
                 if name not in self.model_.tasks:
                     raise KclError(f"task {name!r} was not learned; learned: {', '.join(self.model_.tasks)}")
@@ -197,14 +198,14 @@ lr_decay, momentum
             yield name, np.flatnonzero(names == name)
 
 
-def _plain(value: Any) -> Any:
-    """A number of NumPy's as Python's own."""
+def _python_number(value: Any) -> Any:
+    """NumPy scalars as Python numbers, which settings need."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 @contextmanager
 def _as_value_error() -> Iterator[None]:
-    """A mistake as scikit-learn's callers expect to be told of it."""
+    """Raise user errors as ValueError, as scikit-learn's callers expect."""
     try:
         yield
     except KclError as error:

@@ -1,13 +1,14 @@
-"""Answers for a named task, or for the task that the kernels themselves infer; with probabilities and uncertainty."""
+"""Predictions for a named task, or for the task inferred from the kernels, with probabilities and uncertainty."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kcl.benchmarks.task import View
 from kcl.core.settings import nearest
@@ -16,29 +17,31 @@ from kcl.errors import KclError
 from kcl.methods import ridge_head, views
 from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.methods.method import Memory
+from kcl.methods.recipes import make_backbone
 from kcl.methods.ridge_head import Head
 from kcl.training.draws import RunNoise
+from kcl.training.stack import RunStack
 
 BATCH = 2048
-NUMBERS = 2**22
-"""Input values whose features are computed at once, at most."""
+LARGEST_BATCH = 2**22
+"""Most input values (samples times their size) whose features are computed at once."""
 
 
 class Evidence(NamedTuple):
-    """What one task's head says about n queries."""
+    """The output of one task's head for n queries."""
 
     logits: Float[Tensor, "n c"]
-    """Divided by the task's temperature. With several draws of ω: of their averaged probabilities."""
+    """Divided by the task's temperature. With several draws of ω, the log of their averaged probabilities."""
     responses: Float[Tensor, "n c"]
-    """The same before temperature, scale and shift: the ridge regression's guess at the one-hot target."""
+    """The same before temperature, scale and shift: the ridge regression's estimate of the one-hot target."""
     variance: Float[Tensor, " n"]
     surprise: Float[Tensor, " n"]
-    """By how many standard deviations the variance exceeds the leave-one-out variances of the coreset. Tasks differ in
-    λ and in the width of their kernels; this can be compared between them."""
+    """By how many standard deviations the variance exceeds the leave-one-out variances of the coreset. Unlike the
+    variance, this is comparable between tasks, whose λ and kernel widths differ."""
 
 
 def _residual(evidence: Evidence) -> Float[Tensor, " n"]:
-    """How far the ridge responses lie from the nearest one-hot target, ‖r − e_best‖², negated."""
+    """−‖r − e_best‖², the negative squared distance of the ridge responses from the nearest one-hot target."""
     best = torch.nn.functional.one_hot(evidence.responses.argmax(-1), evidence.responses.shape[-1])
     return -(evidence.responses - best).square().sum(-1)
 
@@ -51,23 +54,24 @@ TASK_SCORES: dict[str, Callable[[Evidence], Float[Tensor, " n"]]] = {
     "response": lambda evidence: evidence.responses.amax(-1),
     "residual": _residual,
 }
-"""How well a task fits a query; the higher the better."""
+"""Scores of how well a task fits a query; higher is better."""
 DEFAULT_SCORE = "typicality"
+NOTHING_LEARNED = "the model has not learned any task yet: learn a task first"
 
 
 class Answers(NamedTuple):
     """The answers to n queries."""
 
     task: Int[Tensor, " n"]
-    """The place of the task answered for, in the order the tasks were learned."""
+    """The position of the task, in the order in which the tasks were learned."""
     label: Int[Tensor, " n"]
-    """The place of the class among that task's classes; −1 where the answer is withheld."""
+    """The position of the class among that task's classes; −1 where the model abstains."""
     confidence: Float[Tensor, " n"]
-    """The probability of that class among the classes of the task."""
+    """The probability of that class, given the task."""
     variance: Float[Tensor, " n"]
     """The task's predictive variance: near zero close to its coreset, near k(x, x) far from it."""
     task_margin: Float[Tensor, " n"]
-    """By how much the task's score exceeds the second best; infinite where the task was named or there is only one."""
+    """Difference between the best and second-best task score; infinite if the task was named or is the only one."""
 
     @property
     def withheld(self) -> Bool[Tensor, " n"]:
@@ -75,22 +79,22 @@ class Answers(NamedTuple):
 
 
 class KnownTask(NamedTuple):
-    """A learned task as inference needs it."""
+    """What inference needs of a learned task."""
 
     memory: Memory
     view: View
     temperature: float = 1.0
 
     def as_seen(self) -> Memory:
-        """What is kept of the task, with its samples as the network sees them."""
+        """The task's memory with its samples scaled for the network."""
         return self.memory | {"inputs": self.view.scale(self.memory["inputs"])}
 
 
 class Answerer:
-    """Answers from a model and the tasks it has learned, which whoever owns the model keeps in `tasks`.
+    """Predicts with a model. Its owner keeps `tasks` up to date and calls `weights_changed` after training.
 
-    A head is solved when it is first needed, and again only after `weights_changed`: a prediction for a named task
-    costs the same however many tasks there are.
+    A task's head is solved when first needed and then cached, so that the cost of a prediction for a named task does
+    not depend on the number of tasks.
     """
 
     def __init__(self, method: KernelContinualLearning, model: KernelModel, seed: int) -> None:
@@ -100,17 +104,17 @@ class Answerer:
         self._copies = self._turns * self._mirrors
         self._batch = max(1, BATCH // self._copies)
         self.by_task = method.settings.batch_norm == "coreset"
-        """Whether a query has different features for every task."""
+        """Whether the features of a query depend on the task."""
         self._heads: dict[int, Head] = {}
         self._shared: Memory | None = None
 
     def weights_changed(self) -> None:
-        """No head solved before holds any longer."""
+        """Discard all cached heads."""
         self._heads, self._shared = {}, None
 
     @torch.no_grad()
     def head(self, index: int) -> Head:
-        """The task's head at the model's present weights, with the draws of ω that are used everywhere else."""
+        """The task's head at the current weights. The draws of ω are the same as in every other evaluation."""
         if index not in self._heads:
             task = self.tasks[index]
             noise = RunNoise(task.memory["inputs"].device, self.seed, "test noise", index)
@@ -119,19 +123,19 @@ class Answerer:
         return self._heads[index]
 
     def _common(self) -> Memory:
-        """What the heads of all tasks have in common."""
+        """What all heads share (`Method.in_common`)."""
         if self._shared is None:
             self._shared = self.method.in_common(self.model, (task.as_seen() for task in self.tasks.values()))
         return self._shared
 
     def install(self, heads: dict[int, Head]) -> None:
-        """Take heads solved before at these very weights, such as those of a saved model."""
+        """Use heads that were solved earlier at the current weights, such as those of a saved model."""
         self._heads = dict(heads)
 
     @torch.inference_mode()
     def features(self, inputs: Float[Tensor, "n ..."], index: int) -> Float[Tensor, "v d"]:
-        """What the kernel acts on, for every copy in which queries are shown; for any task, unless `by_task`."""
-        batch = max(1, min(self._batch, NUMBERS // (self._copies * inputs[0].numel()))) if len(inputs) else 1
+        """Kernel inputs of all copies of the queries (`methods.views`), the same for all tasks unless `by_task`."""
+        batch = max(1, min(self._batch, LARGEST_BATCH // (self._copies * inputs[0].numel()))) if len(inputs) else 1
         parts = [self._features(part, index).unflatten(0, (self._copies, -1)) for part in inputs.split(batch)]
         return torch.cat(parts, dim=1).flatten(0, 1)
 
@@ -141,7 +145,7 @@ class Answerer:
 
     @torch.inference_mode()
     def logits(self, inputs: Float[Tensor, "n ..."], index: int) -> Float[Tensor, "n c"]:
-        """Scores of a task's classes for inputs as the network sees them: the fast way."""
+        """Scores of a task's classes for scaled inputs, without variances: the fast way."""
         head, temperature = self.head(index), self.tasks[index].temperature
         scores = [
             self._vote(ridge_head.scores(head, self.method.kernel, self.model, self._features(part, index)))
@@ -155,7 +159,7 @@ class Answerer:
 
     @torch.inference_mode()
     def evidence(self, features: Float[Tensor, "v d"], index: int) -> Evidence:
-        """From `features` of queries for that task; copies vote, and their variances are averaged."""
+        """Evidence from the `features` of queries: copies vote, their variances are averaged."""
         head = self.head(index)
         assert head.usual is not None  # noqa: S101 - `head` folds the variance in
         scores, variance = ridge_head.scores_and_variance(head, self.method.kernel, self.model, features)
@@ -172,11 +176,11 @@ class Answerer:
         score: str = DEFAULT_SCORE,
         abstain_below: float = 0.0,
     ) -> Answers:
-        """Task, class and confidence, for inputs as the network sees them.
+        """Task, class and confidence for scaled inputs.
 
-        Without a task every task's head is asked and the one with the best `score` answers: for "variance" the one with
-        the least k(x, x) − k_xᵀ(K + λI)⁻¹k_x, for "typicality" the same relative to the variance usual for the task.
-        An answer whose confidence is below `abstain_below` is withheld.
+        Without a task, the heads of all tasks are evaluated and each query goes to the task with the best `score`: for
+        "variance" the lowest k(x, x) − k_xᵀ(K + λI)⁻¹k_x, for "typicality" the lowest relative to the variances of the
+        task's own coreset. The model abstains where the confidence is below `abstain_below`.
         """
         if not abstain_below >= 0.0:
             raise KclError(f"abstain_below must be a probability, not {abstain_below}")
@@ -184,7 +188,7 @@ class Answerer:
             raise KclError(f"unknown score {score!r}; {nearest(score, list(TASK_SCORES))}")
         candidates = sorted(self.tasks) if index is None else [index]
         if not candidates:
-            raise KclError("no task was learned yet, so there is nothing to answer from: learn a task first")
+            raise KclError(NOTHING_LEARNED)
         parts = [self._answer(part, candidates, score, index is None) for part in inputs.split(self._batch)]
         joined = Answers(*(torch.cat(column) for column in zip(*parts, strict=True)))
         return joined._replace(label=joined.label.masked_fill(joined.confidence < abstain_below, -1))
@@ -193,14 +197,14 @@ class Answerer:
         features = self._features(inputs, candidates[0])
         best = Answers(*([torch.empty(0)] * 5))
         first = second = inputs.new_full((len(inputs),), -torch.inf, dtype=features.dtype)
-        for place, index in enumerate(candidates):
-            features = self._features(inputs, index) if self.by_task and place else features
+        for position, index in enumerate(candidates):
+            features = self._features(inputs, index) if self.by_task and position else features
             evidence = self.evidence(features, index)
             confidence, label = evidence.logits.softmax(-1).max(-1)
             fit = TASK_SCORES[score](evidence)
-            answers = Answers(torch.full_like(label, place), label, confidence, evidence.variance, fit)
+            answers = Answers(torch.full_like(label, position), label, confidence, evidence.variance, fit)
             better = fit > first
-            best = answers if place == 0 else Answers(
+            best = answers if position == 0 else Answers(
                 *(torch.where(better, new, old) for new, old in zip(answers, best, strict=True))
             )  # fmt: skip
             second = torch.where(better, first, torch.maximum(second, fit))
@@ -212,25 +216,40 @@ class Answerer:
 
 
 def as_tensor(inputs: Any) -> Tensor:
-    """Numbers in whatever holds them: a tensor, an array, lists, a pandas table."""
+    """A tensor from a tensor, an array, nested lists or a pandas table."""
     try:
         if isinstance(inputs, Tensor):
             return inputs
         array = np.asarray(inputs)
-        plain = array.flags.writeable and all(stride >= 0 for stride in array.strides)
-        return torch.from_numpy(array if plain else array.copy())
+        shareable = array.flags.writeable and all(stride >= 0 for stride in array.strides)
+        return torch.from_numpy(array if shareable else array.copy())
     except (TypeError, ValueError, RuntimeError) as error:
         raise KclError(f"the inputs are not an array of numbers: {error}") from None
 
 
 def checked(inputs: Any, shape: Sequence[int]) -> Tensor:
-    """Queries as a tensor, refused unless each has the shape the model knows and finite values."""
+    """Queries as a tensor. Raises unless each has the shape that the model expects and finite values."""
     queries = as_tensor(inputs)
     if tuple(queries.shape[1:]) != tuple(shape) or queries.ndim < 2:
         raise KclError(
-            f"inputs have shape {tuple(queries.shape)}; expected {tuple(shape)} for each query, "
-            "one after another along the first dimension"
+            f"inputs have shape {tuple(queries.shape)}; expected {tuple(shape)} for each query, with the queries along "
+            "the first dimension"
         )
     if queries.dtype != torch.uint8 and not bool(torch.isfinite(queries.float()).all()):
-        raise KclError("the inputs contain values that are not finite in single precision")
+        raise KclError("the inputs contain values that are not finite in single precision: remove or replace them")
     return queries
+
+
+def start_run(
+    method: KernelContinualLearning,
+    input_shape: Sequence[int],
+    module: nn.Module | None,
+    seed: int,
+    device: str | torch.device,
+) -> tuple[RunStack, Answerer]:
+    """One untrained run, and an answerer for its model. `module`: the user's own backbone, if any."""
+    backbone = partial(make_backbone, input_shape, method.settings, module)
+    stack = RunStack([method], [backbone], [seed], device, precision="float32", plain=True)
+    model = stack.model_at_test(0)
+    assert isinstance(model, KernelModel)  # noqa: S101 - what the method builds
+    return stack, Answerer(method, model, seed)

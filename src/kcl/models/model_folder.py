@@ -1,21 +1,21 @@
-"""A model on disk: one folder, `model.json` and `tensors.safetensors`, whole or not there.
+"""A model on disk: a folder with `model.json` and `tensors.safetensors`. A failed save leaves no folder behind.
 
-`model.json` holds every setting, so that a model does not depend on the defaults of the program that reads it, the
-tasks with their classes, what was learned when, and the SHA-256 of the tensors: the weights (`model.…`), their average
-(`average.…`) where there is one, of every task what is kept (`task.LESSON.kept.…`) and its collapsed head
-(`task.LESSON.head.…`). Nothing is pickled. A module of the user's own is not code that a file could hold: its weights
-are saved, and it is given again when they are loaded.
+`model.json` holds all settings, so that a model does not depend on the defaults of the version that reads it, the tasks
+with their classes, the history of lessons, and the SHA-256 of the tensor file. The tensors are the weights (`model.…`),
+their average if there is one (`average.…`), and for each task its coreset (`task.LESSON.kept.…`) and its folded head
+(`task.LESSON.head.…`). Nothing is pickled. The code of a user's own backbone module cannot be saved, only its weights:
+pass the module again when loading.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
+import itertools
 import math
-import os
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import kcl
 from kcl.benchmarks.task import View
-from kcl.core.files import decode
+from kcl.core.files import read_json, write_json, write_whole
 from kcl.errors import KclError
 from kcl.methods.kcl import KernelModel
 from kcl.methods.kcl_settings import KclSettings
@@ -39,31 +39,27 @@ from kcl.training.stack import build_model
 
 FORMAT = 1
 ABOUT, TENSORS = "model.json", "tensors.safetensors"
-LARGEST_ABOUT = 64 * 2**20
 _HELD_OUT = ("held_out", "held_out_accuracy")
-"""What the history tells of a lesson whose samples were partly held out."""
+"""History entries of a lesson with held-out samples."""
 _FIRST_EDITION = 2
-"""The edition of the settings (`core.settings.setting`) that the first models were saved with."""
+"""The edition of the settings (`core.settings.setting`) with which the first models were saved."""
 _TYPES = {"uint8": torch.uint8, "float32": torch.float32}
 
 
 def save_model(model: ContinualModel, folder: str | Path) -> Path:
-    """Write a model to a folder that is not there yet. It appears under its name when it is whole, on the disk."""
-    from safetensors.torch import save_file
+    """Write a model to a new folder. The folder gets its name only when it is complete and on disk."""
+    from safetensors.torch import save
 
     folder = Path(folder)
     if folder.exists():
-        raise KclError(f"{folder} is there already; give a folder that is not")
-    tensors = _tensors(model)
+        raise KclError(f"{folder} exists already; choose a new folder")
+    tensors = save(_tensors(model), metadata={"format": f"kcl model {FORMAT}"})
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:
-            save_file(tensors, draft / TENSORS, metadata={"format": f"kcl model {FORMAT}"})
-            about = _about(model) | {"sha256": _digest(draft / TENSORS)}
-            (draft / ABOUT).write_text(json.dumps(about, allow_nan=False, ensure_ascii=False, indent=1) + "\n", "utf-8")
-            for path in (draft / TENSORS, draft / ABOUT, draft):
-                _flush(path)
+            write_whole(draft / TENSORS, tensors)
+            write_json(draft / ABOUT, _about(model) | {"sha256": hashlib.sha256(tensors).hexdigest()})
             draft.chmod(0o755)
             draft.rename(folder)
         except BaseException:
@@ -77,88 +73,78 @@ def save_model(model: ContinualModel, folder: str | Path) -> Path:
 def load_model(
     folder: str | Path, backbone: nn.Module | None = None, device: str | torch.device = "cpu"
 ) -> ContinualModel:
-    """The model in a folder, or the newest version of it there, ready to answer and to learn on.
+    """Load the model in a folder, or the newest version in it. The model can predict and go on learning.
 
-    `backbone` is the module the model was made with, where it was made with one.
+    If the model was created with a `backbone` module, pass that module again.
     """
     folder = newest(folder)
     about = read_about(folder)
-    with _troubles(folder):
+    with _as_kcl_error(folder):
         model = ContinualModel(about["seed"], backbone, device, about["standardise"], about["held_out_share"])
         model.settings = _settings(about["settings"])
-        if (about["backbone"] == "own") != (backbone is not None):
-            needed = "was made with a module of yours: give it as backbone" if backbone is None else "needs no backbone"
-            raise KclError(f"the model in {folder} {needed}")
+        user_module = about["backbone"] == "own"
+        if user_module and backbone is None:
+            raise KclError(f"the model in {folder} was created with your own module: pass it as backbone")
+        if backbone is not None and not user_module:
+            raise KclError(f"the model in {folder} needs no backbone: load it without one")
         view = View(None, *(None if part is None else tuple(map(float, part)) for part in about["view"]))
         shape = tuple(int(size) for size in about["input_shape"])
-        tasks = {name: _task(entry) for name, entry in about["tasks"].items()}
-        expected = _expected(model, shape, about["backbone"] == "own")
-        tensors = _read(folder / TENSORS, about["sha256"], expected)
+        model_shapes = None if user_module else _model_shapes(model, shape)
+        tensors = _read(folder / TENSORS, about["sha256"], model_shapes)
         model.begin(shape, _TYPES[about["dtype"]], view)
-        model.stack.load_run(_part(tensors, "model."), _part(tensors, "average."))
-        for task in tasks.values():
-            kept = {name: tensor.to(device) for name, tensor in _part(tensors, f"task.{task.lesson}.kept.").items()}
-            classes = tuple(range(len(task.labels)))
-            if kept["targets"].shape != (len(kept["inputs"]), len(classes)) or kept["inputs"].shape[1:] != shape:
-                raise ValueError("a coreset has not the shape of its task")
-            if any(kept[name].shape != kept["targets"].shape for name in model.stack.method.trained_state):
-                raise ValueError("learned targets have not the shape of their coreset")
-            model.stack.kept[task.lesson] = ({name: tensor[None] for name, tensor in kept.items()}, view)
+        model.stack.load_run(tensors["model"], tensors["average"])
         model.stack.method_state = {}
-        model.tasks, model.history, model.columns = tasks, list(about["history"]), tuple(about["columns"])
-        heads = {
-            task.lesson: _head(_part(tensors, f"task.{task.lesson}.head."), model, task) for task in tasks.values()
-        }
+        model.tasks = {name: _task(entry) for name, entry in about["tasks"].items()}
+        model.history, model.columns = list(about["history"]), tuple(about["columns"])
+        heads = {}
+        for lesson, task in ((task.lesson, task) for task in model.tasks.values()):
+            coreset = _coreset(tensors[f"task.{lesson}.kept"], model, task)
+            model.stack.kept[lesson] = ({name: tensor[None].to(device) for name, tensor in coreset.items()}, view)
+            head = _head(tensors[f"task.{lesson}.head"], model, task)
+            heads[lesson] = Head(**{name: tensor.to(device) for name, tensor in head.items()})
         model.refresh()
-        model.answerer.install({lesson: Head(*map(_on(device), head)) for lesson, head in heads.items()})
+        model.answerer.install(heads)
     return model
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """What `model.json` says, its format checked first."""
-    path = folder / ABOUT
-    try:
-        if path.stat().st_size > LARGEST_ABOUT:
-            raise KclError(f"{path} is larger than {LARGEST_ABOUT} bytes; it is no model")
-        about = decode(path.read_bytes())
-    except OSError:
-        raise KclError(f"{folder} holds no model: there is no {ABOUT} in it that can be read") from None
-    except (ValueError, RecursionError):
-        raise KclError(f"{path} is not JSON; the model has to be saved again") from None
-    found = about.get("format") if isinstance(about, dict) else None
-    if found != FORMAT:
-        raise KclError(f"{folder} has model format {str(found)[:40]!r}; this version of kcl reads format {FORMAT}")
-    with _troubles(folder):
+    """Read and check `model.json`."""
+    if not (folder / ABOUT).is_file():
+        raise KclError(f"{folder} holds no model: it has no {ABOUT}")
+    about = read_json(folder / ABOUT)
+    version = about.get("format") if isinstance(about, dict) else None
+    if version != FORMAT:
+        raise KclError(f"{folder} has model format {str(version)[:40]!r}; this version of kcl reads format {FORMAT}")
+    with _as_kcl_error(folder):
         _check(about)
     return about
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """What `model.json` says and what the folder takes, without loading the model."""
+    """The content of `model.json` and the sizes of coresets and files, without loading the model."""
     from safetensors import SafetensorError, safe_open
 
     about = read_about(folder)
-    with _troubles(folder):
+    with _as_kcl_error(folder):
+        parts = ("inputs", "targets", *(("correction",) if about["settings"].get("soft_targets") else ()))
         samples = size = 0
         try:
             with safe_open(folder / TENSORS, framework="pt") as file:
-                for task in about["tasks"].values():
-                    learned = ("correction",) if about["settings"].get("soft_targets") else ()
-                    for part in ("inputs", "targets", *learned):
-                        kept = file.get_slice(f"task.{task['lesson']}.kept.{part}")
-                        size += math.prod(kept.get_shape()) * (1 if kept.get_dtype() == "U8" else 4)
-                        samples += kept.get_shape()[0] if part == "inputs" else 0
+                for lesson, part in itertools.product((task["lesson"] for task in about["tasks"].values()), parts):
+                    tensor = file.get_slice(f"task.{lesson}.kept.{part}")
+                    size += math.prod(tensor.get_shape()) * (1 if tensor.get_dtype() == "U8" else 4)
+                    samples += tensor.get_shape()[0] if part == "inputs" else 0
         except SafetensorError as error:
             raise ValueError(f"{TENSORS} cannot be read ({error})") from None
         total = sum((folder / name).stat().st_size for name in (ABOUT, TENSORS))
         return about | {"coreset_samples": samples, "coreset_bytes": size, "bytes": total}
 
 
-# Versions side by side
+# Versions of a model
 
 
 def newest(folder: str | Path) -> Path:
-    """The newest version of a model: the folder itself if it is one, else the subfolder with the highest number."""
+    """The newest version of a model: the folder itself if it holds one, else the subfolder with the highest number."""
     folder = Path(folder)
     if (folder / ABOUT).is_file():
         return folder
@@ -169,16 +155,16 @@ def newest(folder: str | Path) -> Path:
 
 
 def next_version(folder: str | Path) -> Path:
-    """Where the version after the newest belongs."""
+    """The folder for the next version."""
     folder = Path(folder)
     if (folder / ABOUT).is_file():
-        raise KclError(f"{folder} is one version of a model; give the folder that is to hold its versions")
+        raise KclError(f"{folder} is a single version of a model; give the folder that holds all versions")
     versions = _versions(folder)
     return folder / f"{int(versions[-1]) + 1 if versions else 1:04d}"
 
 
 def clear_drafts(folder: Path) -> None:
-    """Remove what processes that were killed while saving left; to be called by who holds the folder."""
+    """Remove the remains of saves that were killed. Call this only while holding the folder's lock."""
     for draft in folder.glob(".[0-9]*.*"):
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -191,11 +177,10 @@ def _versions(folder: Path) -> list[str]:
     return sorted(names, key=int)
 
 
-# Parts
+# Content
 
 
 def _about(model: ContinualModel) -> dict[str, Any]:
-    own = model.module is not None
     return {
         "format": FORMAT,
         "kcl": kcl.__version__,
@@ -207,7 +192,7 @@ def _about(model: ContinualModel) -> dict[str, Any]:
         "view": [model.view.mean, model.view.std],
         "standardise": model.standardise,
         "held_out_share": model.held_out_share,
-        "backbone": "own" if own else model.settings.backbone,
+        "backbone": model.settings.backbone if model.module is None else "own",
         "columns": list(model.columns),
         "tasks": {name: dataclasses.asdict(task) for name, task in model.tasks.items()},
         "history": model.history,
@@ -215,10 +200,10 @@ def _about(model: ContinualModel) -> dict[str, Any]:
 
 
 def _check(about: dict[str, Any]) -> None:
-    """Refuse a `model.json` whose parts are not of the types that `_about` gives them."""
+    """Raise TypeError if an entry of `model.json` does not have the type that `_about` writes."""
     texts, numbers = ("kcl", "torch", "dtype", "backbone", "sha256"), (int, float)
     tasks, history = about["tasks"], about["history"]
-    sound = [
+    checks = [
         *(isinstance(about[name], str) for name in texts),
         *(isinstance(about[name], dict) for name in ("settings", "tasks")),
         *(isinstance(about[name], list) for name in ("input_shape", "view", "columns", "history")),
@@ -231,29 +216,31 @@ def _check(about: dict[str, Any]) -> None:
         *(type(lesson.get(name, 0)) in numbers for lesson in history for name in ("samples", *_HELD_OUT)),
         *(len({name in lesson for name in _HELD_OUT}) == 1 for lesson in history),
     ]
-    if not all(sound):
+    if not all(checks):
         raise TypeError
 
 
 def _tensors(model: ContinualModel) -> dict[str, Tensor]:
     stack = model.stack
-    found = {f"model.{name}": tensor for name, tensor in stack.models[0].state_dict().items()}
+    groups: dict[str, dict[str, Tensor]] = {"model": stack.models[0].state_dict()}
     if stack.runs[0].average is not None:
-        found |= {f"average.{name}": tensor for name, tensor in stack.average_state(0).items()}
+        groups["average"] = stack.average_state(0)
     for task in model.tasks.values():
-        kept = stack.memory_kept(0, task.lesson)
-        found |= {f"task.{task.lesson}.kept.{name}": tensor for name, tensor in kept.items()}
-        head = model.answerer.head(task.lesson).tensors()
-        found |= {f"task.{task.lesson}.head.{name}": tensor for name, tensor in head.items()}
-    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in found.items()}
+        groups[f"task.{task.lesson}.kept"] = stack.memory_kept(0, task.lesson)
+        groups[f"task.{task.lesson}.head"] = model.answerer.head(task.lesson).tensors()
+    return {
+        f"{prefix}.{name}": tensor.detach().cpu().clone().contiguous()
+        for prefix, tensors in groups.items()
+        for name, tensor in tensors.items()
+    }
 
 
 def _settings(saved: dict[str, Any]) -> KclSettings:
-    """The settings that were saved. Those added since the first models are at their defaults where they are missing,
-    which do what was done without them; any other must be there.
+    """The saved settings. Settings added after the first models may be missing: their defaults do what was done before.
+    Any other must be there.
     """
-    needed = (name for name in KclSettings.names() if KclSettings.field(name).metadata["since"] <= _FIRST_EDITION)
-    missing = [name for name in needed if name not in saved]
+    required = (name for name in KclSettings.names() if KclSettings.field(name).metadata["since"] <= _FIRST_EDITION)
+    missing = [name for name in required if name not in saved]
     if missing:
         raise ValueError(f"it lacks the settings {', '.join(missing)}")
     return KclSettings().replace(**settings_record("kcl", saved))
@@ -265,85 +252,85 @@ def _task(entry: dict[str, Any]) -> LearnedTask:
     )
 
 
-def _expected(model: ContinualModel, shape: tuple[int, ...], own: bool) -> dict[str, tuple[int, ...]] | None:
-    """The shapes of the model's weights, found without allocating them; None for a module only its user can make."""
-    if own:
-        return None
+def _model_shapes(model: ContinualModel, input_shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the model's weights according to its settings, without allocating them."""
     with torch.device("meta"):
         method = LessonLearning(model.settings, 0)
-        twin = build_model(method, lambda: published_backbone(shape, model.settings), model.seed)
-    return {f"model.{name}": tuple(tensor.shape) for name, tensor in twin.state_dict().items()}
+        network = build_model(method, lambda: published_backbone(input_shape, model.settings), model.seed)
+    return {f"model.{name}": tuple(tensor.shape) for name, tensor in network.state_dict().items()}
 
 
-def _read(path: Path, sha256: str, expected: dict[str, tuple[int, ...]] | None) -> dict[str, Tensor]:
-    """The tensors, after their file's digest and every shape of the weights were found right."""
+def _read(
+    path: Path, sha256: str, model_shapes: dict[str, tuple[int, ...]] | None
+) -> defaultdict[str, dict[str, Tensor]]:
+    """Tensors by prefix and name, after the digest of the file and the shapes of the weights were checked.
+
+    Prefixes: `model`, `average`, `task.LESSON.kept`, `task.LESSON.head`.
+    """
     from safetensors import SafetensorError, safe_open
 
-    if _digest(path) != sha256:
-        raise ValueError(f"{TENSORS} has not the SHA-256 that {ABOUT} names; it was changed or is not whole")
+    with path.open("rb") as content:
+        if hashlib.file_digest(content, "sha256").hexdigest() != sha256:
+            raise ValueError(f"{TENSORS} does not have the SHA-256 in {ABOUT}: it was changed or is incomplete")
+    tensors: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
     try:
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())
-            if expected is not None:
-                found = {n: tuple(file.get_slice(n).get_shape()) for n in names if n.startswith("model.")}
-                if found != expected:
-                    raise ValueError("its weights have not the shapes that its settings ask for")
-            return {name: file.get_tensor(name) for name in names}
+            if model_shapes is not None:
+                shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names if name.startswith("model.")}
+                if shapes != model_shapes:
+                    raise ValueError("its weights do not have the shapes that its settings require")
+            for full_name in names:
+                prefix, _, name = full_name.partition(".")
+                if prefix == "task":
+                    lesson, part, name = name.split(".", 2)
+                    prefix = f"task.{lesson}.{part}"
+                tensors[prefix][name] = file.get_tensor(full_name)
     except SafetensorError as error:
         raise ValueError(f"{TENSORS} cannot be read ({error})") from None
+    return tensors
 
 
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+def _coreset(tensors: dict[str, Tensor], model: ContinualModel, task: LearnedTask) -> dict[str, Tensor]:
+    """A task's coreset, its shapes checked."""
+    inputs, targets = tensors["inputs"], tensors["targets"]
+    if targets.shape != (len(inputs), len(task.labels)) or inputs.shape[1:] != model.input_shape:
+        raise ValueError("the shape of a coreset does not match its task")
+    if any(tensors[name].shape != targets.shape for name in model.stack.method.trained_state):
+        raise ValueError("the shape of trained targets does not match their coreset")
+    return tensors
 
 
-def _head(tensors: dict[str, Tensor], model: ContinualModel, task: LearnedTask) -> Head:
-    """A task's head, held against the coreset and the weights it belongs to (shapes: `methods.ridge_head.Head`)."""
+def _head(tensors: dict[str, Tensor], model: ContinualModel, task: LearnedTask) -> dict[str, Tensor]:
+    """A task's head (`methods.ridge_head.Head`), checked against the shapes that its coreset and settings require."""
     network = model.stack.models[0]
     assert isinstance(network, KernelModel)  # noqa: S101 - what the method builds
-    shown = copies_at_test(model.settings) * len(model.stack.memory_kept(0, task.lesson)["inputs"])
+    anchors = copies_at_test(model.settings) * len(model.stack.memory_kept(0, task.lesson)["inputs"])
     width, labels = network.backbone.features, rotations(model.settings) * len(task.labels)
     kernel = model.answerer.method.kernel
     draws, explicit = model.settings.test_draws if kernel.inferred else 1, kernel.explicit
-    size = (model.settings.bases if kernel.fourier else width) if explicit else shown
-    expected = {"scale": (), "shift": (), "usual": (draws, 2)}
-    expected |= {"weights": (draws, size, labels), "halves": (draws, shown, size)}
-    expected |= {"frequencies": (draws, size, width), "phases": (size,)} if kernel.fourier else {}
-    expected |= {} if explicit else {"anchors": (shown, width)}
+    size = (model.settings.bases if kernel.fourier else width) if explicit else anchors
+    required: dict[str, tuple[int, ...]] = {"scale": (), "shift": (), "usual": (draws, 2)}
+    required |= {"weights": (draws, size, labels), "halves": (draws, anchors, size)}
+    required |= {"frequencies": (draws, size, width), "phases": (size,)} if kernel.fourier else {}
+    required |= {} if explicit else {"anchors": (anchors, width)}
     if model.settings.batch_norm == "coreset":
         norms = [module for module in network.backbone.modules() if isinstance(module, nn.BatchNorm2d)]
-        expected |= {"moments": (2 * sum(norm.num_features for norm in norms),)}
+        required |= {"moments": (2 * sum(norm.num_features for norm in norms),)}
     if model.settings.shared_metric:
-        expected |= {"metric": (width, width)}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if found != expected or any(tensor.dtype != torch.float32 for tensor in tensors.values()):
-        raise ValueError("a head has not the shape that its coreset and settings ask for")
-    return Head(**tensors)
-
-
-def _on(device: str | torch.device) -> Any:
-    return lambda tensor: None if tensor is None else tensor.to(device)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+        required |= {"metric": (width, width)}
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if shapes != required or any(tensor.dtype != torch.float32 for tensor in tensors.values()):
+        raise ValueError("the shape of a head does not match its coreset and settings")
+    return tensors
 
 
 @contextmanager
-def _troubles(folder: Path) -> Iterator[None]:
+def _as_kcl_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RuntimeError) as error:
-        told = str(error) if type(error) is ValueError else f"{ABOUT} or {TENSORS} is not as it should be"
-        raise KclError(f"{folder} holds no whole model: {told}") from None
+        reason = str(error) if type(error) is ValueError else f"{ABOUT} or {TENSORS} is damaged"
+        raise KclError(f"{folder} holds no complete model: {reason}") from None
     except OSError as error:
         raise KclError(f"{folder} cannot be read: {error.strerror or error}") from None

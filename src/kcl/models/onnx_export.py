@@ -1,10 +1,10 @@
-"""A model as one ONNX file: backbone and collapsed heads, any number of queries, the task an input.
+"""Export of a model to one ONNX file: the backbone and the folded heads of all tasks, for any number of queries.
 
     inputs   n queries as `ContinualModel.predict` takes them: float32, or uint8, which is divided by 255
-    task     [1], int64: the place of the task among `tasks`
-    logits   n × c: calibrated scores of every class of every task; −∞ for those that the task does not have
+    task     [1], int64: the position of the task in `tasks`
+    logits   n × c: calibrated scores of all classes of all tasks; −∞ for classes outside the task
 
-The file's metadata hold `kcl_tasks` and `kcl_labels`, JSON lists. No solve and no factorisation is left in it.
+The metadata holds the JSON lists `kcl_tasks` and `kcl_labels`. The graph contains no solves or factorisations.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from kcl.models.continual_model import ContinualModel
 
 INSTALL = 'pip install "kernel-continual-learning[onnx]"'
 LARGEST = 2**31 - 2**24
-"""Bytes that a single ONNX file can hold, with room for its graph."""
+"""Bytes of tensors that fit into one ONNX file, with room for its graph."""
 _ABSENT = -1e9
 
 
 class AllHeads(nn.Module):
-    """The model as a pure function of queries and task. Heads of all tasks are padded to one shape and stacked."""
+    """The model as a pure function of queries and task. The heads of all tasks are padded to one shape and stacked."""
 
     weights: Tensor
     shift: Tensor
@@ -52,25 +52,25 @@ class AllHeads(nn.Module):
         labels = list(model.labels)
         rows, draws = max(head.weights.shape[1] for head in heads), len(heads[0].weights)
         weights = torch.zeros(len(heads), draws, rows, self.turns * len(labels))
-        has = torch.zeros(len(heads), len(labels), dtype=torch.bool)
+        present = torch.zeros(len(heads), len(labels), dtype=torch.bool)
         for number, (task, head) in enumerate(zip(model.tasks.values(), heads, strict=True)):
-            places = [labels.index(label) for label in task.labels]
-            columns = views.pairs(torch.tensor(places), self.turns)
+            positions = [labels.index(label) for label in task.labels]
+            columns = views.pairs(torch.tensor(positions), self.turns)
             weights[number, :, : head.weights.shape[1], columns] = head.weights.cpu()
-            has[number, places] = True
+            present[number, positions] = True
         shift = torch.stack([head.shift.cpu() for head in heads])[:, None]
         temperatures = torch.tensor([task.temperature for task in model.tasks.values()])
         self.register_buffer("weights", weights)
-        self.register_buffer("shift", torch.where(has.repeat_interleave(self.turns, dim=1), shift, _ABSENT))
+        self.register_buffer("shift", torch.where(present.repeat_interleave(self.turns, dim=1), shift, _ABSENT))
         self.register_buffer("temperature", temperatures)
-        self.register_buffer("present", has)
-        self.register_buffer("scale", torch.ones(()))  # it is part of the weights
+        self.register_buffer("present", present)
+        self.register_buffer("scale", torch.ones(()))  # already part of the weights
         parts = [head.tensors() for head in heads]
         self.by_task: list[str] = [name for name in ("frequencies", "anchors", "moments") if name in parts[0]]
         for name in self.by_task:
             tensors = [part[name].cpu() for part in parts]
-            if name == "anchors":  # rows of weights that are zero go with what is added here
-                tensors = [nn.functional.pad(each, (0, 0, 0, rows - len(each))) for each in tensors]
+            if name == "anchors":  # the padding meets rows of weights that are zero
+                tensors = [nn.functional.pad(anchors, (0, 0, 0, rows - len(anchors))) for anchors in tensors]
             self.register_buffer(name, torch.stack(tensors))
         self.shared: list[str] = [name for name in ("phases", "metric") if name in parts[0]]  # the same for all tasks
         for name in self.shared:
@@ -84,24 +84,26 @@ class AllHeads(nn.Module):
             **{name: getattr(self, name).index_select(0, task)[0] for name in self.by_task},
             **{name: getattr(self, name) for name in self.shared},
         )
-        shown = views.copies(self.view.scale(x), self.turns, self.mirrors)
-        features = self.method.features(self.network, shown, head.moments)
+        copies = views.copies(self.view.scale(x), self.turns, self.mirrors)
+        features = self.method.features(self.network, copies, head.moments)
         scores = ridge_head.scores(head, self.method.kernel, self.network, features, onnx=True)
         calibrated = views.vote(scores, self.turns, self.mirrors) / self.temperature.index_select(0, task)
         return torch.where(self.present.index_select(0, task), calibrated, -torch.inf)
 
 
 def export_onnx(model: ContinualModel, path: str | Path) -> Path:
-    """Write the model as one ONNX file, whole or not at all."""
+    """Write the model to one ONNX file. A failed export leaves no file behind."""
     path = Path(path)
     try:
         import onnxscript  # noqa: F401
     except ImportError:
-        raise KclError(f"exporting to ONNX needs the packages onnx and onnxscript: {INSTALL}") from None
+        raise KclError(f"ONNX export needs the packages onnx and onnxscript: {INSTALL}") from None
     module = AllHeads(model).eval()
     size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
     if size > LARGEST:
-        raise KclError(f"the model has {size:,} bytes of weights and heads; one ONNX file holds at most {LARGEST:,}")
+        raise KclError(
+            f"the model has {size:,} bytes of weights and heads; an ONNX file holds at most {LARGEST:,}: use save_model"
+        )
     example = torch.zeros(2, *(model.input_shape or ()), dtype=model.dtype)
     proto = _trace(module, example)
     for name, value in (("kcl_tasks", list(model.tasks)), ("kcl_labels", list(model.labels))):
@@ -112,31 +114,31 @@ def export_onnx(model: ContinualModel, path: str | Path) -> Path:
 
 
 def _trace(module: AllHeads, example: Tensor) -> Any:
-    many = torch.export.Dim("n", min=1)
+    queries = torch.export.Dim("n", min=1)
     with _quiet_exporter(), torch.no_grad():
         program = torch.onnx.export(
             module,
             (example, torch.zeros(1, dtype=torch.int64)),
             input_names=["inputs", "task"],
             output_names=["logits"],
-            dynamic_shapes={"x": {0: many}, "task": None},
+            dynamic_shapes={"x": {0: queries}, "task": None},
             dynamo=True,
             verbose=False,
         )
     if program is None:
-        raise KclError("PyTorch's exporter gave no program for this model")
+        raise KclError("PyTorch's ONNX exporter returned no program for this model")
     return program.model_proto
 
 
 @contextmanager
 def _quiet_exporter() -> Iterator[None]:
-    """What the exporter has to say about itself and packages it could use is not for the user of a model."""
-    voice = logging.getLogger("torch.onnx")
-    level = voice.level
-    voice.setLevel(logging.ERROR)
+    """Hide the exporter's warnings about itself and optional packages, which do not concern the user."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        voice.setLevel(level)
+        logger.setLevel(level)
