@@ -20,8 +20,7 @@ from kcl.engines.job import Job
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints
 from kcl.experiments.admission import admit
-from kcl.experiments.experiment import Experiment
-from kcl.experiments.grouping import RunGroup
+from kcl.experiments.grouping import Experiment, RunGroup
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.training import checkpoint

@@ -72,7 +72,7 @@ def execute(options: argparse.Namespace) -> int:
         print("kcl: stopped", file=sys.stderr)
         return exit_code(interrupt)
     except (MemoryError, RuntimeError) as error:
-        from kcl.engines.retries import first_line, out_of_memory
+        from kcl.experiments.failures import first_line, out_of_memory
 
         if not out_of_memory(error):
             raise

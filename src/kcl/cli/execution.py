@@ -18,19 +18,19 @@ from kcl.core.run_files import STATUS
 from kcl.data.dataset import Dataset
 from kcl.engines.distributed import GROUP_SIZE, run_distributed
 from kcl.engines.engine import Engine
-from kcl.engines.in_process import run_in_process
-from kcl.engines.retries import Failure
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
 from kcl.experiments.admission import DatasetKey, admit
-from kcl.experiments.experiment import Experiment
-from kcl.experiments.grouping import remaining_groups
+from kcl.experiments.failures import Failure
+from kcl.experiments.group_training import train_groups
+from kcl.experiments.grouping import Experiment, RunGroup, remaining_groups
 from kcl.experiments.loggers import Loggers
 from kcl.experiments.progress import Display
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
 from kcl.experiments.task_samples import need_pillow
 from kcl.training.stopping import Stop
+from kcl.training.stream_run import OnProgress
 
 
 class Stopped(KeyboardInterrupt):
@@ -109,9 +109,17 @@ class Execution:
         groups = remaining_groups(experiment, None if self._choice is None else GROUP_SIZE)
         folder.begin(experiment.plan.specs, experiment.command)
         if self._choice is None:
-            return run_in_process(experiment, groups, self._display, loggers)
+            return train_groups(experiment, groups, lambda group: self._watch(experiment, group, loggers))
         choice = self._choice._replace(make=self._make_engine)
         return run_distributed(experiment, groups, folder, choice, self._display, loggers)
+
+    def _watch(self, experiment: Experiment, group: RunGroup, loggers: Loggers) -> OnProgress:
+        """Log and show the progress of a group that is trained in this process."""
+        plan, specs = experiment.plan, group.specs
+        several = len(plan.specs) > len(specs)
+        place = f"{len(plan.records(experiment.store.finished)) + 1}/{len(plan.specs)} " if several else ""
+        on_progress = self._display.watch(place + plan.group_label(specs))
+        return loggers.follow([plan.logged_run(spec) for spec in specs], on_progress)
 
     def _make_engine(self, logs: Path) -> Engine:
         """Create the engine when it is first needed, and use it for all later runs."""

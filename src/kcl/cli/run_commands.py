@@ -121,7 +121,7 @@ def exit_stopped(signal: Stopped, options: argparse.Namespace, out: Path, resume
 
 def print_failures(done: Done, options: argparse.Namespace) -> None:
     """Name the runs that were given up. The exit code reports them; without any finished run the command ends here."""
-    from kcl.engines.retries import describe_failures
+    from kcl.experiments.failures import describe_failures
 
     if done.failures:
         print(f"kcl: {describe_failures(done.failures, options.command_line)}", file=sys.stderr)
