@@ -13,7 +13,7 @@ import pytest
 import torch
 from engine_commands import LONG, lasting, records
 
-from kcl.cli import commands, run_options
+from kcl.cli import commands, requested_runs
 from kcl.core.compute import Compute
 from kcl.engines import job_planning, worker
 from kcl.engines.job import Job
@@ -158,7 +158,7 @@ def test_worker_processes_copy_and_go_on_too(long_reference: Path, url: str, tmp
 def _job(out: Path, url: str) -> Job:
     """The job for the first of the long runs."""
     options = commands._parser().parse_args([*LONG, "--out", str(out)])
-    [spec] = run_options.specs(options)
+    [spec] = requested_runs.specs(options)
     saving = Saving(Every(steps=20, seconds=None, thrifty=False), checkpoints=url)
     experiment = Experiment(admit([spec], Compute()), Folder(out, resume=False), "kcl run", saving)
     [job] = job_planning.make_jobs(experiment, [RunGroup([experiment.plan.specs], plain=True)])

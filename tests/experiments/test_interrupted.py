@@ -17,7 +17,7 @@ import pytest
 
 import kcl
 from kcl.cli import commands
-from kcl.cli.checkpoint_options import parse_every
+from kcl.cli.options import parse_every
 from kcl.core.locking import locked
 from kcl.errors import KclError
 from kcl.experiments import resuming

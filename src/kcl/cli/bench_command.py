@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kcl.cli.option_groups import add_device, add_precision
+from kcl.cli.options import add_device, add_precision
 from kcl.errors import KclError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def _bench(options: argparse.Namespace) -> int:
     import torch
 
     from kcl.bench import answer_time, step_time
-    from kcl.cli.run_options import whole_numbers
+    from kcl.cli.requested_runs import whole_numbers
     from kcl.core.devices import choose_device, choose_threads
     from kcl.ops.precision import at_test, products
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kcl.cli.option_groups import OneOf, add_compile, add_data_dir, add_device, add_precision
-from kcl.cli.run_commands import add_stream_options, print_lines
+from kcl.cli.commands import print_lines, say
+from kcl.cli.options import COMPILE, OneOf, add_compile, add_data_dir, add_device, add_precision, add_stream_options
 from kcl.errors import KclError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _learn_more(options: argparse.Namespace) -> int:
     model_folder.clear_drafts(options.model)
     out = model_folder.next_version(options.model)
     if out.name == "0001":
-        data = user_data.read(options.data, True, options.label, options.image_size, say=_say)
+        data = user_data.read(options.data, True, options.label, options.image_size, say=say)
         model = _new_model(data, options, _device(options))
     else:
         if options.assignments or {options.seed, options.held_out, options.image_size} != {None}:
@@ -128,7 +128,7 @@ def _learn_more(options: argparse.Namespace) -> int:
                 f"{options.model} already holds a model: --set, --seed, --held-out and --image-size are for new ones"
             )
         model = model_folder.load_model(options.model, device=_device(options))
-        data = user_data.read(options.data, True, options.label, _side(model), model.columns, _say)
+        data = user_data.read(options.data, True, options.label, _side(model), model.columns, say)
     with _shown_steps(options.task) as on_step:
         model.learn(data.inputs, data.labels, options.task, on_step)
     model_folder.save_model(model, out)
@@ -251,8 +251,8 @@ def _inspect(options: argparse.Namespace) -> int:
 def _task_free(options: argparse.Namespace) -> int:
     import torch
 
-    from kcl.cli import run_options
-    from kcl.core.compute import COMPILE_CHOICES, Compute
+    from kcl.cli import requested_runs
+    from kcl.core.compute import Compute
     from kcl.core.devices import describe_machine
     from kcl.core.files import write_json
     from kcl.experiments import task_free
@@ -261,22 +261,18 @@ def _task_free(options: argparse.Namespace) -> int:
 
     if options.held_out < LEAST_HELD_OUT or (options.test_per_task is not None and options.test_per_task < 1):
         raise KclError(f"--held-out must be at least {LEAST_HELD_OUT} and --test-per-task at least 1")
-    specs, device = run_options.specs(options), _device(options)
+    specs, device = requested_runs.specs(options), _device(options)
     if options.show_settings:
-        return print_lines(run_options.shown(specs))
-    compute = Compute(device, COMPILE_CHOICES[options.compile], options.precision)
+        return print_lines(requested_runs.shown(specs))
+    compute = Compute(device, COMPILE[options.compile], options.precision)
     samples = task_free.SampleCounts(options.held_out, options.test_per_task)
-    rows = list(task_free.measure(specs, compute, samples, options.data_dir, _say))
+    rows = list(task_free.measure(specs, compute, samples, options.data_dir, say))
     print(task_free.table(rows))
     if options.json is not None:
         about = describe_machine(device) | {"command": options.command_line}
         about["precision"] = used(options.precision, torch.device(device), compute.compiled)
         write_json(options.json, {**about, "rows": rows})
     return 0
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr)
 
 
 def _export(options: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from kcl.core.randomness import LARGEST_SEED
 from kcl.core.settings import Settings
 from kcl.errors import KclError
 from kcl.experiments.run_spec import CHOICES, RunSpec
-from kcl.methods.recipes import METHODS, check_setting, find_method, methods_with
+from kcl.methods.recipes import check_setting, find_method
 from kcl.methods.strong_recipe import recipe_settings
 
 MANY = 10_000
@@ -67,19 +67,6 @@ def whole_numbers(text: str, option: str) -> list[int]:
 def default_out(options: argparse.Namespace) -> Path:
     recipe = "" if options.recipe == "paper" else f"-{options.recipe}"
     return options.out or Path("runs") / f"{options.benchmark}-{options.method}{recipe}"
-
-
-def setting_lines() -> dict[str, str]:
-    """Meaning, range and default of every setting, below the methods that have it; those of every method first."""
-    sections: dict[str, dict[str, str]] = {}
-    for method in METHODS.values():
-        settings_type = method.settings_type
-        for name in settings_type.names():
-            field, methods = settings_type.field(name), methods_with(name)
-            heading = "every method:" if len(methods) == len(METHODS) else f"{', '.join(methods)}:"
-            text = f"{field.metadata['help']} ({settings_type.describe_range(name)}; default {field.default})"
-            sections.setdefault(heading, {})[f"  {name}"] = text
-    return {name: text for heading, lines in sections.items() for name, text in {heading: "", **lines}.items()}
 
 
 def shown(asked: list[RunSpec]) -> dict[str, str]:
