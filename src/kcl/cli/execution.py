@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Self
 
@@ -18,7 +19,7 @@ from kcl.core.devices import choose_device, choose_threads
 from kcl.core.locking import locked
 from kcl.core.run_files import STATUS
 from kcl.data.dataset import Dataset
-from kcl.engines.distributed import GROUP_SIZE, run_distributed
+from kcl.engines.distributed import GROUP_SIZE, EngineChoice, run_distributed
 from kcl.engines.engine import Engine
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
@@ -113,7 +114,7 @@ class Execution:
         folder.begin(experiment.plan.specs, experiment.command)
         if self._choice is None:
             return train_groups(experiment, groups, lambda group: self._watch(experiment, group, loggers))
-        choice = self._choice._replace(make=self._make_engine)
+        choice = self._choice._replace(make=partial(self._engine_of, self._choice))
         return run_distributed(experiment, groups, folder, choice, self._display, loggers)
 
     def _watch(self, experiment: Experiment, group: RunGroup, loggers: Loggers) -> OnProgress:
@@ -124,13 +125,11 @@ class Execution:
         on_progress = self._display.watch(place + plan.group_label(specs))
         return loggers.follow([plan.logged_run(spec) for spec in specs], on_progress)
 
-    def _make_engine(self, logs: Path) -> Engine:
+    def _engine_of(self, choice: EngineChoice, logs: Path) -> Engine:
         """Create the engine when it is first needed, and use it for all later runs."""
-        if self._engine is None and self._choice is not None:
-            self._engine = self._choice.make(logs)
-            self._open.callback(self._engine.close)
         if self._engine is None:
-            raise KclError("there is no engine")
+            self._engine = choice.make(logs)
+            self._open.callback(self._engine.close)
         return self._engine
 
 
@@ -153,7 +152,7 @@ def execute_runs(
 def exit_stopped(signal: Stopped, options: argparse.Namespace, out: Path, resume: bool) -> NoReturn:
     again = options.command_line + ("" if resume else " --resume")
     kept = f"{signal.done} of {signal.total} runs are finished and kept in {out}"
-    print(f"kcl: stopped; {kept}; to go on: {again}", file=sys.stderr)
+    print(f"kcl: stopped; {kept}; to continue: {again}", file=sys.stderr)
     raise SystemExit(exit_code(signal.cause))
 
 

@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kcl.cli.commands import print_lines, say
-from kcl.cli.options import COMPILE, OneOf, add_compile, add_data_dir, add_device, add_precision, add_stream_options
+from kcl.cli.options import (
+    COMPILE,
+    OneOf,
+    add_compile,
+    add_data_dir,
+    add_device,
+    add_precision,
+    add_stream_options,
+    use_device,
+)
 from kcl.errors import KclError
 
 if TYPE_CHECKING:
@@ -87,15 +96,6 @@ def add_export(command: argparse.ArgumentParser) -> None:
     command.set_defaults(function=_export)
 
 
-def _device(options: argparse.Namespace) -> str:
-    import torch
-
-    from kcl.core.devices import choose_device, choose_threads
-
-    torch.set_num_threads(choose_threads(options.threads))
-    return choose_device(options.device)
-
-
 def _update(options: argparse.Namespace) -> int:
     from kcl.core.locking import locked
     from kcl.models import model_folder
@@ -121,13 +121,13 @@ def _learn_more(options: argparse.Namespace) -> int:
     out = model_folder.next_version(options.model)
     if out.name == "0001":
         data = user_data.read(options.data, True, options.label, options.image_size, say=say)
-        model = _new_model(data, options, _device(options))
+        model = _new_model(data, options, use_device(options))
     else:
         if options.assignments or {options.seed, options.held_out, options.image_size} != {None}:
             raise KclError(
                 f"{options.model} already holds a model: --set, --seed, --held-out and --image-size are for new ones"
             )
-        model = model_folder.load_model(options.model, device=_device(options))
+        model = model_folder.load_model(options.model, device=use_device(options))
         data = user_data.read(options.data, True, options.label, _side(model), model.columns, say)
     with _shown_steps(options.task) as on_step:
         model.learn(data.inputs, data.labels, options.task, on_step)
@@ -189,7 +189,7 @@ def _predict(options: argparse.Namespace) -> int:
     from kcl.models import model_folder
     from kcl.models.inference import DEFAULT_SCORE
 
-    model = model_folder.load_model(options.model, device=_device(options))
+    model = model_folder.load_model(options.model, device=use_device(options))
     samples = user_data.read(options.input, False, options.label, _side(model), model.columns)
     prediction = model.predict(samples.inputs, options.task, options.score or DEFAULT_SCORE, options.abstain_below)
     rows = _rows(samples, prediction)
@@ -261,7 +261,7 @@ def _task_free(options: argparse.Namespace) -> int:
 
     if options.held_out < LEAST_HELD_OUT or (options.test_per_task is not None and options.test_per_task < 1):
         raise KclError(f"--held-out must be at least {LEAST_HELD_OUT} and --test-per-task at least 1")
-    specs, device = requested_runs.specs(options), _device(options)
+    specs, device = requested_runs.specs(options), use_device(options)
     if options.show_settings:
         return print_lines(requested_runs.shown(specs))
     compute = Compute(device, COMPILE[options.compile], options.precision)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kcl.benchmarks.ways import CLASS_ORDERS, DEFAULT_WAYS
-from kcl.core.devices import choose_device
+from kcl.core.devices import choose_device, choose_threads
 from kcl.core.run_files import METRICS
 from kcl.engines import RETRIES
 from kcl.errors import KclError
@@ -147,6 +147,14 @@ def _add_checkpoints(command: argparse._ActionsContainer) -> None:
     command.add_argument("--force", action="store_true",
                          help="with --resume: continue although code or machine have changed, and ignore "
                          "unfinished runs of other settings")  # fmt: skip
+
+
+def use_device(options: argparse.Namespace) -> str:
+    """Set the number of threads, and return the device."""
+    import torch
+
+    torch.set_num_threads(choose_threads(options.threads))
+    return choose_device(options.device)
 
 
 def choose_engine(options: argparse.Namespace) -> EngineChoice | None:

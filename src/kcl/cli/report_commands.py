@@ -11,7 +11,7 @@ from pathlib import Path
 from kcl.cli.commands import say
 from kcl.core import results
 from kcl.core.files import write_whole
-from kcl.core.run_files import METRICS, SAMPLES, STATUS
+from kcl.core.run_files import METRICS, RESULTS, SAMPLES, STATUS
 from kcl.errors import KclError
 from kcl.report import figures, results_table
 from kcl.report.engine_status import standings
@@ -24,7 +24,6 @@ from kcl.report.unfinished_runs import running
 from kcl.training.stopping import Stop
 
 FORMATS = ("html", "md", "png", "pdf")
-RESULTS = "results.jsonl"
 
 
 def add_options(report: argparse.ArgumentParser) -> None:

@@ -8,15 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from kcl.benchmarks.registry import find_benchmark
 from kcl.cli.commands import print_lines
 from kcl.cli.execution import execute_runs
-from kcl.cli.options import add_execution_options
+from kcl.cli.options import add_execution_options, use_device
 from kcl.cli.requested_runs import whole_numbers
 from kcl.core import results
-from kcl.core.devices import choose_device, choose_threads
 from kcl.core.files import write_whole
 from kcl.core.locking import locked
 from kcl.core.settings import nearest
@@ -185,11 +182,9 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 
 def _measure(request: Reproduction, options: argparse.Namespace) -> None:
-    torch.set_num_threads(choose_threads(options.threads))
-    display = make_display(options.quiet)
+    device, display = use_device(options), make_display(options.quiet)
     try:
         with locked(request.out):
-            device, command = choose_device(options.device), options.command_line
-            request.measure(device, options.precision, options.resume, command, display.say)
+            request.measure(device, options.precision, options.resume, options.command_line, display.say)
     finally:
         display.close()

@@ -19,7 +19,7 @@ MANY = 10_000
 
 
 def specs(options: argparse.Namespace) -> list[RunSpec]:
-    """The runs asked for, every mistake in the options refused."""
+    """The requested runs. Mistakes in the options raise a `KclError`."""
     benchmark = find_benchmark(options.benchmark)
     find_method(options.method)
     if options.tasks is not None and not 1 <= options.tasks <= MANY:
@@ -27,7 +27,7 @@ def specs(options: argparse.Namespace) -> list[RunSpec]:
     if options.out is not None and not str(options.out).strip("."):
         raise KclError("--out must name a folder of its own")
     ways = None if options.ways is None else parse_ways(options.ways)
-    made = [
+    runs = [
         RunSpec(
             benchmark=options.benchmark,
             method=options.method,
@@ -42,8 +42,8 @@ def specs(options: argparse.Namespace) -> list[RunSpec]:
         for settings in _grid(options)
         for seed in whole_numbers(options.seeds, "--seeds")
     ]
-    benchmark.check_choices(options.benchmark, [name for name in CHOICES if getattr(made[0], name) is not None])
-    return made
+    benchmark.check_choices(options.benchmark, [name for name in CHOICES if getattr(runs[0], name) is not None])
+    return runs
 
 
 def whole_numbers(text: str, option: str) -> list[int]:
@@ -69,17 +69,17 @@ def default_out(options: argparse.Namespace) -> Path:
     return options.out or Path("runs") / f"{options.benchmark}-{options.method}{recipe}"
 
 
-def shown(asked: list[RunSpec]) -> dict[str, str]:
-    """What decides these runs; several values where a grid is asked for."""
-    spec, benchmark = asked[0], find_benchmark(asked[0].benchmark)
+def shown(runs: list[RunSpec]) -> dict[str, str]:
+    """What decides these runs; several values of a setting if they form a grid."""
+    spec, benchmark = runs[0], find_benchmark(runs[0].benchmark)
     ways = spec.ways or DEFAULT_WAYS
     tasks = spec.tasks or (benchmark.tasks if ways == DEFAULT_WAYS else None)
-    own = {"ways": show_ways(ways), "class_order": spec.class_order or "fixed"}
+    stream_choices = {"ways": show_ways(ways), "class_order": spec.class_order or "fixed"}
     lines = {"tasks": str(tasks or "as many as the classes make")}
-    lines |= {name: own[name] for name in benchmark.stream_choices}
+    lines |= {name: stream_choices[name] for name in benchmark.stream_choices}
     lines |= {name: str(getattr(spec, name) or default) for name, default in benchmark.load_choices.items()}
     for name, value in spec.settings.to_dict().items():
-        values = dict.fromkeys([str(value), *(str(getattr(other.settings, name)) for other in asked)])
+        values = dict.fromkeys([str(value), *(str(getattr(other.settings, name)) for other in runs)])
         lines[name] = f"{','.join(values)}  ({spec.settings.field(name).metadata['help']})"
     return lines
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kcl.cli.commands import print_lines
 from kcl.cli.options import add_execution_options, add_stream_options
+from kcl.core.run_files import RESULTS
 from kcl.errors import KclError
 
 EXAMPLES = """examples:
@@ -48,7 +49,7 @@ def _run(options: argparse.Namespace) -> int:
     with report_commands.live_beside(options, out):
         records = execute_runs(specs, options, out, options.resume)
     try:
-        samples = report_commands.samples_beside([out / report_commands.RESULTS])
+        samples = report_commands.samples_beside([out / RESULTS])
         page.write_page(records, out / "report.html", report_commands.default_title(records), samples)
     except KclError as error:  # the results are kept; `kcl report` can write the page at any time
         print(f"kcl: no page was written: {error}", file=sys.stderr)

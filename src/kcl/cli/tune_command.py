@@ -12,6 +12,7 @@ from kcl.cli.execution import Done, Execution, Stopped, exit_stopped, print_fail
 from kcl.cli.options import add_execution_options, add_stream_options
 from kcl.core.locking import locked
 from kcl.core.randomness import LARGEST_SEED
+from kcl.core.run_files import RESULTS
 from kcl.errors import KclError
 from kcl.experiments.progress import make_display
 from kcl.report import figures, page, results_table
@@ -20,7 +21,7 @@ from kcl.tuning.protocol import HELD_OUT, JUDGED_BY, TASKS, Protocol
 from kcl.tuning.tune import JOURNAL, Search
 
 AT_ONCE = 8
-HELD = {"a search": JOURNAL, "results": "results.jsonl"}
+HELD = {"a search": JOURNAL, "results": RESULTS}
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -109,6 +110,6 @@ def _tune(options: argparse.Namespace) -> int:
         print(f"best of {len(trials)} trials: {tune.show(best.settings)}, {best.value:.2f} % on held-out samples")
         if records:
             print(results_table.text(records))
-            print(f"results: {out / report_commands.RESULTS}\npage:    {out / 'report.html'}")
+            print(f"results: {out / RESULTS}\npage:    {out / 'report.html'}")
         print(f"search:  {', '.join(files)}")
     return 0

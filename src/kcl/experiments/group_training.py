@@ -16,14 +16,14 @@ from kcl.core import results
 from kcl.core.devices import device_name
 from kcl.core.files import write_whole
 from kcl.errors import KclError
-from kcl.experiments import remote_checkpoints, resuming, task_samples
+from kcl.experiments import resuming, task_samples
 from kcl.experiments.failures import LOGS, Failure, first_line
 from kcl.experiments.grouping import Experiment, RunGroup
 from kcl.experiments.learner_building import build_learner
+from kcl.experiments.remote_checkpoints import MirroringKeeper
 from kcl.experiments.run_spec import RunSpec
 from kcl.ops.precision import used
 from kcl.training.batches import CannotStack
-from kcl.training.checkpointer import Keeper
 from kcl.training.stream_run import OnProgress, Outcome, run_streams
 
 UNUSABLE = "not started: after that error this process can no longer use the GPU"
@@ -112,8 +112,7 @@ def _train(experiment: Experiment, group: RunGroup, on_progress: OnProgress) -> 
         "made with": resuming.made_with(plan.compute),
         "command": experiment.command,
     }
-    local = Keeper(folder, about, saving.every, saving.stop, experiment.say)
-    keeper = remote_checkpoints.keeper(saving.checkpoints, local)
+    keeper = MirroringKeeper(saving.checkpoints, folder, about, saving.every, saving.stop, experiment.say)
     streams = [plan.stream(training[0]) for training in group.trainings]
     learner = build_learner(group.trainings, streams, plan.compute, group.plain)
     run_list = [
