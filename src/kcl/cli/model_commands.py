@@ -14,16 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kcl.cli.commands import print_lines, say
-from kcl.cli.options import (
-    COMPILE,
-    OneOf,
-    add_compile,
-    add_data_dir,
-    add_device,
-    add_precision,
-    add_stream_options,
-    use_device,
-)
+from kcl.cli.options import COMPILE, OneOf, add_compute, add_device, add_stream_options, split_assignment, use_device
 from kcl.errors import KclError
 
 if TYPE_CHECKING:
@@ -78,11 +69,7 @@ def add_inspect(command: argparse.ArgumentParser) -> None:
 
 def add_task_free(command: argparse.ArgumentParser) -> None:
     add_stream_options(command)
-    where = command.add_argument_group("where and how fast")
-    add_data_dir(where)
-    add_device(where)
-    add_compile(where)
-    add_precision(where)
+    add_compute(command)
     command.add_argument("--held-out", type=int, default=200, metavar="N",
                          help="training samples per task used for calibration only (default: 200)")  # fmt: skip
     command.add_argument("--test-per-task", type=int, metavar="N", help="test samples per task (default: all)")
@@ -167,9 +154,7 @@ def _new_model(data: Samples, options: argparse.Namespace, device: str) -> Conti
         colour = BENCHMARK_RECIPES["split-cifar100" if small else "split-miniimagenet"]
         settings = dict(colour if len(shape) == 3 and shape[0] == 3 else BENCHMARK_RECIPES["permuted-mnist"])
     for assignment in options.assignments:
-        name, equals, text = assignment.partition("=")
-        if not equals:
-            raise KclError(f"--set {assignment!r}: expected NAME=VALUE, such as lr=0.05")
+        name, text = split_assignment(assignment)
         settings[name] = KclSettings.parse(name, text)
     KclSettings().replace(**settings)
     share = 0.1 if options.held_out is None else options.held_out

@@ -51,11 +51,6 @@ class OneOf(argparse.Action):
         setattr(namespace, self.dest, [*getattr(namespace, self.dest), value] if several else value)
 
 
-def add_data_dir(command: argparse._ActionsContainer) -> None:
-    command.add_argument("--data-dir", type=Path, metavar="DIR", help="folder of the data (default: KCL_DATA, else the "
-                         "cache)")  # fmt: skip
-
-
 def add_device(command: argparse._ActionsContainer) -> None:
     command.add_argument("--device", choices=DEVICES, default="auto", help="default: a GPU if there is one")
     command.add_argument("--threads", type=int, metavar="N",
@@ -68,10 +63,17 @@ def add_precision(command: argparse._ActionsContainer) -> None:
                          "on a CPU needs --compile on); see docs/performance.md")  # fmt: skip
 
 
-def add_compile(command: argparse._ActionsContainer) -> None:
-    command.add_argument("--compile", choices=tuple(COMPILE), default="auto",
-                         help="fuse the training step with PyTorch's compiler (default: on a GPU if the run is long; "
-                         "off on a CPU, where it needs a C++ compiler)")  # fmt: skip
+def add_compute(command: argparse.ArgumentParser) -> Group:
+    """Options that decide where and how fast runs are computed. Returns their group for further ones."""
+    where = command.add_argument_group("where and how fast")
+    where.add_argument("--data-dir", type=Path, metavar="DIR", help="folder of the data (default: KCL_DATA, else the "
+                       "cache)")  # fmt: skip
+    add_device(where)
+    where.add_argument("--compile", choices=tuple(COMPILE), default="auto",
+                       help="fuse the training step with PyTorch's compiler (default: on a GPU if the run is long; "
+                       "off on a CPU, where it needs a C++ compiler)")  # fmt: skip
+    add_precision(where)
+    return where
 
 
 def add_stream_options(command: argparse.ArgumentParser) -> None:
@@ -104,12 +106,8 @@ def add_stream_options(command: argparse.ArgumentParser) -> None:
 
 def add_execution_options(command: argparse.ArgumentParser) -> tuple[Group, Group]:
     """Options of every command that trains runs. Returns the groups `output` and `saving` for further options."""
-    where = command.add_argument_group("where and how fast")
-    add_data_dir(where)
-    add_device(where)
+    where = add_compute(command)
     where.add_argument("--runs-at-once", type=int, metavar="N", help="runs trained together (default: what fits)")
-    add_compile(where)
-    add_precision(where)
     _add_engine(where)
     output = command.add_argument_group("output")
     output.add_argument("--log", action=OneOf, registry="kcl.experiments.loggers:LOGGERS", default=[], metavar="LOGGER",
@@ -149,6 +147,21 @@ def _add_checkpoints(command: argparse._ActionsContainer) -> None:
                          "unfinished runs of other settings")  # fmt: skip
 
 
+def check_range(options: argparse.Namespace, name: str, low: int, high: int) -> None:
+    """Raise a `KclError` if the number that an option was set to is out of range."""
+    value = getattr(options, name)
+    if value is not None and not low <= value <= high:
+        raise KclError(f"--{name.replace('_', '-')} must be a whole number from {low} to {high}, not {value}")
+
+
+def split_assignment(text: str) -> tuple[str, str]:
+    """Name and value of a setting as `--set` takes it."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise KclError(f"--set {text!r}: expected NAME=VALUE, such as --set lr=0.05")
+    return name, value
+
+
 def use_device(options: argparse.Namespace) -> str:
     """Set the number of threads, and return the device."""
     import torch
@@ -164,10 +177,8 @@ def choose_engine(options: argparse.Namespace) -> EngineChoice | None:
     for name, engine in (("address", "ray"), ("gpu_memory", "ray"), ("slurm", "slurm")):
         if getattr(options, name) not in (None, []) and options.engine != engine:
             raise KclError(f"--{name.replace('_', '-')} needs --engine {engine}")
-    if options.workers is not None and not 1 <= options.workers <= 100_000:
-        raise KclError(f"--workers must be a whole number from 1 to 100000, not {options.workers}")
-    if not 0 <= options.retries <= 1000:
-        raise KclError(f"--retries must be a whole number from 0 to 1000, not {options.retries}")
+    check_range(options, "workers", 1, 100_000)
+    check_range(options, "retries", 0, 1000)
     if options.gpu_memory is not None and not 0.0 < options.gpu_memory < 1e6:
         raise KclError(f"--gpu-memory must be a number of gigabytes above 0, not {options.gpu_memory:g}")
     if options.engine == "local" and options.workers in (None, 1):

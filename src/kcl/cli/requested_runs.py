@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kcl.benchmarks.registry import find_benchmark
 from kcl.benchmarks.ways import DEFAULT_WAYS, parse_ways, show_ways
+from kcl.cli.options import check_range, split_assignment
 from kcl.core.randomness import LARGEST_SEED
 from kcl.core.settings import Settings
 from kcl.errors import KclError
@@ -22,10 +23,9 @@ def specs(options: argparse.Namespace) -> list[RunSpec]:
     """The requested runs. Mistakes in the options raise a `KclError`."""
     benchmark = find_benchmark(options.benchmark)
     find_method(options.method)
-    if options.tasks is not None and not 1 <= options.tasks <= MANY:
-        raise KclError(f"--tasks must be a whole number from 1 to {MANY}, not {options.tasks}")
+    check_range(options, "tasks", 1, MANY)
     if options.out is not None and not str(options.out).strip("."):
-        raise KclError("--out must name a folder of its own")
+        raise KclError("--out must name a folder other than the current one")
     ways = None if options.ways is None else parse_ways(options.ways)
     runs = [
         RunSpec(
@@ -96,9 +96,7 @@ def _grid(options: argparse.Namespace) -> list[Settings]:
         assignments.append(f"{setting}={options.memory_per_class}")
     choices: dict[str, list[object]] = {}
     for assignment in assignments:
-        name, equals, text = assignment.partition("=")
-        if not equals:
-            raise KclError(f"--set {assignment!r}: expected NAME=VALUE, such as --set lr=0.05")
+        name, text = split_assignment(assignment)
         if name in choices:
             raise KclError(f"setting {name} is given twice")
         check_setting(options.method, name)

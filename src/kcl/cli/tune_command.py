@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from kcl.cli import report_commands, requested_runs
 from kcl.cli.commands import FAILED
 from kcl.cli.execution import Done, Execution, Stopped, exit_stopped, print_failures
-from kcl.cli.options import add_execution_options, add_stream_options
+from kcl.cli.options import add_execution_options, add_stream_options, check_range
 from kcl.core.locking import locked
 from kcl.core.randomness import LARGEST_SEED
 from kcl.core.run_files import RESULTS
@@ -21,7 +22,7 @@ from kcl.tuning.protocol import HELD_OUT, JUDGED_BY, TASKS, Protocol
 from kcl.tuning.tune import JOURNAL, Search
 
 AT_ONCE = 8
-HELD = {"a search": JOURNAL, "results": RESULTS}
+CONTENTS = {"a search": JOURNAL, "results": RESULTS}
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -54,15 +55,12 @@ def parse(options: argparse.Namespace) -> tuple[Search, list[int]]:
     if len({run.settings for run in runs}) != 1:
         raise KclError("--set with commas is a grid; to search among values, pass them to --search")
     dimensions = space.parse(options.search, options.method)
-    if not 1 <= options.trials <= 100_000:
-        raise KclError(f"--trials must be a whole number from 1 to 100000, not {options.trials}")
-    if not 1 <= options.trials_at_once <= 10_000:
-        raise KclError(f"--trials-at-once must be a whole number from 1 to 10000, not {options.trials_at_once}")
-    if not 0 <= options.search_seed <= LARGEST_SEED:
-        raise KclError(f"--search-seed must be a whole number from 0 to 2⁶³ − 1, not {options.search_seed}")
+    check_range(options, "trials", 1, 100_000)
+    check_range(options, "trials_at_once", 1, 10_000)
+    check_range(options, "search_seed", 0, LARGEST_SEED)
     if options.first != "all" and not (options.first.isascii() and options.first.isdecimal()):
         raise KclError(f"--first must be a number of tasks, or all, not {options.first[:20]!r}")
-    existing = [what for what, name in HELD.items() if (options.out / name).exists()]
+    existing = [what for what, name in CONTENTS.items() if (options.out / name).exists()]
     if existing and not options.resume:
         raise KclError(
             f"{options.out} holds {existing[0]} already; add --resume to continue it, or choose another --out"
@@ -86,7 +84,8 @@ def _tune(options: argparse.Namespace) -> int:
     if options.force:
         raise KclError("--force does not go with kcl tune: resume the search unchanged, or start one in another --out")
 
-    def complete(done: Done) -> Done:
+    def train(*request: Any) -> Done:
+        done = execution.run(*request)
         if done.failures:
             print_failures(done, options)
             raise SystemExit(FAILED)
@@ -94,8 +93,8 @@ def _tune(options: argparse.Namespace) -> int:
 
     try:
         with Execution(options, display) as execution, locked(out, tune.LOCK):
-            best = search.run(lambda *runs: complete(execution.run(*runs)), display.say)
-            records = search.final(best, seeds, lambda *runs: complete(execution.run(*runs)))
+            best = search.run(train, display.say)
+            records = search.final(best, seeds, train)
     except Stopped as signal:
         exit_stopped(signal, options, out, options.resume)
     summary, trials = search.write(records), search.study().finished

@@ -1,4 +1,4 @@
-"""Training groups of runs: checkpoints on the way, smaller groups where memory or stacking demands it, and results."""
+"""Training groups of runs: checkpoints, smaller groups if memory or stacking requires it, results and failures."""
 
 from __future__ import annotations
 
