@@ -28,16 +28,14 @@ from kcl.benchmarks.registry import find_benchmark
 from kcl.core import results
 from kcl.core.compute import Compute
 from kcl.core.metrics import AccuracyMatrix
-from kcl.engines.dispatcher import Dispatcher
+from kcl.engines.dispatcher import Attempts, Dispatcher
 from kcl.engines.engine import Engine, Event
 from kcl.engines.job import Job, Needs
 from kcl.engines.local_workers import LocalWorkers
-from kcl.engines.retries import Attempts
 from kcl.engines.status_tracker import StatusTracker
 from kcl.experiments.admission import admit
-from kcl.experiments.experiment import Experiment
-from kcl.experiments.group_training import train_groups
-from kcl.experiments.grouping import remaining_groups
+from kcl.experiments.group_training import train_group
+from kcl.experiments.grouping import Experiment, remaining_groups
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
 from kcl.methods.recipes import find_method, published_backbone, published_settings
@@ -234,7 +232,8 @@ def overhead(pairs: int) -> None:
                     names = {("permuted-digits", None, None): dataset}
                     plan = admit([spec], Compute(), datasets=names)
                     experiment = Experiment(plan, Folder(Path(name), resume=False), "bench", say=print)
-                    train_groups(experiment, remaining_groups(experiment), lambda _: lambda _: None)
+                    for group in remaining_groups(experiment):
+                        train_group(experiment, group, lambda _: lambda _: None)
             took[way].append(time.process_time() - begun)
     ratios = [local / direct for local, direct in zip(took["local"], took["direct"], strict=True)]
     least = {way: min(times) for way, times in took.items()}

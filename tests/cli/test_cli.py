@@ -484,7 +484,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(run: Any, tmp_path:
     assert count in (1, 2)
     last = err.splitlines()[-1]
     assert last.startswith(f"kcl: stopped; {count} of 3 runs are finished")
-    again = shlex.split(last.partition("to go on: ")[2])
+    again = shlex.split(last.partition("to continue: ")[2])
     assert again[0] == "kcl"
     assert again[-1] == "--resume"
 

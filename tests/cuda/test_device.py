@@ -39,9 +39,8 @@ from kcl.core.randomness import numpy_generator
 from kcl.core.settings import Settings
 from kcl.data.dataset import Dataset
 from kcl.experiments.admission import admit
-from kcl.experiments.experiment import Experiment
-from kcl.experiments.group_training import train_groups
-from kcl.experiments.grouping import remaining_groups
+from kcl.experiments.group_training import train_group
+from kcl.experiments.grouping import Experiment, remaining_groups
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
 from kcl.functional import orthogonal, ridge
@@ -1080,7 +1079,8 @@ def test_an_experiment_stacks_its_runs_and_keeps_them_all(precision: str) -> Non
             folder = Folder(Path(out), resume=False)
             plan = admit(specs, Compute(DEVICE.type, compiled=False, precision=precision))
             experiment = Experiment(plan, folder, "a command")
-            train_groups(experiment, remaining_groups(experiment), lambda _: lambda _: None)
+            for group in remaining_groups(experiment):
+                train_group(experiment, group, lambda _: lambda _: None)
             records = plan.records(folder.finished)
     finally:
         del BENCHMARKS["made-up"]

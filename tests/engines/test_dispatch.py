@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kcl.engines.dispatcher import Dispatcher, Queue
+from kcl.engines.dispatcher import Attempts, Dispatcher, Queue
 from kcl.engines.engine import Engine, Event
 from kcl.engines.job import Job, Needs
-from kcl.engines.retries import Attempts, Failure, describe_failures
 from kcl.engines.status_tracker import StatusTracker
+from kcl.experiments.failures import Failure, describe_failures
 from kcl.training.stopping import Interrupted, Stop
 
 

@@ -10,11 +10,9 @@ import torch
 from engine_commands import RUNS, records
 
 from kcl.cli import commands
-from kcl.engines import in_process
 from kcl.errors import KclError
 from kcl.experiments import group_training
-from kcl.experiments.experiment import Experiment
-from kcl.experiments.grouping import RunGroup
+from kcl.experiments.grouping import Experiment, RunGroup
 
 pytest.importorskip("sklearn")
 THREE = [*RUNS, "--seeds", "0..2", "--quiet"]
@@ -67,25 +65,25 @@ def test_after_an_error_that_stays_with_the_gpu_the_others_are_not_begun_and_lis
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _raising(monkeypatch, RuntimeError("CUDA error: device-side assert triggered"))
-    monkeypatch.setattr(in_process, "usable", lambda _: False)
+    monkeypatch.setattr(group_training, "usable", lambda _: False)
     assert commands.main([*THREE, "--out", str(tmp_path / "out")]) == 1
     said = capsys.readouterr().err
     assert "2 runs failed:" in said
     assert "  kcl vrf seed 1: RuntimeError: CUDA error: device-side assert triggered; log: " in said
-    assert f"  the others: {in_process.UNUSABLE}; log: " in said
+    assert f"  the others: {group_training.UNUSABLE}; log: " in said
     assert _seeds(tmp_path / "out") == [0]
 
 
 def test_a_device_that_no_longer_answers_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
-    assert in_process.usable(torch.device("cuda"))
-    assert in_process.usable(torch.device("cpu"))
+    assert group_training.usable(torch.device("cuda"))
+    assert group_training.usable(torch.device("cpu"))
 
     def broken(_: torch.device) -> None:
         raise RuntimeError("CUDA error: device-side assert triggered")
 
     monkeypatch.setattr(torch.cuda, "synchronize", broken)
-    assert not in_process.usable(torch.device("cuda"))
+    assert not group_training.usable(torch.device("cuda"))
 
 
 def test_of_memory_that_is_missing_it_is_told_what_helps(

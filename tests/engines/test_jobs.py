@@ -17,8 +17,7 @@ from kcl.data.dataset import Dataset
 from kcl.engines import job_planning, worker
 from kcl.engines.job import Job
 from kcl.experiments.admission import admit
-from kcl.experiments.experiment import Experiment
-from kcl.experiments.grouping import RunGroup, group_trainings
+from kcl.experiments.grouping import Experiment, RunGroup, group_trainings
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec, by_training, key_of

@@ -60,7 +60,7 @@ def test_stopped_it_leaves_what_the_same_command_goes_on_with(long_reference: Pa
         code, said = finish(process, 90)
         if number == signal.SIGINT:
             assert code == 130, said
-            assert "to go on: " in said
+            assert "to continue: " in said
         for pid in workers:
             _wait_for(pid)
         assert list(out.glob("checkpoints/*/*.safetensors"))

@@ -13,20 +13,19 @@ import pytest
 import torch
 from engine_commands import LONG, lasting, records
 
-from kcl.cli import commands, run_options
+from kcl.cli import commands, requested_runs
 from kcl.core.compute import Compute
 from kcl.engines import job_planning, worker
 from kcl.engines.job import Job
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints
 from kcl.experiments.admission import admit
-from kcl.experiments.experiment import Experiment
-from kcl.experiments.grouping import RunGroup
+from kcl.experiments.grouping import Experiment, RunGroup
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.training import checkpoint
 from kcl.training.checkpoint import Saved
-from kcl.training.checkpointer import Every, Keeper, newest
+from kcl.training.checkpointer import Every, newest
 from kcl.training.stopping import Stop
 
 fsspec = pytest.importorskip("fsspec")
@@ -47,7 +46,7 @@ def url() -> str:
 
 def test_the_last_two_are_copied_and_can_be_fetched(url: str, tmp_path: Path) -> None:
     here, there = tmp_path / "here" / "group", tmp_path / "there" / "group"
-    keeper = remote_checkpoints.keeper(url, Keeper(here, every=Every(steps=1, seconds=None)))
+    keeper = remote_checkpoints.MirroringKeeper(url, here, every=Every(steps=1, seconds=None))
     for number in range(4):
         keeper.save(lambda number=number: _saved(number))
     assert [path.rpartition("/")[2] for path in fsspec.filesystem("memory").find("/bucket")] == [
@@ -65,7 +64,7 @@ def test_the_last_two_are_copied_and_can_be_fetched(url: str, tmp_path: Path) ->
 
 
 def test_a_copy_that_was_cut_is_found_out_and_the_one_before_used(url: str, tmp_path: Path) -> None:
-    keeper = remote_checkpoints.keeper(url, Keeper(tmp_path / "here" / "group", every=Every(steps=1, seconds=None)))
+    keeper = remote_checkpoints.MirroringKeeper(url, tmp_path / "here" / "group", every=Every(steps=1, seconds=None))
     for number in (1, 2):
         keeper.save(lambda number=number: _saved(number))
     files = fsspec.filesystem("memory")
@@ -85,8 +84,9 @@ def test_a_store_that_fails_costs_no_run(url: str, tmp_path: Path, monkeypatch: 
         raise OSError("the store is closed")
 
     monkeypatch.setattr(remote_checkpoints, "push", broken)
-    local = Keeper(tmp_path / "group", every=Every(steps=1, seconds=None), say=said.append)
-    remote_checkpoints.keeper(url, local).save(lambda: _saved(1))
+    every = Every(steps=1, seconds=None)
+    keeper = remote_checkpoints.MirroringKeeper(url, tmp_path / "group", every=every, say=said.append)
+    keeper.save(lambda: _saved(1))
     assert [url in message and "the store is closed" in message for message in said] == [True]
     assert checkpoint.read(tmp_path / "group" / "00000001.safetensors").tensors["weights"].tolist() == [1.0] * 3
 
@@ -122,7 +122,7 @@ def test_runs_go_on_from_the_copies_alone(
     out = tmp_path / "out"
     command = [*LONG, "--seeds", "0,1", "--checkpoints", url, "--out", str(out), "--quiet"]
     with monkeypatch.context() as patched:
-        patched.setattr("kcl.experiments.progress.make_display", lambda _: _Stopping())
+        patched.setattr("kcl.cli.execution.make_display", lambda _: _Stopping())
         with pytest.raises(SystemExit) as ended:
             commands.main(command)
     assert ended.value.code == 143
@@ -159,7 +159,7 @@ def test_worker_processes_copy_and_go_on_too(long_reference: Path, url: str, tmp
 def _job(out: Path, url: str) -> Job:
     """The job for the first of the long runs."""
     options = commands._parser().parse_args([*LONG, "--out", str(out)])
-    [spec] = run_options.specs(options)
+    [spec] = requested_runs.specs(options)
     saving = Saving(Every(steps=20, seconds=None, thrifty=False), checkpoints=url)
     experiment = Experiment(admit([spec], Compute()), Folder(out, resume=False), "kcl run", saving)
     [job] = job_planning.make_jobs(experiment, [RunGroup([experiment.plan.specs], plain=True)])

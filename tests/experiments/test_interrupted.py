@@ -17,7 +17,7 @@ import pytest
 
 import kcl
 from kcl.cli import commands
-from kcl.cli.checkpoint_options import parse_every
+from kcl.cli.options import parse_every
 from kcl.core.locking import locked
 from kcl.errors import KclError
 from kcl.experiments import resuming
@@ -88,7 +88,7 @@ def stopped(run: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
 
     def call(*arguments: str | Path, after: int = 20, number: int = signal.SIGTERM) -> Said:
         with monkeypatch.context() as patched:
-            patched.setattr("kcl.experiments.progress.make_display", lambda _: _Signalling(number, after))
+            patched.setattr("kcl.cli.execution.make_display", lambda _: _Signalling(number, after))
             said = run(*arguments)
         assert said.code == 128 + number
         return said
@@ -116,7 +116,7 @@ def test_a_signal_saves_and_says_how_to_go_on(run: Any, stopped: Any, tmp_path: 
     last = said.err.splitlines()[-1]
     assert last.startswith("kcl: stopped; ")
     assert "Traceback" not in said.err
-    again = shlex.split(last.partition("to go on: ")[2])
+    again = shlex.split(last.partition("to continue: ")[2])
     assert again[-1] == "--resume"
     assert len(list(out.glob("checkpoints/*/*.safetensors"))) == 1
     assert run(*again[1:]).code == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kcl.cli import run_options
+from kcl.cli import requested_runs
 from kcl.cli.commands import _parser
 from kcl.core.results import read
 from kcl.paper.cell import FULL, QUICK, Cell
@@ -110,7 +110,7 @@ def test_a_cell_s_command_runs_the_cell(item: Item) -> None:
     runs = FinishedRuns([], FULL, SEEDS)
     for cell in item.cells():
         options = _parser().parse_args(shlex.split(runs.command(cell))[1:])
-        assert [spec.key for spec in run_options.specs(options)] == [spec.key for spec in FULL.specs(cell, SEEDS)]
+        assert [spec.key for spec in requested_runs.specs(options)] == [spec.key for spec in FULL.specs(cell, SEEDS)]
 
 
 def test_a_command_names_the_precision_of_its_runs() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kcl.benchmarks.registry import BENCHMARKS, find_benchmark
-from kcl.cli import run_options
+from kcl.cli import requested_runs
 from kcl.cli.commands import _parser, main
 from kcl.core.results import read
 from kcl.experiments.run_spec import RunSpec, by_training
@@ -65,7 +65,9 @@ class TestEveryItem:
     def test_every_command_asks_for_its_cell_s_runs(self, item: Item) -> None:
         for cell in item.cells():
             options = _parser().parse_args(shlex.split(FinishedRuns([], FULL, SEEDS).command(cell))[1:])
-            assert [spec.key for spec in run_options.specs(options)] == [spec.key for spec in FULL.specs(cell, SEEDS)]
+            assert [spec.key for spec in requested_runs.specs(options)] == [
+                spec.key for spec in FULL.specs(cell, SEEDS)
+            ]
 
     def test_runs_are_found_once_they_are_finished(self, item: Item) -> None:
         for cell in item.cells():

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kcl.cli import run_options, tune_options
+from kcl.cli import requested_runs, tune_command
 from kcl.cli.commands import _parser
 from kcl.core.results import read
 from kcl.methods.recipes import settings_record
@@ -80,7 +80,7 @@ def test_values_that_no_search_decides_are_as_good_as_those_it_chose() -> None:
 
 def test_every_finished_search_has_its_command_on_the_page() -> None:
     """With the recipe as it is now, some of whose values the searches have changed since."""
-    requested = [tune_options.parse(_parser().parse_args(shlex.split(line)))[0] for line in COMMANDS]
+    requested = [tune_command.parse(_parser().parse_args(shlex.split(line)))[0] for line in COMMANDS]
 
     def identity(about: dict[str, Any], space: list[str]) -> str:
         searched = {dimension.partition("=")[0] for dimension in space}
@@ -98,7 +98,7 @@ def test_the_commands_search_around_the_recipe_without_test_data() -> None:
     searched, holding = set(), set()
     for line in COMMANDS:
         options = _parser().parse_args(shlex.split(line))
-        search, seeds = tune_options.parse(options)
+        search, seeds = tune_command.parse(options)
         searched.add((options.benchmark, options.method))
         recipe = strong_settings(options.benchmark, options.method)
         assignments = dict(assignment.split("=") for assignment in options.assignments)
@@ -176,7 +176,7 @@ def test_the_table_of_the_first_round_has_the_measured_numbers(
 ) -> None:
     commands = re.findall(r"^kcl (run .* kernel=vrf batch_norm=coreset .*)$", PAGE, flags=re.MULTILINE)
     parsed = [_parser().parse_args(shlex.split(command, comments=True)) for command in commands]
-    settings = {options.benchmark: run_options.specs(options)[0].settings for options in parsed}[benchmark]
+    settings = {options.benchmark: requested_runs.specs(options)[0].settings for options in parsed}[benchmark]
     accuracy, _, learned = _means("strong-first", benchmark, **settings.replace(**changes).to_dict())
     assert f"| {row} | {learned:.1f} | {accuracy:.1f} |" in PAGE
 

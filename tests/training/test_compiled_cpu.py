@@ -24,9 +24,8 @@ from kcl.core.compute import Compute
 from kcl.errors import KclError
 from kcl.experiments import resuming, task_free
 from kcl.experiments.admission import admit
-from kcl.experiments.experiment import Experiment
-from kcl.experiments.group_training import train_groups
-from kcl.experiments.grouping import group_trainings, remaining_groups
+from kcl.experiments.group_training import train_group
+from kcl.experiments.grouping import Experiment, group_trainings, remaining_groups
 from kcl.experiments.learner_building import build_learner
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
@@ -68,7 +67,8 @@ def no_compiler() -> Iterator[None]:
 
 def _execute(path: Path, specs: list[RunSpec], saving: Saving = Saving(), **options: Any) -> list[dict[str, Any]]:  # noqa: B008
     experiment = Experiment(admit(specs, Compute(**options)), Folder(path, resume=True), "", saving)
-    train_groups(experiment, remaining_groups(experiment), lambda _: lambda _: None)
+    for group in remaining_groups(experiment):
+        train_group(experiment, group, lambda _: lambda _: None)
     return [json.loads(line) for line in (path / "results.jsonl").read_text().splitlines()]
 
 

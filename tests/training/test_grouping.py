@@ -19,9 +19,8 @@ from kcl.core.compute import Compute
 from kcl.errors import KclError
 from kcl.experiments import group_training, grouping, learner_building, resuming
 from kcl.experiments.admission import admit
-from kcl.experiments.experiment import Experiment
-from kcl.experiments.group_training import train_groups
-from kcl.experiments.grouping import RunGroup, fitting_trainings, group_trainings, remaining_groups
+from kcl.experiments.group_training import train_group
+from kcl.experiments.grouping import Experiment, RunGroup, fitting_trainings, group_trainings, remaining_groups
 from kcl.experiments.learner_building import build_learner
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
@@ -81,7 +80,8 @@ def _execute(
         return lambda _: None
 
     experiment = Experiment(admit(specs, compute), Folder(path, resume), "a command", saving, said.append)
-    train_groups(experiment, remaining_groups(experiment), watch)
+    for group in remaining_groups(experiment):
+        train_group(experiment, group, watch)
     return [json.loads(line) for line in (path / "results.jsonl").read_text().splitlines()], said, watched
 
 

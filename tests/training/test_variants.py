@@ -16,9 +16,8 @@ from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.core.compute import Compute
 from kcl.core.settings import Settings
 from kcl.experiments.admission import admit
-from kcl.experiments.experiment import Experiment
-from kcl.experiments.group_training import train_groups
-from kcl.experiments.grouping import RunGroup, remaining_groups
+from kcl.experiments.group_training import train_group
+from kcl.experiments.grouping import Experiment, RunGroup, remaining_groups
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
@@ -311,7 +310,8 @@ class TestExperiment:
         folder = Folder(path, resume=True)
         saving = Saving(Every(seconds=1e9, thrifty=False), stop)
         experiment = Experiment(admit(specs, compute), folder, "a command", saving, said.append)
-        train_groups(experiment, remaining_groups(experiment), watch)
+        for group in remaining_groups(experiment):
+            train_group(experiment, group, watch)
         return dict(folder.finished), said, watched
 
     @staticmethod

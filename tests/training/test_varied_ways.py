@@ -15,9 +15,8 @@ from kcl.benchmarks.split import SplitClasses
 from kcl.core.compute import Compute
 from kcl.data.dataset import Dataset
 from kcl.experiments.admission import admit
-from kcl.experiments.experiment import Experiment
-from kcl.experiments.group_training import train_groups
-from kcl.experiments.grouping import remaining_groups
+from kcl.experiments.group_training import train_group
+from kcl.experiments.grouping import Experiment, remaining_groups
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
 from kcl.methods.kcl_settings import KclSettings
@@ -102,7 +101,8 @@ def _execute(path: Path, specs: list[RunSpec]) -> tuple[list[dict[str, Any]], li
     said: list[str] = []
     plan = admit(specs, LikeGpu(runs_at_once=9))
     experiment = Experiment(plan, Folder(path, False), "a command", say=said.append)
-    train_groups(experiment, remaining_groups(experiment), lambda _: lambda _: None)
+    for group in remaining_groups(experiment):
+        train_group(experiment, group, lambda _: lambda _: None)
     return [json.loads(line) for line in (path / "results.jsonl").read_text().splitlines()], said
 
 

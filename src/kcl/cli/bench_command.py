@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kcl.cli.option_groups import add_device, add_precision
+from kcl.cli.options import add_device, add_precision, use_device
 from kcl.errors import KclError
 
 if TYPE_CHECKING:
@@ -34,15 +34,11 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    import torch
-
     from kcl.bench import answer_time, step_time
-    from kcl.cli.run_options import whole_numbers
-    from kcl.core.devices import choose_device, choose_threads
+    from kcl.cli.requested_runs import whole_numbers
     from kcl.ops.precision import at_test, products
 
-    device = choose_device(options.device)
-    torch.set_num_threads(choose_threads(options.threads))
+    device = use_device(options)
     runs = whole_numbers(options.runs, "--runs")
     if min(runs) < 1 or (options.steps is not None and options.steps < LEAST_STEPS):
         raise KclError(f"--runs must be at least 1 and --steps at least {LEAST_STEPS}")

@@ -22,6 +22,17 @@ FAILED = 1
 """Exit code where some runs were given up and the others are kept."""
 
 
+def say(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
+def print_lines(lines: dict[str, str]) -> int:
+    width = max(map(len, lines))
+    for name, text in lines.items():
+        print(f"{name:{width}}  {text}".rstrip())
+    return 0
+
+
 class Command(NamedTuple):
     """`module:function` adds the options to the command's parser and sets its handler."""
 
@@ -72,7 +83,7 @@ def execute(options: argparse.Namespace) -> int:
         print("kcl: stopped", file=sys.stderr)
         return exit_code(interrupt)
     except (MemoryError, RuntimeError) as error:
-        from kcl.engines.retries import first_line, out_of_memory
+        from kcl.experiments.failures import first_line, out_of_memory
 
         if not out_of_memory(error):
             raise

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from kcl.cli.commands import say
 from kcl.errors import KclError
 
 
@@ -48,7 +48,7 @@ def _list(_: argparse.Namespace) -> int:
 def _fetch(options: argparse.Namespace) -> int:
     from kcl.data.datasets import find_dataset
 
-    print(find_dataset(options.name).fetch(_say))
+    print(find_dataset(options.name).fetch(say))
     return 0
 
 
@@ -62,7 +62,7 @@ def _verify(options: argparse.Namespace) -> int:
 def _prepare(options: argparse.Namespace) -> int:
     from kcl.data.datasets import find_dataset
 
-    print(find_dataset(options.name).prepare(options.data_dir, options.out, _say))
+    print(find_dataset(options.name).prepare(options.data_dir, options.out, say))
     return 0
 
 
@@ -72,7 +72,3 @@ def _clear(_: argparse.Namespace) -> int:
     folder, size = image_cache.clear()
     print(f"removed {size / 1e6:.0f} MB from {folder}")
     return 0
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr)

@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import torch
 
-from kcl.cli import checkpoint_options, engine_options
-from kcl.core.compute import COMPILE_CHOICES, Compute
+from kcl.cli.commands import FAILED
+from kcl.cli.options import COMPILE, choose_engine, choose_saving
+from kcl.core.compute import Compute
 from kcl.core.devices import choose_device, choose_threads
 from kcl.core.locking import locked
 from kcl.core.run_files import STATUS
 from kcl.data.dataset import Dataset
-from kcl.engines.distributed import GROUP_SIZE, run_distributed
+from kcl.engines.distributed import GROUP_SIZE, EngineChoice, run_distributed
 from kcl.engines.engine import Engine
-from kcl.engines.in_process import run_in_process
-from kcl.engines.retries import Failure
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
 from kcl.experiments.admission import DatasetKey, admit
-from kcl.experiments.experiment import Experiment
-from kcl.experiments.grouping import remaining_groups
+from kcl.experiments.failures import Failure, describe_failures
+from kcl.experiments.group_training import train_groups
+from kcl.experiments.grouping import Experiment, RunGroup, remaining_groups
 from kcl.experiments.loggers import Loggers
-from kcl.experiments.progress import Display
+from kcl.experiments.progress import Display, make_display
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
 from kcl.experiments.task_samples import need_pillow
-from kcl.training.stopping import Stop
+from kcl.report import results_table
+from kcl.training.stopping import Stop, exit_code
+from kcl.training.stream_run import OnProgress
 
 
 class Stopped(KeyboardInterrupt):
@@ -60,9 +64,9 @@ class Execution:
         self._save_samples = getattr(options, "save_samples", False)
         if self._save_samples:
             need_pillow()
-        self._choice = engine_options.choose_engine(options)
+        self._choice = choose_engine(options)
         device = choose_device(options.device) if self._choice is None else self._choice.device
-        self.compute = Compute(device, COMPILE_CHOICES[options.compile], options.precision, options.runs_at_once)
+        self.compute = Compute(device, COMPILE[options.compile], options.precision, options.runs_at_once)
         self._stop, self._open = Stop(), ExitStack()
         self._engine: Engine | None = None
         self._datasets: dict[DatasetKey, Dataset] = {}
@@ -77,7 +81,7 @@ class Execution:
     def run(self, specs: Sequence[RunSpec], out: Path, resume: bool, notes: Mapping[str, Any] | None = None) -> Done:
         """Do the runs that are not in the folder yet; `notes` are added to every result."""
         options, display = self._options, self._display
-        saving = checkpoint_options.saving(options, resume, self._stop)
+        saving = choose_saving(options, resume, self._stop)
         if saving.checkpoints is not None:
             remote_checkpoints.open_url(saving.checkpoints)  # raises before any work is done
         plan = admit(specs, self.compute, options.data_dir, display.say, self._datasets)
@@ -109,15 +113,53 @@ class Execution:
         groups = remaining_groups(experiment, None if self._choice is None else GROUP_SIZE)
         folder.begin(experiment.plan.specs, experiment.command)
         if self._choice is None:
-            return run_in_process(experiment, groups, self._display, loggers)
-        choice = self._choice._replace(make=self._make_engine)
+            return train_groups(experiment, groups, lambda group: self._watch(experiment, group, loggers))
+        choice = self._choice._replace(make=partial(self._engine_of, self._choice))
         return run_distributed(experiment, groups, folder, choice, self._display, loggers)
 
-    def _make_engine(self, logs: Path) -> Engine:
+    def _watch(self, experiment: Experiment, group: RunGroup, loggers: Loggers) -> OnProgress:
+        """Log and show the progress of a group that is trained in this process."""
+        plan, specs = experiment.plan, group.specs
+        several = len(plan.specs) > len(specs)
+        place = f"{len(plan.records(experiment.store.finished)) + 1}/{len(plan.specs)} " if several else ""
+        on_progress = self._display.watch(place + plan.group_label(specs))
+        return loggers.follow([plan.logged_run(spec) for spec in specs], on_progress)
+
+    def _engine_of(self, choice: EngineChoice, logs: Path) -> Engine:
         """Create the engine when it is first needed, and use it for all later runs."""
-        if self._engine is None and self._choice is not None:
-            self._engine = self._choice.make(logs)
-            self._open.callback(self._engine.close)
         if self._engine is None:
-            raise KclError("there is no engine")
+            self._engine = choice.make(logs)
+            self._open.callback(self._engine.close)
         return self._engine
+
+
+def execute_runs(
+    specs: list[RunSpec], options: argparse.Namespace, out: Path, resume: bool, show: bool = True
+) -> list[dict[str, Any]]:
+    """Train the runs and, with `show`, print the table. A signal keeps what is finished and prints how to resume."""
+    try:
+        with Execution(options, make_display(options.quiet)) as execution:
+            done = execution.run(specs, out, resume)
+    except Stopped as signal:
+        exit_stopped(signal, options, out, resume)
+    print_failures(done, options)
+    if show and not options.quiet:
+        print(results_table.text(done.records))
+        print(f"results: {done.results}")
+    return done.records
+
+
+def exit_stopped(signal: Stopped, options: argparse.Namespace, out: Path, resume: bool) -> NoReturn:
+    again = options.command_line + ("" if resume else " --resume")
+    kept = f"{signal.done} of {signal.total} runs are finished and kept in {out}"
+    print(f"kcl: stopped; {kept}; to continue: {again}", file=sys.stderr)
+    raise SystemExit(exit_code(signal.cause))
+
+
+def print_failures(done: Done, options: argparse.Namespace) -> None:
+    """Name the runs that were given up. The exit code reports them; without any finished run the command ends here."""
+    if done.failures:
+        print(f"kcl: {describe_failures(done.failures, options.command_line)}", file=sys.stderr)
+        options.failed = True
+        if not done.records:
+            raise SystemExit(FAILED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from kcl.cli.run_commands import print_lines
+from kcl.cli.commands import print_lines
 
 LISTS = ("backbones", "benchmarks", "kernels", "methods", "recipes", "settings")
 
@@ -16,7 +16,6 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def _list(options: argparse.Namespace) -> int:
     from kcl.benchmarks.registry import BENCHMARKS
-    from kcl.cli.run_options import setting_lines
     from kcl.core.settings import BACKBONES, Summaries
     from kcl.methods.recipes import METHODS
     from kcl.methods.ridge_kernels import KERNELS
@@ -28,6 +27,21 @@ def _list(options: argparse.Namespace) -> int:
         "kernels": dict(Summaries(KERNELS)),
         "methods": {name: f"{method.summary} (keeps: {method.keeps})" for name, method in METHODS.items()},
         "recipes": RECIPES,
-        "settings": setting_lines(),
+        "settings": _setting_lines(),
     }
     return print_lines(lists[options.what])
+
+
+def _setting_lines() -> dict[str, str]:
+    """Meaning, range and default of every setting, below the methods that have it; those of every method first."""
+    from kcl.methods.recipes import METHODS, methods_with
+
+    sections: dict[str, dict[str, str]] = {}
+    for method in METHODS.values():
+        settings_type = method.settings_type
+        for name in settings_type.names():
+            field, methods = settings_type.field(name), methods_with(name)
+            heading = "every method:" if len(methods) == len(METHODS) else f"{', '.join(methods)}:"
+            text = f"{field.metadata['help']} ({settings_type.describe_range(name)}; default {field.default})"
+            sections.setdefault(heading, {})[f"  {name}"] = text
+    return {name: text for heading, lines in sections.items() for name, text in {heading: "", **lines}.items()}

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kcl.cli.option_groups import OneOf, add_compile, add_data_dir, add_device, add_precision
-from kcl.cli.run_commands import add_stream_options, print_lines
+from kcl.cli.commands import print_lines, say
+from kcl.cli.options import COMPILE, OneOf, add_compute, add_device, add_stream_options, split_assignment, use_device
 from kcl.errors import KclError
 
 if TYPE_CHECKING:
@@ -69,11 +69,7 @@ def add_inspect(command: argparse.ArgumentParser) -> None:
 
 def add_task_free(command: argparse.ArgumentParser) -> None:
     add_stream_options(command)
-    where = command.add_argument_group("where and how fast")
-    add_data_dir(where)
-    add_device(where)
-    add_compile(where)
-    add_precision(where)
+    add_compute(command)
     command.add_argument("--held-out", type=int, default=200, metavar="N",
                          help="training samples per task used for calibration only (default: 200)")  # fmt: skip
     command.add_argument("--test-per-task", type=int, metavar="N", help="test samples per task (default: all)")
@@ -85,15 +81,6 @@ def add_export(command: argparse.ArgumentParser) -> None:
     command.add_argument("model", type=Path, metavar="DIR")
     command.add_argument("--out", type=Path, required=True, metavar="FILE")
     command.set_defaults(function=_export)
-
-
-def _device(options: argparse.Namespace) -> str:
-    import torch
-
-    from kcl.core.devices import choose_device, choose_threads
-
-    torch.set_num_threads(choose_threads(options.threads))
-    return choose_device(options.device)
 
 
 def _update(options: argparse.Namespace) -> int:
@@ -120,15 +107,15 @@ def _learn_more(options: argparse.Namespace) -> int:
     model_folder.clear_drafts(options.model)
     out = model_folder.next_version(options.model)
     if out.name == "0001":
-        data = user_data.read(options.data, True, options.label, options.image_size, say=_say)
-        model = _new_model(data, options, _device(options))
+        data = user_data.read(options.data, True, options.label, options.image_size, say=say)
+        model = _new_model(data, options, use_device(options))
     else:
         if options.assignments or {options.seed, options.held_out, options.image_size} != {None}:
             raise KclError(
                 f"{options.model} already holds a model: --set, --seed, --held-out and --image-size are for new ones"
             )
-        model = model_folder.load_model(options.model, device=_device(options))
-        data = user_data.read(options.data, True, options.label, _side(model), model.columns, _say)
+        model = model_folder.load_model(options.model, device=use_device(options))
+        data = user_data.read(options.data, True, options.label, _side(model), model.columns, say)
     with _shown_steps(options.task) as on_step:
         model.learn(data.inputs, data.labels, options.task, on_step)
     model_folder.save_model(model, out)
@@ -167,9 +154,7 @@ def _new_model(data: Samples, options: argparse.Namespace, device: str) -> Conti
         colour = BENCHMARK_RECIPES["split-cifar100" if small else "split-miniimagenet"]
         settings = dict(colour if len(shape) == 3 and shape[0] == 3 else BENCHMARK_RECIPES["permuted-mnist"])
     for assignment in options.assignments:
-        name, equals, text = assignment.partition("=")
-        if not equals:
-            raise KclError(f"--set {assignment!r}: expected NAME=VALUE, such as lr=0.05")
+        name, text = split_assignment(assignment)
         settings[name] = KclSettings.parse(name, text)
     KclSettings().replace(**settings)
     share = 0.1 if options.held_out is None else options.held_out
@@ -189,7 +174,7 @@ def _predict(options: argparse.Namespace) -> int:
     from kcl.models import model_folder
     from kcl.models.inference import DEFAULT_SCORE
 
-    model = model_folder.load_model(options.model, device=_device(options))
+    model = model_folder.load_model(options.model, device=use_device(options))
     samples = user_data.read(options.input, False, options.label, _side(model), model.columns)
     prediction = model.predict(samples.inputs, options.task, options.score or DEFAULT_SCORE, options.abstain_below)
     rows = _rows(samples, prediction)
@@ -251,8 +236,8 @@ def _inspect(options: argparse.Namespace) -> int:
 def _task_free(options: argparse.Namespace) -> int:
     import torch
 
-    from kcl.cli import run_options
-    from kcl.core.compute import COMPILE_CHOICES, Compute
+    from kcl.cli import requested_runs
+    from kcl.core.compute import Compute
     from kcl.core.devices import describe_machine
     from kcl.core.files import write_json
     from kcl.experiments import task_free
@@ -261,22 +246,18 @@ def _task_free(options: argparse.Namespace) -> int:
 
     if options.held_out < LEAST_HELD_OUT or (options.test_per_task is not None and options.test_per_task < 1):
         raise KclError(f"--held-out must be at least {LEAST_HELD_OUT} and --test-per-task at least 1")
-    specs, device = run_options.specs(options), _device(options)
+    specs, device = requested_runs.specs(options), use_device(options)
     if options.show_settings:
-        return print_lines(run_options.shown(specs))
-    compute = Compute(device, COMPILE_CHOICES[options.compile], options.precision)
+        return print_lines(requested_runs.shown(specs))
+    compute = Compute(device, COMPILE[options.compile], options.precision)
     samples = task_free.SampleCounts(options.held_out, options.test_per_task)
-    rows = list(task_free.measure(specs, compute, samples, options.data_dir, _say))
+    rows = list(task_free.measure(specs, compute, samples, options.data_dir, say))
     print(task_free.table(rows))
     if options.json is not None:
         about = describe_machine(device) | {"command": options.command_line}
         about["precision"] = used(options.precision, torch.device(device), compute.compiled)
         write_json(options.json, {**about, "rows": rows})
     return 0
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr)
 
 
 def _export(options: argparse.Namespace) -> int:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
+from kcl.cli.commands import say
 from kcl.core import results
 from kcl.core.files import write_whole
-from kcl.core.run_files import METRICS, SAMPLES, STATUS
+from kcl.core.run_files import METRICS, RESULTS, SAMPLES, STATUS
 from kcl.errors import KclError
 from kcl.report import figures, results_table
 from kcl.report.engine_status import standings
@@ -24,7 +24,6 @@ from kcl.report.unfinished_runs import running
 from kcl.training.stopping import Stop
 
 FORMATS = ("html", "md", "png", "pdf")
-RESULTS = "results.jsonl"
 
 
 def add_options(report: argparse.ArgumentParser) -> None:
@@ -113,7 +112,7 @@ def live_beside(options: argparse.Namespace, out: Path) -> AbstractContextManage
     """With --live, the page of a run's folder while it runs."""
     if not options.live:
         return nullcontext()
-    return live([out], f"{options.method} on {options.benchmark}", _say, port=options.port)
+    return live([out], f"{options.method} on {options.benchmark}", say, port=options.port)
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -122,13 +121,13 @@ def _report(options: argparse.Namespace) -> int:
             raise KclError("--live writes nothing; leave out --out and --format")
         title = options.title or ", ".join(map(str, options.folders))
         stop = Stop()
-        with stop.listening(), stop.deferred(), live(options.folders, title, _say, options.host, options.port):
+        with stop.listening(), stop.deferred(), live(options.folders, title, say, options.host, options.port):
             while stop.asked is None:  # an exception while a thread starts could leave its locks held
                 time.sleep(0.1)
         stop.check()
     out, kind = _target(options.out, options.format)
     files = find_results(options.folders)
-    records = read_all(files, _say)
+    records = read_all(files, say)
     title = options.title or default_title(records)
     if kind == "html":
         write_page(records, out, title, samples_beside(files))
@@ -153,7 +152,3 @@ def _target(out: Path | None, kind: str | None) -> tuple[Path, str]:
         if kind not in FORMATS:
             raise KclError(f"--out {out}: reports are written as {', '.join(FORMATS)}; give one of these endings")
     return out or Path(f"report.{kind}"), kind
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr)

@@ -4,27 +4,167 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import torch
-
-from kcl.cli import paper_options
-from kcl.cli.run_commands import add_execution_options, execute_runs, print_lines
-from kcl.core.devices import choose_device, choose_threads
+from kcl.benchmarks.registry import find_benchmark
+from kcl.cli.commands import print_lines
+from kcl.cli.execution import execute_runs
+from kcl.cli.options import add_execution_options, use_device
+from kcl.cli.requested_runs import whole_numbers
+from kcl.core import results
+from kcl.core.files import write_whole
 from kcl.core.locking import locked
+from kcl.core.settings import nearest
+from kcl.errors import KclError
 from kcl.experiments.progress import make_display
+from kcl.experiments.run_spec import RunSpec
+from kcl.paper.cell import FULL, QUICK, Scale
+from kcl.paper.contents import ITEMS, STRONG, find_items
+from kcl.paper.finished_runs import FinishedRuns
+from kcl.paper.item import Item, MeasureOptions
+from kcl.paper.page_sections import replace_sections, section_names
+from kcl.paper.reproduce import estimate, required_runs, write_report
 from kcl.report import figures
+
+SEVERAL = 4
+"""Workers that hide each other's set-up on one GPU, for comparison."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    paper_options.add_options(command)
+    names = f"all, or some of: {', '.join(ITEMS)}; beyond the paper: strong, or some of: {', '.join(STRONG)}"
+    command.add_argument("items", nargs="*", metavar="ITEM", help=names)
+    command.add_argument("--list", action="store_true", help="list the tables and figures, and do nothing")
+    command.add_argument("--seeds", help="seeds as 0,1,2 or 0..4 (default: 0..4; 0,1 with --quick)")
+    command.add_argument("--quick", action="store_true",
+                         help="a miniature on scikit-learn's digits, in minutes on a CPU: it shows that everything "
+                         "works, not what the paper claims")  # fmt: skip
+    command.add_argument("--without", action="append", default=[], metavar="BENCHMARK",
+                         help="skip the runs of a benchmark, for example if its data are missing")  # fmt: skip
+    command.add_argument(
+        "--out",
+        type=Path,
+        help="output folder (default: runs/paper or, beyond the paper, runs/strong; with --quick, …-quick)",
+    )
+    command.add_argument("--resume", action="store_true", help="keep the folder's finished runs and do the rest")
+    command.add_argument("--dry-run", action="store_true", help="print what would be run, and do nothing")
+    command.add_argument("--report-only", action="store_true", help="run nothing; report the finished runs")
+    command.add_argument("--results", type=Path, action="append", metavar="PATH",
+                         help="a folder or file with finished runs, which are not run again; with --report-only the "
+                         "only ones that are reported (default: OUT); may be repeated")  # fmt: skip
+    command.add_argument("--into", type=Path, metavar="PAGE",
+                         help="with --report-only: also replace the tables between the markers <!-- ITEM: begin --> "
+                         "and <!-- ITEM: end --> of a page (REPRODUCIBILITY.md)")  # fmt: skip
     add_execution_options(command)
     command.set_defaults(function=_reproduce)
 
 
+def listed() -> dict[str, str]:
+    lines = {name: f"{item.title} ({item.place})" for name, item in ITEMS.items()}
+    lines |= {"all": "all of these", "strong": "beyond the paper, not part of `all`: those that follow"}
+    return lines | {name: item.title for name, item in STRONG.items()}
+
+
+class Reproduction(NamedTuple):
+    """What to run and to report."""
+
+    items: list[Item]
+    scale: Scale
+    seeds: list[int]
+    specs: list[RunSpec]
+    out: Path
+    results: list[Path]
+    into: Path | None
+    report_only: bool
+
+    def plan(self, workers: int) -> dict[str, str]:
+        """What would be run, by so many workers at the same time."""
+        total = estimate(self.specs, workers)
+        lines = {
+            "items": ", ".join(item.name for item in self.items),
+            "seeds": ", ".join(map(str, self.seeds)),
+            "runs": f"{total.runs}, in {total.groups} groups that are trained together on a GPU",
+            "benchmarks": ", ".join(dict.fromkeys(spec.benchmark for spec in self.specs)) or "none",
+        }
+        if total.minutes is not None and self.specs:
+            several = estimate(self.specs, SEVERAL).minutes if workers == 1 else None
+            comparison = f" ({several:.0f} with --workers {SEVERAL})" if several is not None else ""
+            where = "on one NVIDIA H200, by the speeds in benches/results"
+            lines["time"] = f"about {total.minutes:.0f} minutes{comparison} {where}"
+            lines |= {f"  {name}": f"{minutes:.0f} minutes" for name, minutes in self._shares(workers).items()}
+            lines["memory"] = f"about {total.gigabytes:.1f} GB of GPU memory"
+        if self.scale.note:
+            lines["note"] = self.scale.note
+        return lines
+
+    def _shares(self, workers: int) -> dict[str, float]:
+        """Minutes that each of several items adds to those before it."""
+        if len(self.items) == 1:
+            return {}
+        keys, shares, before = {spec.key for spec in self.specs}, {}, 0.0
+        for count, item in enumerate(self.items, 1):
+            specs = required_runs(self.items[:count], self.scale, self.seeds)
+            minutes = estimate([spec for spec in specs if spec.key in keys], workers).minutes or 0.0
+            shares[item.name], before = minutes - before, minutes
+        return shares
+
+    def finished(self) -> list[dict[str, Any]]:
+        """The runs in the results that were named."""
+        files = [file for path in self.results for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])]
+        if self.specs and self.results and not files:
+            raise KclError(f"there are no results (*.jsonl) in {', '.join(map(str, self.results))}")
+        return [record for file in files for record in results.read(file)]
+
+    def write(self, records: Sequence[Mapping[str, Any]]) -> Path:
+        folders = [path if path.is_dir() else path.parent for path in self.results]
+        folders += [] if self.report_only else [self.out]
+        if self.into is not None:
+            runs = FinishedRuns(records, self.scale, self.seeds, folders)
+            page = replace_sections(_read_page(self.into), {item.name: item for item in self.items}, runs)
+            write_whole(self.into, page.encode())
+        return write_report(self.items, records, self.scale, self.seeds, self.out, folders)
+
+    def measure(self, device: str, precision: str, resume: bool, command: str, say: Callable[[str], None]) -> None:
+        """Measure what runs do not record."""
+        for item in self.items:
+            item.measure(MeasureOptions(self.out, device, precision, self.scale, resume, command, say))
+
+
+def _read_page(path: Path) -> str:
+    try:
+        page = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise KclError(f"cannot read {path}: {error}") from None
+    for name in section_names(page):
+        if name not in ITEMS | STRONG:
+            raise KclError(f"{path} has a marker for {name!r}; {nearest(name, [*ITEMS, *STRONG])}")
+    return page
+
+
+def parse(options: argparse.Namespace) -> Reproduction:
+    """The reproduction that the options describe, without runs that are finished already."""
+    items, scale = find_items(options.items), QUICK if options.quick else FULL
+    seeds = whole_numbers(options.seeds or ("0,1" if options.quick else "0..4"), "--seeds")
+    for name in options.without:
+        find_benchmark(name)
+    specs = [spec for spec in required_runs(items, scale, seeds) if spec.benchmark not in options.without]
+    folder = "strong" if all(item.name in STRONG for item in items) else "paper"
+    out = options.out or Path("runs") / (folder + ("-quick" if options.quick else ""))
+    if options.into and not options.report_only:
+        raise KclError("--into goes with --report-only")
+    paths = options.results or ([out] if options.report_only else [])
+    reproduction = Reproduction(items, scale, seeds, specs, out, paths, options.into, options.report_only)
+    if options.report_only or not paths:
+        return reproduction
+    finished = FinishedRuns(reproduction.finished(), scale, seeds)
+    return reproduction._replace(specs=[spec for spec in specs if finished.find(spec) is None])
+
+
 def _reproduce(options: argparse.Namespace) -> int:
     if options.list:
-        return print_lines(paper_options.listed())
-    request = paper_options.parse(options)
+        return print_lines(listed())
+    request = parse(options)
     if options.dry_run:
         return print_lines(request.plan(options.workers or 1))
     if options.report_only:
@@ -41,12 +181,10 @@ def _reproduce(options: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(request: paper_options.Reproduction, options: argparse.Namespace) -> None:
-    torch.set_num_threads(choose_threads(options.threads))
-    display = make_display(options.quiet)
+def _measure(request: Reproduction, options: argparse.Namespace) -> None:
+    device, display = use_device(options), make_display(options.quiet)
     try:
         with locked(request.out):
-            device, command = choose_device(options.device), options.command_line
-            request.measure(device, options.precision, options.resume, command, display.say)
+            request.measure(device, options.precision, options.resume, options.command_line, display.say)
     finally:
         display.close()

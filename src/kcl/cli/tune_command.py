@@ -4,38 +4,88 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
-from kcl.cli import tune_options
+from kcl.cli import report_commands, requested_runs
 from kcl.cli.commands import FAILED
-from kcl.cli.run_commands import add_execution_options, exit_stopped, print_failures
+from kcl.cli.execution import Done, Execution, Stopped, exit_stopped, print_failures
+from kcl.cli.options import add_execution_options, add_stream_options, check_range
+from kcl.core.locking import locked
+from kcl.core.randomness import LARGEST_SEED
+from kcl.core.run_files import RESULTS
 from kcl.errors import KclError
+from kcl.experiments.progress import make_display
+from kcl.report import figures, page, results_table
+from kcl.tuning import search_plots, space, tune
+from kcl.tuning.protocol import HELD_OUT, JUDGED_BY, TASKS, Protocol
+from kcl.tuning.tune import JOURNAL, Search
 
-if TYPE_CHECKING:
-    from kcl.cli.execution import Done
+AT_ONCE = 8
+CONTENTS = {"a search": JOURNAL, "results": RESULTS}
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    tune_options.add_options(command)
+    add_stream_options(command)
+    command.add_argument("--search", nargs="+", action="extend", default=[], metavar="NAME=RANGE",
+                         help="settings to search: lr=0.001..0.5:log, dropout=0..0.5, kernel=vrf,rbf")  # fmt: skip
+    command.add_argument("--trials", type=int, default=50, metavar="N",
+                         help="points to try (default: 50; with choices only, at most all of them)")  # fmt: skip
+    command.add_argument("--trials-at-once", type=int, default=AT_ONCE, metavar="N",
+                         help=f"points proposed and run together (default: {AT_ONCE})")  # fmt: skip
+    command.add_argument("--first", default=str(TASKS), metavar="K",
+                         help=f"choose by the first K tasks, or all (default: {TASKS})")  # fmt: skip
+    command.add_argument("--held-out", type=float, default=HELD_OUT, metavar="SHARE",
+                         help=f"share of the training samples held out to choose by (default: {HELD_OUT})")  # fmt: skip
+    command.add_argument("--judge-by", choices=list(JUDGED_BY), default="all",
+                         help="accuracy of all tasks, or of the old ones: all but the last (default: all)")  # fmt: skip
+    command.add_argument("--search-seed", type=int, default=0, help="random seed of the search (default: 0)")
+    command.add_argument("--final-seeds",
+                         help="seeds for the winner's whole stream, or none (default: those of --seeds)")  # fmt: skip
+    command.add_argument("--out", type=Path, help="output folder (default: runs/tune-BENCHMARK-METHOD)")
+    command.add_argument("--resume", action="store_true", help="continue the search in the folder")
     add_execution_options(command)
     command.set_defaults(function=_tune)
 
 
+def parse(options: argparse.Namespace) -> tuple[Search, list[int]]:
+    """The search, and the seeds for the whole stream."""
+    options.out = options.out or Path("runs") / f"tune-{options.benchmark}-{options.method}"
+    runs = requested_runs.specs(options)
+    if len({run.settings for run in runs}) != 1:
+        raise KclError("--set with commas is a grid; to search among values, pass them to --search")
+    dimensions = space.parse(options.search, options.method)
+    check_range(options, "trials", 1, 100_000)
+    check_range(options, "trials_at_once", 1, 10_000)
+    check_range(options, "search_seed", 0, LARGEST_SEED)
+    if options.first != "all" and not (options.first.isascii() and options.first.isdecimal()):
+        raise KclError(f"--first must be a number of tasks, or all, not {options.first[:20]!r}")
+    existing = [what for what, name in CONTENTS.items() if (options.out / name).exists()]
+    if existing and not options.resume:
+        raise KclError(
+            f"{options.out} holds {existing[0]} already; add --resume to continue it, or choose another --out"
+        )
+    tasks = None if options.first == "all" else int(options.first)
+    protocol = Protocol(tasks, options.held_out, tuple(run.seed for run in runs), chosen_by=JUDGED_BY[options.judge_by])
+    protocol.specs(runs[0], {})
+    final = [run.seed for run in runs]
+    if options.final_seeds == "none":
+        final = []
+    elif options.final_seeds is not None:
+        final = requested_runs.whole_numbers(options.final_seeds, "--final-seeds")
+    trials, at_once = int(min(options.trials, space.size(dimensions))), options.trials_at_once
+    return Search(runs[0], dimensions, protocol, trials, at_once, options.search_seed, options.out), final
+
+
 def _tune(options: argparse.Namespace) -> int:
     """A signal leaves a search that --resume continues; runs that are given up end it."""
-    from kcl.cli import report_commands
-    from kcl.cli.execution import Execution, Stopped
-    from kcl.core.locking import locked
-    from kcl.experiments.progress import make_display
-    from kcl.report import figures, page, results_table
-    from kcl.tuning import search_plots, tune
-
-    search, seeds = tune_options.parse(options)
+    search, seeds = parse(options)
     out, display = search.out, make_display(options.quiet)
     if options.force:
         raise KclError("--force does not go with kcl tune: resume the search unchanged, or start one in another --out")
 
-    def complete(done: Done) -> Done:
+    def train(*request: Any) -> Done:
+        done = execution.run(*request)
         if done.failures:
             print_failures(done, options)
             raise SystemExit(FAILED)
@@ -43,8 +93,8 @@ def _tune(options: argparse.Namespace) -> int:
 
     try:
         with Execution(options, display) as execution, locked(out, tune.LOCK):
-            best = search.run(lambda *runs: complete(execution.run(*runs)), display.say)
-            records = search.final(best, seeds, lambda *runs: complete(execution.run(*runs)))
+            best = search.run(train, display.say)
+            records = search.final(best, seeds, train)
     except Stopped as signal:
         exit_stopped(signal, options, out, options.resume)
     summary, trials = search.write(records), search.study().finished
@@ -59,6 +109,6 @@ def _tune(options: argparse.Namespace) -> int:
         print(f"best of {len(trials)} trials: {tune.show(best.settings)}, {best.value:.2f} % on held-out samples")
         if records:
             print(results_table.text(records))
-            print(f"results: {out / report_commands.RESULTS}\npage:    {out / 'report.html'}")
+            print(f"results: {out / RESULTS}\npage:    {out / 'report.html'}")
         print(f"search:  {', '.join(files)}")
     return 0

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-COMPILE_CHOICES = {"auto": None, "on": True, "off": False}
-"""The values of `--compile`."""
-
 
 @dataclass(frozen=True)
 class Compute:

@@ -1,5 +1,7 @@
 """Names of the files in a run folder that one package writes and another reads."""
 
+RESULTS = "results.jsonl"
+"""One line per finished run."""
 METRICS = "metrics.csv"
 """One row per run and learned task, written while the runs are training."""
 SAMPLES = "samples.jsonl"

@@ -5,18 +5,24 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from kcl.core.files import write_whole
+from kcl.engines import RETRIES
 from kcl.engines.engine import Engine, Event
 from kcl.engines.job import ENDS, Job, Message, Needs
-from kcl.engines.retries import Attempts
 from kcl.engines.status_tracker import StatusTracker
+from kcl.experiments.failures import Failure
 from kcl.training.stopping import Interrupted, Stop
 
 WAIT = 0.2
 """Seconds between two checks for a signal."""
 GRACE = 60.0
 """Seconds that workers have to save after a request to stop."""
+MAX_LOG = 100_000
+"""Characters kept of the log of a job that fails again and again."""
 
 
 class Queue:
@@ -47,6 +53,47 @@ class Queue:
     def put_back(self, job: Job) -> None:
         """A job to retry: it goes first, so that permanent failures show early."""
         self._waiting.setdefault(job.needs, deque()).appendleft(job)
+
+
+@dataclass
+class _History:
+    """The attempts at one job."""
+
+    without_progress: int = 0
+    tasks: int = 0
+    tasks_before: int = 0
+    log: str = ""
+
+
+class Attempts:
+    """Counts the failed attempts at each job; an attempt that learned more tasks than before resets the count."""
+
+    def __init__(self, logs: Path, retries: int = RETRIES) -> None:
+        self._logs, self._retries = logs, retries
+        self._jobs: dict[str, _History] = {}
+        self.given_up: list[Failure] = []
+
+    def learned(self, name: str, tasks: int) -> None:
+        """A job has learned so many tasks."""
+        history = self._jobs.setdefault(name, _History())
+        history.tasks = max(history.tasks, tasks)
+
+    def failed(self, job: Job, label: str, worker: str, message: Message) -> Job | None:
+        """The next attempt, or None if the job is given up."""
+        history, error = self._jobs.setdefault(job.name, _History()), str(message.get("error", "it was lost"))
+        entry = f"attempt {job.attempt + 1} on {worker}: {error}\n{message.get('log', '')}"
+        history.log = (history.log + entry)[-MAX_LOG:]
+        history.without_progress = 0 if history.tasks > history.tasks_before else history.without_progress + 1
+        history.tasks_before = history.tasks
+        if history.without_progress <= self._retries:
+            return job.next_attempt()
+        path = self._logs / f"{job.name}.log"
+        write_whole(path, history.log.encode(errors="replace"))
+        self.given_up.append(Failure(label, len(job.runs), error, path))
+        return None
+
+    def done(self, name: str) -> None:
+        self._jobs.pop(name, None)
 
 
 class Dispatcher:

@@ -10,16 +10,15 @@ from typing import Any, NamedTuple
 
 from kcl.core.files import write_json
 from kcl.core.run_files import STATUS
-from kcl.engines.dispatcher import Dispatcher
+from kcl.engines.dispatcher import Attempts, Dispatcher
 from kcl.engines.engine import Engine
 from kcl.engines.job import Job, Message, Needs
 from kcl.engines.job_planning import make_jobs
-from kcl.engines.retries import LOGS, Attempts, Failure
 from kcl.engines.status_tracker import StatusTracker
 from kcl.errors import KclError
 from kcl.experiments import resuming
-from kcl.experiments.experiment import Experiment
-from kcl.experiments.grouping import RunGroup
+from kcl.experiments.failures import LOGS, Failure
+from kcl.experiments.grouping import Experiment, RunGroup
 from kcl.experiments.loggers import Loggers
 from kcl.experiments.progress import Display, duration
 from kcl.experiments.run_folder import Folder

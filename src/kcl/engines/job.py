@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -11,6 +10,7 @@ from typing import Any
 
 from kcl.core.compute import Compute
 from kcl.engines.dataset_file import DatasetFile
+from kcl.experiments.resuming import group_name
 from kcl.experiments.run_spec import RunSpec
 
 Message = dict[str, Any]
@@ -58,8 +58,7 @@ class Job:
     @cached_property
     def name(self) -> str:
         """The same for the same group of runs, and equal to the name of its checkpoint folder."""
-        keys = "\n".join(json.dumps(run, sort_keys=True) for run in self.runs)
-        return hashlib.sha256(keys.encode()).hexdigest()[:16]
+        return group_name([json.dumps(run, sort_keys=True) for run in self.runs])
 
     @cached_property
     def specs(self) -> list[RunSpec]:

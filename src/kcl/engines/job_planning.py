@@ -11,8 +11,7 @@ from kcl.engines.dataset_file import DatasetFile, pack
 from kcl.engines.job import Job, Needs
 from kcl.experiments import resuming
 from kcl.experiments.admission import RunPlan, dataset_key
-from kcl.experiments.experiment import Experiment
-from kcl.experiments.grouping import RunGroup
+from kcl.experiments.grouping import Experiment, RunGroup
 from kcl.experiments.speeds import TOGETHER as MEASURED
 from kcl.experiments.speeds import speed_of
 from kcl.methods.views import copies_at_test, rotations

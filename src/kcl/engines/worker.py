@@ -15,13 +15,12 @@ import torch
 from kcl.core.devices import choose_device
 from kcl.engines.dataset_file import DatasetFile, unpack
 from kcl.engines.job import Job, Message
-from kcl.engines.retries import first_line
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
 from kcl.experiments.admission import admit
-from kcl.experiments.experiment import Experiment
+from kcl.experiments.failures import first_line
 from kcl.experiments.group_training import train_group
-from kcl.experiments.grouping import RunGroup, group_trainings, resumed_group
+from kcl.experiments.grouping import Experiment, RunGroup, group_trainings, resumed_group
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_spec import by_training
 from kcl.training.checkpointer import Every, clear

@@ -75,10 +75,7 @@ class RunPlan:
         return f"{specs[0].method}, {len(specs)} runs"
 
     def logged_run(self, spec: RunSpec) -> LoggedRun:
-        settings = spec.settings.to_dict()
-        return LoggedRun(
-            self.label(spec), spec.benchmark, spec.method, spec.kernel, spec.seed, spec.tasks or 0, settings
-        )
+        return LoggedRun(self.label(spec), spec)
 
     @cached_property
     def _varied_settings(self) -> list[str]:

@@ -1,46 +1,59 @@
-"""Training groups of runs: checkpoints on the way, smaller groups where memory or stacking demands it."""
+"""Training groups of runs: checkpoints, smaller groups if memory or stacking requires it, results and failures."""
 
 from __future__ import annotations
 
 import json
+import platform
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import numpy as np
 import torch
 
+import kcl
+from kcl.core import results
+from kcl.core.devices import device_name
+from kcl.core.files import write_whole
 from kcl.errors import KclError
-from kcl.experiments import remote_checkpoints, resuming, task_samples
-from kcl.experiments.experiment import Experiment
-from kcl.experiments.grouping import RunGroup
+from kcl.experiments import resuming, task_samples
+from kcl.experiments.failures import LOGS, Failure, first_line
+from kcl.experiments.grouping import Experiment, RunGroup
 from kcl.experiments.learner_building import build_learner
-from kcl.experiments.record import store_result
+from kcl.experiments.remote_checkpoints import MirroringKeeper
+from kcl.experiments.run_spec import RunSpec
+from kcl.ops.precision import used
 from kcl.training.batches import CannotStack
-from kcl.training.checkpointer import Keeper
-from kcl.training.stream_run import OnProgress, run_streams
+from kcl.training.stream_run import OnProgress, Outcome, run_streams
+
+UNUSABLE = "not started: after that error this process can no longer use the GPU"
 
 Watch = Callable[[RunGroup], OnProgress]
 """Called when the training of a group starts; the answer is called with its progress."""
 
 
-def train_groups(
-    experiment: Experiment,
-    groups: Iterable[RunGroup],
-    watch: Watch,
-    on_error: Callable[[RunGroup, Exception], None] | None = None,
-) -> None:
-    """Train one group after another; every result is stored as soon as its group is finished.
+def train_groups(experiment: Experiment, groups: Iterable[RunGroup], watch: Watch) -> list[Failure]:
+    """Train one group after another in this process and return those that failed unexpectedly; the others continue.
 
-    `on_error` is called for a group that fails unexpectedly, and the others continue; without it the error is raised.
+    Every result is stored as soon as its group is finished. A `KclError` or `OSError` ends all groups.
     """
+    plan, store = experiment.plan, experiment.store
+    failures: list[Failure] = []
+    failed_keys: set[str] = set()
     for group in groups:
         try:
             train_group(experiment, group, watch)
         except (KclError, OSError):  # a mistake of the user, a broken pipe or a full disk: the others would fail too
             raise
         except Exception as error:
-            if on_error is None:
-                raise
-            on_error(group, error)
+            failures.append(_log_failure(experiment, group, error))
+            failed_keys.update(spec.key for spec in group.specs)
+            if not usable(plan.compute.torch_device):
+                if left := len(plan.pending({*store.finished, *failed_keys})):
+                    failures.append(Failure("the others", left, UNUSABLE, failures[-1].log))
+                break
+            experiment.say(f"{failures[-1].label}: {failures[-1].error}; giving up")
+    return failures
 
 
 def train_group(experiment: Experiment, group: RunGroup, watch: Watch) -> None:
@@ -67,8 +80,27 @@ def train_group(experiment: Experiment, group: RunGroup, watch: Watch) -> None:
     return None
 
 
+def usable(device: torch.device) -> bool:
+    """Whether a device still responds: some GPU errors last as long as the process."""
+    if device.type != "cuda":
+        return True
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return False
+    return True
+
+
 def _checkpoints(experiment: Experiment, group: RunGroup) -> Path:
     return resuming.group_folder(experiment.store.path, [spec.key for spec in group.specs])
+
+
+def _log_failure(experiment: Experiment, group: RunGroup, error: Exception) -> Failure:
+    store = experiment.store
+    log = store.path / LOGS / f"{_checkpoints(experiment, group).name}.log"
+    write_whole(log, "".join(traceback.format_exception(error)).encode(errors="replace"))
+    unfinished = sum(spec.key not in store.finished for spec in group.specs)
+    return Failure(experiment.plan.group_label(group.specs), unfinished, first_line(error), log)
 
 
 def _train(experiment: Experiment, group: RunGroup, on_progress: OnProgress) -> None:
@@ -80,8 +112,7 @@ def _train(experiment: Experiment, group: RunGroup, on_progress: OnProgress) -> 
         "made with": resuming.made_with(plan.compute),
         "command": experiment.command,
     }
-    local = Keeper(folder, about, saving.every, saving.stop, experiment.say)
-    keeper = remote_checkpoints.keeper(saving.checkpoints, local)
+    keeper = MirroringKeeper(saving.checkpoints, folder, about, saving.every, saving.stop, experiment.say)
     streams = [plan.stream(training[0]) for training in group.trainings]
     learner = build_learner(group.trainings, streams, plan.compute, group.plain)
     run_list = [
@@ -93,7 +124,7 @@ def _train(experiment: Experiment, group: RunGroup, on_progress: OnProgress) -> 
     outcomes = run_streams(learner, streams_of_runs, on_progress, keeper)
     for (spec, _, shared_by), outcome in zip(run_list, outcomes, strict=True):
         if spec.key not in store.finished:
-            store_result(experiment, spec, outcome, len(group.trainings), shared_by)
+            _store_result(experiment, spec, outcome, len(group.trainings), shared_by)
     if experiment.save_samples:
         names = [plan.dataset(spec).class_names for spec in group.specs]
         samples = task_samples.collect(learner, streams_of_runs, names)
@@ -101,3 +132,44 @@ def _train(experiment: Experiment, group: RunGroup, on_progress: OnProgress) -> 
             if tasks is not None:
                 task_samples.save(store.path, {**spec.fields(), "kernel": spec.kernel}, tasks)
     store.forget(folder, saving.checkpoints)
+
+
+def _store_result(experiment: Experiment, spec: RunSpec, outcome: Outcome, trainings: int, shared_by: int) -> None:
+    """Store a run's result and report divergence. `trainings`: how many were trained together; `shared_by`: the number
+    of runs that share the training of this one.
+    """
+    compute, matrix = experiment.plan.compute, outcome.matrix
+    experiment.store.add(
+        {
+            "format": results.FORMAT,
+            **spec.fields(),
+            "kernel": spec.kernel,
+            "versions": {
+                "kcl": kcl.__version__,
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+            "device": device_name(compute.torch_device),
+            "threads": torch.get_num_threads(),
+            "seconds": round(outcome.seconds, 3),
+            "learning_seconds": [round(seconds, 3) for seconds in outcome.learning_seconds],
+            "runs_at_once": trainings,
+            "training_shared_by": shared_by,
+            "precision": used(compute.precision, compute.torch_device, compute.compiled),
+            "accuracy_matrix": matrix.to_lists(),
+            "initial_accuracy": outcome.initial_accuracy,
+            **matrix.summary(outcome.initial_accuracy),
+            "diverged": outcome.diverged,
+            "memory": outcome.memory,
+            "resumed": outcome.resumed,
+            "fingerprint": outcome.fingerprint,
+            "command": experiment.command,
+            **experiment.notes,
+        }
+    )
+    if outcome.diverged:
+        finite = np.isfinite(np.diagonal(matrix.values))
+        task = int(finite.argmin()) + 1  # runs trained beside it may have continued to the end
+        label = experiment.plan.label(spec)
+        experiment.say(f"{label}: diverged in task {task}: the loss is not finite; try a lower lr")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -14,13 +14,29 @@ from kcl.benchmarks.joint_task import join
 from kcl.errors import KclError
 from kcl.experiments import resuming
 from kcl.experiments.admission import RunPlan, dataset_key
-from kcl.experiments.experiment import Experiment
 from kcl.experiments.learner_building import Training, build_learner
+from kcl.experiments.resuming import Saving
+from kcl.experiments.run_folder import ResultStore
 from kcl.experiments.run_spec import RunSpec, by_training
 from kcl.training.batches import CannotStack
 
 MEMORY_SHARE = 0.7
 """The share of the free GPU memory that a group may take by estimate."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The runs of one command, and how they are stored and reported."""
+
+    plan: RunPlan
+    store: ResultStore
+    command: str
+    saving: Saving = field(default_factory=Saving)
+    say: Callable[[str], None] = lambda _: None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """Added to the result of every run."""
+    save_samples: bool = False
+    """Whether images of tasks, coresets and mistakes are saved."""
 
 
 class RunGroup(NamedTuple):

@@ -16,20 +16,15 @@ from typing import Any, NamedTuple, Protocol
 
 from kcl.core.run_files import METRICS
 from kcl.errors import KclError
+from kcl.experiments.run_spec import RunSpec
 from kcl.training.run_progress import Standing
 from kcl.training.stream_run import OnProgress, Progress
 
 
 class LoggedRun(NamedTuple):
-    """A run as loggers see it. `name` is unique within the command."""
-
     name: str
-    benchmark: str
-    method: str
-    kernel: str | None
-    seed: int
-    tasks: int
-    settings: dict[str, Any]
+    """Unique within the command."""
+    spec: RunSpec
 
 
 class Logger(Protocol):
@@ -58,11 +53,10 @@ class CsvLogger:
             self._writer.writerow(self.COLUMNS)
 
     def task_learned(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
-        learned = len(standing.accuracies)
-        about = (run.name, run.benchmark, run.method, run.kernel, run.seed, learned, run.tasks)
-        self._writer.writerow(
-            (*about, standing.average_accuracy, standing.forgetting, standing.accuracies[-1], round(seconds, 3))
-        )
+        spec, learned = run.spec, len(standing.accuracies)
+        identity = (run.name, spec.benchmark, spec.method, spec.kernel, spec.seed, learned, spec.tasks)
+        measured = (standing.average_accuracy, standing.forgetting, standing.accuracies[-1], round(seconds, 3))
+        self._writer.writerow((*identity, *measured))
         self._file.flush()
 
     def close(self) -> None:
@@ -106,12 +100,13 @@ class WandbLogger:
 
     def task_learned(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
         if run.name not in self._runs:
-            about = {"benchmark": run.benchmark, "method": run.method, "seed": run.seed, "tasks": run.tasks}
+            spec = run.spec
+            identity = {"benchmark": spec.benchmark, "method": spec.method, "seed": spec.seed, "tasks": spec.tasks}
             self._runs[run.name] = self._wandb.init(
                 project=os.environ.get("WANDB_PROJECT") or "kcl",
                 name=run.name,
-                group=run.benchmark,
-                config={**run.settings, **about},
+                group=spec.benchmark,
+                config={**spec.settings.to_dict(), **identity},
                 dir=str(self._out),
                 reinit="create_new",  # the runs of a group are open at the same time
             )

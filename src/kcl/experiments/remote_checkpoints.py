@@ -31,20 +31,16 @@ def open_url(url: str) -> tuple[Any, str]:
     return files, path.rstrip("/")
 
 
-def keeper(url: str | None, local: Keeper) -> Keeper:
-    return local if url is None else _Mirrored(url, local)
+class MirroringKeeper(Keeper):
+    """Also copies every checkpoint to a URL, if there is one. A copy that fails is reported; the run continues."""
 
-
-class _Mirrored(Keeper):
-    """Also copies every checkpoint to a URL. A copy that fails is reported; the run continues."""
-
-    def __init__(self, url: str, local: Keeper) -> None:
-        super().__init__(local.folder, local.about, local.every, local.stop, local.say)
+    def __init__(self, url: str | None, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._url = url
 
     def save(self, state: Callable[[], Saved]) -> None:
         super().save(state)
-        if self.folder is not None:
+        if self.folder is not None and self._url is not None:
             try:
                 push(self._url, self.folder)
             except Exception as error:  # every file system raises its own exceptions

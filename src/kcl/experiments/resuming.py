@@ -76,12 +76,16 @@ def made_with(compute: Compute) -> dict[str, Any]:
     }
 
 
+def group_name(keys: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(keys).encode()).hexdigest()[:16]
+
+
 def group_folder(out: Path, keys: Sequence[str]) -> Path:
-    return out / FOLDER / hashlib.sha256("\n".join(keys).encode()).hexdigest()[:16]
+    return out / FOLDER / group_name(keys)
 
 
 def holds_any(out: Path) -> bool:
-    return any(True for _ in (out / FOLDER).glob("*/*.safetensors"))
+    return any((out / FOLDER).glob("*/*.safetensors"))
 
 
 def unfinished_groups(out: Path) -> list[UnfinishedGroup]:
@@ -104,13 +108,13 @@ def unfinished_group(folder: Path) -> UnfinishedGroup | None:
     saved = checkpointer.newest(folder)[0] if folder.is_dir() else None
     if saved is None:
         return None
-    runs, made, command = (saved.about.get(name) for name in ("runs", "made with", "command"))
-    sound = isinstance(runs, list) and runs and all(isinstance(run, dict) for run in runs)
-    if not sound or not isinstance(runs, list) or not isinstance(made, dict):
+    runs, conditions, command = (saved.about.get(name) for name in ("runs", "made with", "command"))
+    listed = isinstance(runs, list) and all(isinstance(run, dict) for run in runs)
+    if not runs or not listed or not isinstance(conditions, dict):
         raise KclError(f"the checkpoint in {folder} does not say which runs it belongs to; delete it to start over")
     runs = [with_current_settings(run) for run in runs]
     plain = saved.about.get("plain") is True or "separate runs" in saved.about  # older versions said it this way
-    return UnfinishedGroup(folder, runs, made, str(command), plain)
+    return UnfinishedGroup(folder, runs, conditions, str(command), plain)
 
 
 def check_made_with(group: UnfinishedGroup, now: Mapping[str, Any], force: bool, say: Callable[[str], None]) -> None:
@@ -137,11 +141,11 @@ def refuse_others(others: Sequence[UnfinishedGroup], requested: Sequence[Mapping
         pairs = [(_flat(run), _flat(new)) for run in group.runs for new in requested]
         run, new = min(pairs, key=lambda pair: len(_differing(*pair)))
         if _differing(run, new):
-            held = f"an unfinished run with other settings: {_changes(run, new)}"
+            content = f"an unfinished run with other settings: {_changes(run, new)}"
         else:
-            held = f"{len(group.runs)} unfinished runs that belong together, and only some of them were requested"
+            content = f"{len(group.runs)} unfinished runs that belong together, and only some of them were requested"
         raise KclError(
-            f"{group.folder.parents[1]} holds {held}; to resume: {_resume_command(group.command)}; "
+            f"{group.folder.parents[1]} holds {content}; to resume: {_resume_command(group.command)}; "
             "to leave it and start other runs: --force, or another --out"
         )
 

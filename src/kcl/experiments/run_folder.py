@@ -11,70 +11,64 @@ from typing import Any, Protocol
 
 from kcl.core import results
 from kcl.core.files import read_json, write_json
+from kcl.core.run_files import RESULTS
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
 from kcl.experiments.run_spec import RunSpec, key_of, with_current_settings
 from kcl.training.checkpointer import clear
 
 MANY = 1000
-"""Runs from which settings.json tells what all of them share only once."""
-
-
-def told_settings(runs: list[dict[str, Any]], command: str) -> dict[str, Any]:
-    """What settings.json holds."""
-    return {"format": 1, "command": command, **_listed(runs)}
-
-
-def _listed(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The runs as a file tells them: whole, or, where there are many, without what they share."""
-    if len(runs) < MANY:
-        return {"runs": runs}
-    first, missing = runs[0], object()
-    alike = {name for name in first if all(run.get(name, missing) == first[name] for run in runs)}
-    settings = {  # those of one method only are not shared
-        name: value
-        for name, value in first["settings"].items()
-        if all(run["settings"].get(name, missing) == value for run in runs)
-    }
-    own = [
-        {name: value for name, value in run.items() if name not in alike and name != "settings"}
-        | {"settings": {name: value for name, value in run["settings"].items() if name not in settings}}
-        for run in runs
-    ]
-    return {"shared": {name: first[name] for name in alike if name != "settings"} | {"settings": settings}, "runs": own}
-
-
-def _whole(told: dict[str, Any]) -> list[dict[str, Any]]:
-    """The inverse of `_listed`."""
-    shared = told.get("shared", {})
-    try:
-        return [
-            {**shared, **run, "settings": {**shared.get("settings", {}), **run.get("settings", {})}} if shared else run
-            for run in told["runs"]
-        ]
-    except (TypeError, AttributeError):
-        raise KclError("the runs in it are not told as this version of kcl tells them") from None
+"""From this many runs on, settings.json holds what all of them share only once."""
 
 
 def merged_settings(path: Path, runs: list[dict[str, Any]], command: str) -> dict[str, Any] | None:
-    """What settings.json holds when `command` adds its runs to those that are there; None where it has them all."""
-    before = read_json(path)
-    if not isinstance(before, dict) or before.get("format") != 1 or not isinstance(before.get("runs"), list):
-        raise KclError(f"{path} is not one that this version of kcl wrote; move it away")
+    """The content of settings.json with the runs of `command` added; None if it already holds all of them."""
+    if not path.exists():
+        return {"format": 1, "command": command, **_factor_out(runs)}
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("format") != 1 or not isinstance(content.get("runs"), list):
+        raise KclError(f"{path} was not written by this version of kcl; move it away")
     try:
-        all_before = _whole(before)
-        known = {key_of(run) for run in all_before}
-    except KclError as error:
-        raise KclError(f"{path}: {error}; move it away") from None
+        earlier_runs = _expand(content)
+        earlier_keys = {key_of(run) for run in earlier_runs}
     except (TypeError, AttributeError):
-        raise KclError(f"{path}: the runs in it are not told as this version of kcl tells them; move it away") from None
-    new = [run for run in runs if key_of(run) not in known]
-    if not new:
+        raise KclError(f"{path}: its runs are not in the format of this version of kcl; move it away") from None
+    new_runs = [run for run in runs if key_of(run) not in earlier_keys]
+    if not new_runs:
         return None
-    later = before.get("later_commands")
-    later = [*(later if isinstance(later, list) else []), command]
-    kept = {name: value for name, value in before.items() if name not in ("runs", "shared")}
-    return kept | _listed(all_before + new) | {"later_commands": later}
+    commands = content.get("later_commands")
+    later = [*(commands if isinstance(commands, list) else []), command]
+    others = {name: value for name, value in content.items() if name not in ("runs", "shared")}
+    return others | _factor_out(earlier_runs + new_runs) | {"later_commands": later}
+
+
+def _factor_out(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The runs as settings.json lists them: in full or, if there are many, with the fields they share factored out."""
+    if len(runs) < MANY:
+        return {"runs": runs}
+    fields = _shared(runs)
+    settings = _shared([run["settings"] for run in runs])
+    rest = [
+        {name: value for name, value in run.items() if name not in fields and name != "settings"}
+        | {"settings": {name: value for name, value in run["settings"].items() if name not in settings}}
+        for run in runs
+    ]
+    return {"shared": fields | {"settings": settings}, "runs": rest}
+
+
+def _shared(mappings: list[dict[str, Any]]) -> dict[str, Any]:
+    """The entries that are the same in all of them. An entry that one of them lacks is not shared."""
+    first, missing = mappings[0], object()
+    return {name: value for name, value in first.items() if all(m.get(name, missing) == value for m in mappings)}
+
+
+def _expand(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """The inverse of `_factor_out`."""
+    shared = content.get("shared")
+    if not shared:
+        return list(content["runs"])
+    settings = shared.get("settings", {})
+    return [{**shared, **run, "settings": {**settings, **run.get("settings", {})}} for run in content["runs"]]
 
 
 class ResultStore(Protocol):
@@ -95,7 +89,7 @@ class Folder:
 
     def __init__(self, path: Path, resume: bool, say: Callable[[str], None] = lambda _: None) -> None:
         self.path, self.say = path, say
-        self.results = path / "results.jsonl"
+        self.results = path / RESULTS
         try:
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=path):
@@ -121,10 +115,10 @@ class Folder:
 
     def begin(self, specs: Sequence[RunSpec], command: str) -> None:
         """Save the resolved settings of all requested runs, next to those of earlier commands in the same folder."""
-        path, runs = self.path / "settings.json", [json.loads(spec.key) for spec in specs]
-        merged = merged_settings(path, runs, command) if path.exists() else told_settings(runs, command)
-        if merged is not None:
-            write_json(path, merged)
+        path = self.path / "settings.json"
+        content = merged_settings(path, [json.loads(spec.key) for spec in specs], command)
+        if content is not None:
+            write_json(path, content)
 
     def add(self, record: dict[str, Any]) -> None:
         results.append(self.results, record)

@@ -8,26 +8,26 @@ from pathlib import Path
 
 from kcl.benchmarks.registry import find_benchmark
 from kcl.benchmarks.ways import DEFAULT_WAYS, parse_ways, show_ways
+from kcl.cli.options import check_range, split_assignment
 from kcl.core.randomness import LARGEST_SEED
 from kcl.core.settings import Settings
 from kcl.errors import KclError
 from kcl.experiments.run_spec import CHOICES, RunSpec
-from kcl.methods.recipes import METHODS, check_setting, find_method, methods_with
+from kcl.methods.recipes import check_setting, find_method
 from kcl.methods.strong_recipe import recipe_settings
 
 MANY = 10_000
 
 
 def specs(options: argparse.Namespace) -> list[RunSpec]:
-    """The runs asked for, every mistake in the options refused."""
+    """The requested runs. Mistakes in the options raise a `KclError`."""
     benchmark = find_benchmark(options.benchmark)
     find_method(options.method)
-    if options.tasks is not None and not 1 <= options.tasks <= MANY:
-        raise KclError(f"--tasks must be a whole number from 1 to {MANY}, not {options.tasks}")
+    check_range(options, "tasks", 1, MANY)
     if options.out is not None and not str(options.out).strip("."):
-        raise KclError("--out must name a folder of its own")
+        raise KclError("--out must name a folder other than the current one")
     ways = None if options.ways is None else parse_ways(options.ways)
-    made = [
+    runs = [
         RunSpec(
             benchmark=options.benchmark,
             method=options.method,
@@ -42,8 +42,8 @@ def specs(options: argparse.Namespace) -> list[RunSpec]:
         for settings in _grid(options)
         for seed in whole_numbers(options.seeds, "--seeds")
     ]
-    benchmark.check_choices(options.benchmark, [name for name in CHOICES if getattr(made[0], name) is not None])
-    return made
+    benchmark.check_choices(options.benchmark, [name for name in CHOICES if getattr(runs[0], name) is not None])
+    return runs
 
 
 def whole_numbers(text: str, option: str) -> list[int]:
@@ -69,30 +69,17 @@ def default_out(options: argparse.Namespace) -> Path:
     return options.out or Path("runs") / f"{options.benchmark}-{options.method}{recipe}"
 
 
-def setting_lines() -> dict[str, str]:
-    """Meaning, range and default of every setting, below the methods that have it; those of every method first."""
-    sections: dict[str, dict[str, str]] = {}
-    for method in METHODS.values():
-        settings_type = method.settings_type
-        for name in settings_type.names():
-            field, methods = settings_type.field(name), methods_with(name)
-            heading = "every method:" if len(methods) == len(METHODS) else f"{', '.join(methods)}:"
-            text = f"{field.metadata['help']} ({settings_type.describe_range(name)}; default {field.default})"
-            sections.setdefault(heading, {})[f"  {name}"] = text
-    return {name: text for heading, lines in sections.items() for name, text in {heading: "", **lines}.items()}
-
-
-def shown(asked: list[RunSpec]) -> dict[str, str]:
-    """What decides these runs; several values where a grid is asked for."""
-    spec, benchmark = asked[0], find_benchmark(asked[0].benchmark)
+def shown(runs: list[RunSpec]) -> dict[str, str]:
+    """What decides these runs; several values of a setting if they form a grid."""
+    spec, benchmark = runs[0], find_benchmark(runs[0].benchmark)
     ways = spec.ways or DEFAULT_WAYS
     tasks = spec.tasks or (benchmark.tasks if ways == DEFAULT_WAYS else None)
-    own = {"ways": show_ways(ways), "class_order": spec.class_order or "fixed"}
+    stream_choices = {"ways": show_ways(ways), "class_order": spec.class_order or "fixed"}
     lines = {"tasks": str(tasks or "as many as the classes make")}
-    lines |= {name: own[name] for name in benchmark.stream_choices}
+    lines |= {name: stream_choices[name] for name in benchmark.stream_choices}
     lines |= {name: str(getattr(spec, name) or default) for name, default in benchmark.load_choices.items()}
     for name, value in spec.settings.to_dict().items():
-        values = dict.fromkeys([str(value), *(str(getattr(other.settings, name)) for other in asked)])
+        values = dict.fromkeys([str(value), *(str(getattr(other.settings, name)) for other in runs)])
         lines[name] = f"{','.join(values)}  ({spec.settings.field(name).metadata['help']})"
     return lines
 
@@ -109,9 +96,7 @@ def _grid(options: argparse.Namespace) -> list[Settings]:
         assignments.append(f"{setting}={options.memory_per_class}")
     choices: dict[str, list[object]] = {}
     for assignment in assignments:
-        name, equals, text = assignment.partition("=")
-        if not equals:
-            raise KclError(f"--set {assignment!r}: expected NAME=VALUE, such as --set lr=0.05")
+        name, text = split_assignment(assignment)
         if name in choices:
             raise KclError(f"setting {name} is given twice")
         check_setting(options.method, name)
