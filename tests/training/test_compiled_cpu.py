@@ -136,7 +136,7 @@ class TestRuns:
         self, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         expected = _execute(tmp_path / "whole", SPECS[:2], **options)
-        monkeypatch.setattr("kcl.training.cuda_graph.Watcher.one_more", _stopping(every=3))
+        monkeypatch.setattr("kcl.training.step_progress.Watcher.one_more", _stopping(every=3))
         found, times = None, 0
         while found is None:
             stop = _stop[0] = Stop()
@@ -153,7 +153,7 @@ _stop = [Stop()]
 
 def _stopping(every: int) -> Callable[[Any], None]:
     """A signal after so many steps, in whichever task and run they are."""
-    from kcl.training.cuda_graph import Watcher
+    from kcl.training.step_progress import Watcher
 
     whole, done = Watcher.one_more, [0]
 
@@ -161,14 +161,14 @@ def _stopping(every: int) -> Callable[[Any], None]:
         whole(self)
         done[0] += 1
         if done[0] % every == 0:
-            _stop[0].asked = 15
+            _stop[0].signal = 15
 
     return one_more
 
 
 @pytest.mark.usefixtures("eager")
 def test_a_checkpoint_of_other_options_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kcl.training.cuda_graph.Watcher.one_more", _stopping(every=2))
+    monkeypatch.setattr("kcl.training.step_progress.Watcher.one_more", _stopping(every=2))
     stop = _stop[0] = Stop()
     with pytest.raises(Interrupted):
         _execute(tmp_path, SPECS[:1], Saving(LATER, stop), compiled=True)

@@ -14,7 +14,7 @@ from kcl.benchmarks.task import Examples, Task, TaskSequence
 from kcl.core.randomness import numpy_generator
 from kcl.methods.recipes import METHODS
 from kcl.training.batches import batch_order
-from kcl.training.cuda_graph import Step
+from kcl.training.step_progress import Step
 from kcl.training.stream_run import run_streams
 
 BAD, BAD_STEP = 1, 3

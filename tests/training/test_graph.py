@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from kcl.training import cuda_graph
-from kcl.training.cuda_graph import Step
+from kcl.training import cuda_graph, step_progress
+from kcl.training.step_progress import Step
 
 GPU = torch.device("cuda", 0)
 
@@ -125,10 +125,10 @@ def test_progress_is_told_once_for_every_chunk_and_at_the_end(
 ) -> None:
     """Also of a task that is gone on with, after `sent` steps."""
     found: list[Step] = []
-    monkeypatch.setattr(cuda_graph, "CHUNK", 20)
+    monkeypatch.setattr(step_progress, "CHUNK", 20)
     monkeypatch.setattr(torch.cuda, "Stream", lambda _: device.side)
     monkeypatch.setattr(torch.cuda, "Event", _Event)
-    watcher = cuda_graph.Watcher(GPU, torch.arange(60.0)[:, None], found.append, sent)
+    watcher = step_progress.Watcher(GPU, torch.arange(60.0)[:, None], found.append, sent)
     for _ in range(steps):
         watcher.one_more()
     watcher.finish()

@@ -20,7 +20,7 @@ from kcl.nets.mlp import MLP
 from kcl.training.batches import batch_order, batch_sizes
 from kcl.training.draws import RunNoise
 from kcl.training.optimizers import learning_rate
-from kcl.training.stack import build_model
+from kcl.training.state import build_model
 
 
 class _Model(nn.Module):

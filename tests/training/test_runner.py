@@ -10,7 +10,7 @@ import pytest
 
 from kcl.benchmarks.task import Task
 from kcl.methods.recipes import METHODS
-from kcl.training.cuda_graph import BetweenSteps, OnStep, Step
+from kcl.training.step_progress import BetweenSteps, OnStep, Step
 from kcl.training.stream_run import Progress, run_streams
 
 TASKS, STEPS = 4, 2

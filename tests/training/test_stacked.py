@@ -18,9 +18,9 @@ from kcl.methods.recipes import METHODS
 from kcl.methods.ridge_kernels import KERNELS
 from kcl.nets.backbone import ModuleBackbone
 from kcl.training.batches import CannotStack
-from kcl.training.cuda_graph import Step
 from kcl.training.evaluation import Evaluator
 from kcl.training.stack import RunStack
+from kcl.training.step_progress import Step
 from reference_run import ReferenceRun, ReferenceRuns
 
 # In double precision two orders of summation are 10⁻¹² apart after ten steps, the ResNets' 10⁻¹⁰.

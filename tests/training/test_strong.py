@@ -14,7 +14,7 @@ from kcl.core.randomness import numpy_generator
 from kcl.methods.recipes import METHODS
 from kcl.methods.ridge_kernels import KERNELS
 from kcl.ops import compiler
-from kcl.training.checkpointer import Every, Keeper
+from kcl.training.checkpointer import Checkpointer, Every
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import run_streams
 from kcl.training.weight_average import AverageHorizon, WeightAverage, update
@@ -115,11 +115,11 @@ def test_runs_that_were_stopped_go_on_to_the_same_bits(
 
         def watch(_: Any, left: list[int] = left, stop: Stop = stop) -> None:
             left[0] -= 1
-            stop.asked = 15 if left[0] == 0 else stop.asked
+            stop.signal = 15 if left[0] == 0 else stop.signal
 
         try:
-            keeper = Keeper(tmp_path, {}, Every(seconds=1e9, thrifty=False), stop)
-            found = run_streams(runs.learner(engine), runs.streams, watch, keeper)
+            checkpointer = Checkpointer(tmp_path, {}, Every(seconds=1e9, thrifty=False), stop)
+            found = run_streams(runs.learner(engine), runs.streams, watch, checkpointer)
             break
         except Interrupted:
             stops += 1

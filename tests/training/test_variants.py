@@ -26,7 +26,7 @@ from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Method
 from kcl.methods.recipes import METHODS, published_backbone
 from kcl.training.checkpoint import digest
-from kcl.training.checkpointer import Every, Keeper
+from kcl.training.checkpointer import Checkpointer, Every
 from kcl.training.stack import RunStack
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import Outcome, run_streams
@@ -221,11 +221,11 @@ def test_they_go_on_after_a_stop_as_if_there_had_been_none(
 
         def watch(_: Any, left: list[int] = left, stop: Stop = stop) -> None:
             left[0] -= 1
-            stop.asked = 15 if left[0] == 0 else stop.asked
+            stop.signal = 15 if left[0] == 0 else stop.signal
 
         try:
-            keeper = Keeper(tmp_path, {}, Every(seconds=1e9, thrifty=False), stop)
-            found = run_streams(*_sharing(runs, engine, ways), watch, keeper)
+            checkpointer = Checkpointer(tmp_path, {}, Every(seconds=1e9, thrifty=False), stop)
+            found = run_streams(*_sharing(runs, engine, ways), watch, checkpointer)
         except Interrupted:
             stops += 1
     assert stops > 2
@@ -302,7 +302,7 @@ class TestExperiment:
 
         def count(_: Any) -> None:
             left[0] = None if left[0] is None else left[0] - 1
-            stop.asked = 15 if left[0] == 0 else stop.asked
+            stop.signal = 15 if left[0] == 0 else stop.signal
 
         def watch(group: RunGroup) -> Callable[[Any], None]:
             watched.append(experiment.plan.group_label(group.specs))

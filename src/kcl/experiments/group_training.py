@@ -15,7 +15,7 @@ from kcl.experiments.grouping import RunGroup
 from kcl.experiments.learner_building import build_learner
 from kcl.experiments.record import store_result
 from kcl.training.batches import CannotStack
-from kcl.training.checkpointer import Keeper
+from kcl.training.checkpointer import Checkpointer
 from kcl.training.stream_run import OnProgress, run_streams
 
 Watch = Callable[[RunGroup], OnProgress]
@@ -80,7 +80,7 @@ def _train(experiment: Experiment, group: RunGroup, on_progress: OnProgress) -> 
         "made with": resuming.made_with(plan.compute),
         "command": experiment.command,
     }
-    local = Keeper(folder, about, saving.every, saving.stop, experiment.say)
+    local = Checkpointer(folder, about, saving.every, saving.stop, experiment.say)
     keeper = remote_checkpoints.keeper(saving.checkpoints, local)
     streams = [plan.stream(training[0]) for training in group.trainings]
     learner = build_learner(group.trainings, streams, plan.compute, group.plain)

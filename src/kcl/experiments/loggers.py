@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kcl.core.run_files import METRICS
 from kcl.errors import KclError
-from kcl.training.run_progress import Standing
-from kcl.training.stream_run import OnProgress, Progress
+from kcl.training.stream_run import OnProgress, Progress, RunProgress
 
 
 class LoggedRun(NamedTuple):
@@ -33,7 +32,7 @@ class LoggedRun(NamedTuple):
 
 
 class Logger(Protocol):
-    def task_learned(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
+    def task_learned(self, run: LoggedRun, standing: RunProgress, seconds: float) -> None:
         """Log the run after its newest task; `seconds`: since its training started."""
 
     def close(self) -> None:
@@ -57,7 +56,7 @@ class CsvLogger:
         if self._file.tell() == 0:
             self._writer.writerow(self.COLUMNS)
 
-    def task_learned(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
+    def task_learned(self, run: LoggedRun, standing: RunProgress, seconds: float) -> None:
         learned = len(standing.accuracies)
         about = (run.name, run.benchmark, run.method, run.kernel, run.seed, learned, run.tasks)
         self._writer.writerow(
@@ -80,7 +79,7 @@ class TensorBoardLogger:
         self._make: Callable[[str], Any] = lambda name: SummaryWriter(str(out / "tensorboard" / name))
         self._writers: dict[str, Any] = {}
 
-    def task_learned(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
+    def task_learned(self, run: LoggedRun, standing: RunProgress, seconds: float) -> None:
         if run.name not in self._writers:
             self._writers[run.name] = self._make(_file_name(run.name))
         writer = self._writers[run.name]
@@ -104,7 +103,7 @@ class WandbLogger:
         self._wandb: Any = wandb
         self._out, self._runs = out, dict[str, Any]()
 
-    def task_learned(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
+    def task_learned(self, run: LoggedRun, standing: RunProgress, seconds: float) -> None:
         if run.name not in self._runs:
             about = {"benchmark": run.benchmark, "method": run.method, "seed": run.seed, "tasks": run.tasks}
             self._runs[run.name] = self._wandb.init(
@@ -149,7 +148,7 @@ class Loggers:
 
         return on_progress
 
-    def _log(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
+    def _log(self, run: LoggedRun, standing: RunProgress, seconds: float) -> None:
         for logger in list(self._loggers):
             try:
                 logger.task_learned(run, standing, seconds)
@@ -165,7 +164,7 @@ class Loggers:
                 logger.close()
 
 
-def _values(standing: Standing, seconds: float) -> dict[str, float]:
+def _values(standing: RunProgress, seconds: float) -> dict[str, float]:
     accuracies = {f"accuracy/task_{task:02d}": value for task, value in enumerate(standing.accuracies)}
     values = {"average_accuracy": standing.average_accuracy, "forgetting": standing.forgetting, "seconds": seconds}
     return {name: value for name, value in (values | accuracies).items() if value is not None}

@@ -13,7 +13,7 @@ from typing import Any
 
 from kcl.errors import KclError
 from kcl.training.checkpoint import Saved
-from kcl.training.checkpointer import KEPT, Keeper, numbered
+from kcl.training.checkpointer import KEPT, Checkpointer, numbered
 
 INSTALL = 'pip install "kernel-continual-learning[remote]"'
 
@@ -31,14 +31,14 @@ def open_url(url: str) -> tuple[Any, str]:
     return files, path.rstrip("/")
 
 
-def keeper(url: str | None, local: Keeper) -> Keeper:
+def keeper(url: str | None, local: Checkpointer) -> Checkpointer:
     return local if url is None else _Mirrored(url, local)
 
 
-class _Mirrored(Keeper):
+class _Mirrored(Checkpointer):
     """Also copies every checkpoint to a URL. A copy that fails is reported; the run continues."""
 
-    def __init__(self, url: str, local: Keeper) -> None:
+    def __init__(self, url: str, local: Checkpointer) -> None:
         super().__init__(local.folder, local.about, local.every, local.stop, local.say)
         self._url = url
 

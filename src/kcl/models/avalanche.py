@@ -41,8 +41,8 @@ from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.recipes import published_backbone
 from kcl.models.inference import Answerer, KnownTask
 from kcl.nets.backbone import Backbone, ModuleBackbone
-from kcl.training.cuda_graph import Step
 from kcl.training.stack import RunStack
+from kcl.training.step_progress import Step
 
 BATCH = 1024
 NEVER_CALLED = (

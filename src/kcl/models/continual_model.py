@@ -22,8 +22,8 @@ from kcl.models.calibration import expected_calibration_error, fit_temperature
 from kcl.models.inference import DEFAULT_SCORE, Answerer, Answers, KnownTask, as_tensor, checked
 from kcl.models.lessons import Lesson, LessonLearning, choose_coreset
 from kcl.nets.backbone import Backbone, ModuleBackbone
-from kcl.training.cuda_graph import OnStep
 from kcl.training.stack import RunStack
+from kcl.training.step_progress import OnStep
 
 Label = str | int | float | bool
 LEAST_HELD_OUT = 10

@@ -17,9 +17,9 @@ from kcl.methods.strong_recipe import recipe_settings
 from kcl.models.continual_model import ContinualModel, LearnedTask, Prediction
 from kcl.models.inference import Answerer, KnownTask, checked
 from kcl.nets.backbone import Backbone, ModuleBackbone
-from kcl.training.cuda_graph import OnStep
 from kcl.training.evaluation import predicted
 from kcl.training.stack import RunStack
+from kcl.training.step_progress import OnStep
 
 
 class KernelContinualLearner:

@@ -35,7 +35,7 @@ class Every(NamedTuple):
         return self.steps is None and self.seconds is None
 
 
-class Keeper:
+class Checkpointer:
     """Saves a group of runs now and then, and when it is asked to stop. Without a folder it only heeds the signals.
 
     All times are from a clock that never goes back, and the newest checkpoint is the one with the highest number: no
@@ -59,7 +59,7 @@ class Keeper:
     def after_step(self, state: Callable[[], Saved]) -> None:
         """Between two steps: save if it is time or if a signal has come, and in that case stop."""
         self._steps += 1
-        if self.stop.asked is not None:
+        if self.stop.signal is not None:
             self.save(state)
             self.stop.check()
         if self._due(task_ended=False):
@@ -67,7 +67,7 @@ class Keeper:
 
     def after_task(self, state: Callable[[], Saved]) -> None:
         """After a task is learned and tested."""
-        if self.stop.asked is not None or self._due(task_ended=True):
+        if self.stop.signal is not None or self._due(task_ended=True):
             self.save(state)
         self.stop.check()
 
@@ -94,8 +94,8 @@ class Keeper:
             for old in [*files[: max(0, len(files) + 1 - KEPT)], *self.folder.glob(".*.tmp")]:
                 old.unlink(missing_ok=True)
         except (KclError, OSError) as error:
-            then = "the run goes on" if self.stop.asked is None else "the steps since the last one are to be repeated"
-            if not self._warned or self.stop.asked is not None:
+            then = "the run goes on" if self.stop.signal is None else "the steps since the last one are to be repeated"
+            if not self._warned or self.stop.signal is not None:
                 self.say(f"no checkpoint could be saved ({error}); {then}, and what was saved before stays")
             self._warned = True
         self._last, self._steps = time.perf_counter(), 0

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task, View
-from kcl.core.randomness import check_seed, derive, numpy_generator
+from kcl.core.randomness import check_seed, numpy_generator
 from kcl.core.shapes import Float, Shaped
 from kcl.errors import KclError
 from kcl.methods.method import Memory, Method, Plan
@@ -25,10 +25,10 @@ from kcl.ops.precision import products, used
 from kcl.ops.torch_private import tree_map
 from kcl.training.batches import CannotStack, TaskExamples, batch_sizes
 from kcl.training.checkpoint import Saved, Tree, digest, fit_all
-from kcl.training.cuda_graph import BetweenSteps, OnStep
 from kcl.training.draws import PhiloxSource, Request, RunNoise, SeparateSource, Source
 from kcl.training.evaluation import Evaluator, as_seen
 from kcl.training.optimizers import OPTIMIZERS
+from kcl.training.plain_trainer import PlainTrainer
 from kcl.training.restoring import (
     Lessons,
     fit_memory,
@@ -39,18 +39,11 @@ from kcl.training.restoring import (
     whole_number,
 )
 from kcl.training.stacked_trainer import StackedTrainer
-from kcl.training.state import StackState, memory_of, stack_memories
-from kcl.training.trainer import PlainTrainer, StackedTask, Trainer
+from kcl.training.state import StackState, build_model, check_device, memory_of, on_device, stack_memories
+from kcl.training.step_progress import BetweenSteps, OnStep
+from kcl.training.trainer import StackedTask, Trainer
 from kcl.training.variants import PerRun, once_per_training, test_groups, variants_of
 from kcl.training.weight_average import horizons, weights_size
-
-LONG = 40_000
-"""Steps from which compiling, which takes a quarter of a minute, pays off on a GPU."""
-
-
-def stacks(device: str | torch.device, compiled: bool | None) -> bool:
-    """Whether runs are stacked rather than plain: on a GPU, and on a CPU where the step is to be compiled."""
-    return torch.device(device).type == "cuda" or compiled is True
 
 
 class RunStack:
@@ -361,21 +354,3 @@ class RunStack:
 
     def once_per_training(self, values: Sequence[PerRun]) -> list[PerRun]:
         return once_per_training(values, [len(several) for several in self.variants])
-
-
-def build_model(method: Method, make_backbone: Callable[[], Backbone], seed: int) -> nn.Module:
-    """A run's model with its initial weights, without touching PyTorch's global generator."""
-    with torch.random.fork_rng(devices=[]):  # the initialisers draw from the global generator only
-        torch.manual_seed(derive(seed, "initial weights"))
-        return method.make(make_backbone())
-
-
-def check_device(device: str | torch.device) -> torch.device:
-    device = torch.device(device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise KclError(f"device {str(device)!r}: PyTorch finds no CUDA GPU here; use 'cpu'")
-    return device
-
-
-def on_device(device: torch.device, memory: Memory) -> Memory:
-    return {name: tensor.to(device) for name, tensor in memory.items()}

@@ -11,8 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from kcl.core.randomness import derive
 from kcl.core.shapes import Float
-from kcl.methods.method import Memory
+from kcl.errors import KclError
+from kcl.methods.method import Memory, Method
+from kcl.nets.backbone import Backbone
 from kcl.nets.flat import Layout
 from kcl.ops.torch_private import BatchNormBase, tree_map
 from kcl.training.batches import CannotStack
@@ -232,3 +235,21 @@ def stack_memories(memories: Sequence[Memory], device: torch.device) -> Memory:
 def memory_of(run: int, stacked: Memory) -> Memory:
     """One run's part of a stacked memory."""
     return {name: tensor[run] for name, tensor in stacked.items()}
+
+
+def build_model(method: Method, make_backbone: Callable[[], Backbone], seed: int) -> nn.Module:
+    """A run's model with its initial weights, without touching PyTorch's global generator."""
+    with torch.random.fork_rng(devices=[]):  # the initialisers draw from the global generator only
+        torch.manual_seed(derive(seed, "initial weights"))
+        return method.make(make_backbone())
+
+
+def check_device(device: str | torch.device) -> torch.device:
+    device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise KclError(f"device {str(device)!r}: PyTorch finds no CUDA GPU here; use 'cpu'")
+    return device
+
+
+def on_device(device: torch.device, memory: Memory) -> Memory:
+    return {name: tensor.to(device) for name, tensor in memory.items()}

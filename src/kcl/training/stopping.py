@@ -30,12 +30,12 @@ class Stop:
     """
 
     def __init__(self) -> None:
-        self.asked: int | None = None
+        self.signal: int | None = None
         self._careful = False
 
     def check(self) -> None:
-        if self.asked is not None:
-            raise Interrupted(self.asked)
+        if self.signal is not None:
+            raise Interrupted(self.signal)
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
@@ -74,9 +74,9 @@ class Stop:
                 signal.signal(number, handler)
 
     def _note(self, number: int, _: Any) -> None:
-        if self.asked is not None:
+        if self.signal is not None:
             os.write(2, b"kcl: stopped at once\n")
             os._exit(128 + number)
-        self.asked = number
+        self.signal = number
         if not self._careful:
             raise Interrupted(number)
