@@ -1,4 +1,4 @@
-"""A step captured in a CUDA graph, and a way to watch its progress that never makes the device wait."""
+"""A step captured in a CUDA graph, and noise drawn on a second stream."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from kcl.training.draws import Source
 
 
 class GraphedStep:
-    """Captures `step` once; every call replays it. `changed` are the tensors a step changes in place. It uses the
-    memory of `another`, which is never replayed beside it.
+    """Captures `step` once; every call replays it. `changed`: tensors that a step changes in place. `another`: a graph
+    never replayed at the same time, whose memory pool is shared.
     """
 
     def __init__(self, step: Callable[[], None], changed: Sequence[Tensor], another: GraphedStep | None = None) -> None:
         saved = [tensor.clone() for tensor in changed]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # rehearsals choose algorithms and compile kernels; then all is put back
-            for _ in range(3):  # each from where the run stands: after its last batch there is no other
+        with torch.cuda.stream(side):  # rehearsals choose algorithms and compile kernels
+            for _ in range(3):  # each restored to the start: after the last batch there is no next
                 step()
                 for tensor, value in zip(changed, saved, strict=True):
                     tensor.copy_(value)
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
-        gc.collect()  # a graph that is thrown away while another is captured spoils the capture
+        gc.collect()  # freeing a graph during a capture would break the capture
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -48,8 +48,8 @@ class GraphedStep:
 
 @contextmanager
 def drawn_beside(source: Source, device: torch.device) -> Iterator[Callable[[], None]]:
-    """Draw a step's noise beside the step's beginning, which needs uniforms at most; gives what to call before any
-    other is used.
+    """Draw a step's noise in parallel with the beginning of the step, which needs uniforms at most. Yields a function
+    to call before any other noise is used.
     """
     if device.type != "cuda":
         source.draw()

@@ -21,10 +21,10 @@ from kcl.training.trainer import Stack, StackedTask, StepTensors, Trainer
 
 
 class PlainTrainer(Trainer):
-    """Trains one run by calling its model directly: no vmap, no captured step, noise drawn when it is asked for."""
+    """Trains one run by calling its model directly. Noise is drawn when it is requested."""
 
-    def __init__(self, stack: Stack, lesson: StackedTask, method_state: Memory) -> None:
-        super().__init__(stack, lesson, method_state)
+    def __init__(self, stack: Stack, task: StackedTask, method_state: Memory) -> None:
+        super().__init__(stack, task, method_state)
         self.model = stack.models[0]
         named = dict(self.model.named_parameters())
         self._parameters = {name: named[name] for name in stack.state.layout.shapes}
@@ -32,12 +32,12 @@ class PlainTrainer(Trainer):
         self._memory = {name: tensor[0] for name, tensor in self.memory.items()}
         self._fused, self._alive = type(self.optimizer) is SGD, bool(stack.state.alive)
 
-    def suits(self, lesson: StackedTask) -> bool:  # noqa: ARG002
-        return False  # there is nothing worth keeping
+    def suits(self, task: StackedTask) -> bool:  # noqa: ARG002
+        return False  # it holds nothing worth keeping
 
-    def _begin(self, lesson: StackedTask, index: int) -> None:
-        self.task = lesson.examples.on_device(0)
-        self.plan = lesson.plans[0] if lesson.plans and lesson.recalled_per_step else None
+    def _begin(self, task: StackedTask, index: int) -> None:
+        self.task = task.examples.on_device(0)
+        self.plan = task.plans[0] if task.plans and task.recalled_per_step else None
         self.noise = RunNoise(self.stack.device, self.stack.training_seeds[0], "training noise", index)
         if self._fused:
             numbers, velocities = SGD.numbers(self.method.settings, index), self.state.parameters(self.state.moments[0])
@@ -66,7 +66,7 @@ class PlainTrainer(Trainer):
             optimizer.alive.fill_(False)
 
     def _recall(self) -> list[Recalled]:
-        """What the run recalls beside its batch, the same in all updates on it; not yet scaled."""
+        """What the run recalls with its batch, not yet scaled; the same in all updates on that batch."""
         if self.plan is None:
             return []
         number = self.steps_done // self.updates
@@ -89,9 +89,9 @@ class PlainTrainer(Trainer):
         *arguments: Any,
     ) -> tuple[Float[Tensor, " s"], ...]:
         memory, inputs, labels, recalled, _ = arguments
-        own_memory = self._memory | {name: memory[name][0] for name in self.velocities}
-        own_recalled = [Recalled(*(tensor[0] for tensor in each)) for each in recalled]
-        losses = self._losses(self.model, own_memory, inputs[0], labels[0], own_recalled, self.noise)
+        run_memory = self._memory | {name: memory[name][0] for name in self.velocities}
+        run_recalled = [Recalled(*(tensor[0] for tensor in each)) for each in recalled]
+        losses = self._losses(self.model, run_memory, inputs[0], labels[0], run_recalled, self.noise)
         values = tuple(loss[None] for loss in losses)
         if self._fused:
             self._sgd.release()
@@ -114,7 +114,7 @@ class PlainTrainer(Trainer):
         return self._sgd.step([by_name[name] for name in self._trained])
 
     def _keep_method_state(self, tensors: StepTensors, changed: dict[str, Tensor]) -> None:
-        tensors.method_state.update(changed)  # without a copy: a run that is not alive changes nothing
+        tensors.method_state.update(changed)  # no copy is needed: a diverged run changes nothing
 
     def _train_task_state(self, tensors: StepTensors, gradients: Sequence[Tensor]) -> None:
         if not self._fused:

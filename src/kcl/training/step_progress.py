@@ -13,10 +13,11 @@ from torch import Tensor
 from kcl.core.shapes import Float
 
 CHUNK = 250
+"""Steps between two reports on a GPU."""
 
 
 class Step(NamedTuple):
-    """Progress within a task: `step` of `steps` done, with the loss of that step, averaged over the runs."""
+    """Progress within a task: `step` of `steps` are done; `loss` is that of the last, averaged over the runs."""
 
     step: int
     steps: int
@@ -25,14 +26,14 @@ class Step(NamedTuple):
 
 OnStep = Callable[[Step], None]
 BetweenSteps = Callable[[], None]
-"""Called after every step, when the state of the runs is whole: it may be saved, and the training may be ended."""
+"""Called after every step, when the state of the runs is consistent: it may save it or end the training."""
 
 
 class Watcher:
-    """Tells `on_step` how far the device has come. The host stays at most two chunks of steps ahead."""
+    """Reports to `on_step` how far the device has come. The host stays at most two chunks of steps ahead."""
 
     def __init__(self, device: torch.device, losses: Float[Tensor, "steps s"], on_step: OnStep, sent: int = 0) -> None:
-        """`sent`: steps done before, of a task that is gone on with."""
+        """`sent`: steps already done, where a task is resumed."""
         self.device, self.losses, self.on_step = device, losses, on_step
         self.sent = sent
         self._chunks: deque[tuple[int, torch.cuda.Event]] = deque()
@@ -41,7 +42,7 @@ class Watcher:
     def one_more(self) -> None:
         self.sent += 1
         if self._side is None:
-            self._tell(self.sent)
+            self._report(self.sent)
         elif self.sent % CHUNK == 0:
             event = torch.cuda.Event()
             event.record()
@@ -56,15 +57,15 @@ class Watcher:
         if self._side is not None:
             torch.cuda.current_stream(self.device).synchronize()
             if self.sent % CHUNK:
-                self._tell(self.sent)
+                self._report(self.sent)
 
     def _catch_up(self) -> None:
         sent, event = self._chunks.popleft()
         assert self._side is not None  # noqa: S101 - chunks are only made on a GPU
         self._side.wait_event(event)
         with torch.cuda.stream(self._side):  # this copy waits for the chunk, not for the steps sent after it
-            self._tell(sent)
+            self._report(sent)
 
-    def _tell(self, done: int) -> None:
+    def _report(self, done: int) -> None:
         finite = [loss for loss in self.losses[done - 1].tolist() if math.isfinite(loss)]
         self.on_step(Step(done, len(self.losses), sum(finite) / len(finite) if finite else math.nan))
