@@ -19,7 +19,7 @@ from kcl.benchmarks.task import Task, View
 from kcl.core.randomness import check_seed, numpy_generator
 from kcl.core.shapes import Float, Shaped
 from kcl.errors import KclError
-from kcl.methods.method import Memory, Method, Plan
+from kcl.methods.method import Learnable, Memory, Method, Plan
 from kcl.nets.backbone import Backbone
 from kcl.ops.precision import products, used
 from kcl.ops.torch_private import tree_map
@@ -109,53 +109,54 @@ class RunStack:
         for part in tasks[0].parts:
             if part.index in self.kept:
                 raise KclError(f"task {part.index} was learned before; a stream contains each task once")
-        stacked_task, memory = self._begin(tasks)
-        assert self.method_state is not None  # noqa: S101 - made when the first task begins
+        stacked_task, memory, self.method_state = self._begin(tasks)
         saved, self._resume_from = self._resume_from, None
         if saved is not None:
             self.state.load(saved.tensors)  # beginning a task has reset the head
+
+        def after_step() -> None:
+            self.version += 1
+            between_steps()
+
         with products(self.precision):
             if self._trainer is None or not self._trainer.suits(stacked_task):
                 self._trainer = None  # frees its graphs and their memory before new ones are captured
                 kind = PlainTrainer if self.plain else StackedTrainer
                 self._trainer = kind(self, stacked_task, self.method_state)
             self.learning = True
-            self._trainer.train(stacked_task, on_step, self._counted(between_steps), saved)
+            self._trainer.train(stacked_task, on_step, after_step, saved)
             self.learning = False
         memory |= {name: tensor.clone() for name, tensor in self._trainer.trained_state().items()}
-        self._end(tasks, memory, stacked_task.plans)
+        self._end(tasks, memory, self.method_state, stacked_task.plans)
         self.state.gather_buffers()
         self.weights_changed()
-
-    def _counted(self, between_steps: BetweenSteps) -> BetweenSteps:
-        def after_step() -> None:
-            self.version += 1
-            between_steps()
-
-        return after_step
 
     def weights_changed(self) -> None:
         """Invalidate heads that were solved before."""
         self.version += 1
         self._evaluator.weights_changed()
 
-    def _begin(self, tasks: Sequence[Task]) -> tuple[StackedTask, Memory]:
-        """The task as the stack learns it, and its memory as stored."""
+    def _begin(self, tasks: Sequence[Task]) -> tuple[StackedTask, Memory, Memory]:
+        """The task as the stack learns it, its memory as stored, and the method state."""
         view = tasks[0].view.to(self.device)
         if any((task.view.mean, task.view.std) != (view.mean, view.std) for task in tasks):
             raise CannotStack("the runs scale their samples differently")
-        learnables = []
-        for method, model, task, seed in zip(self.methods, self.models, tasks, self.training_seeds, strict=True):
+        for method, task in zip(self.methods, tasks, strict=True):
             method.check(task)
-            learnables.append(method.begin_task(model, task, numpy_generator(seed, "coreset", task.index)))
+        learnables = self._learnables(tasks)
         memory = stack_memories([learnable.memory for learnable in learnables], self.device)
         positions = [learnable.positions for learnable in learnables]
         epochs = self.method.settings.epochs
         examples = TaskExamples(tasks, positions, self.training_seeds, epochs, self._on_device)
-        if self.method_state is None:
-            self.method_state = self._initial_state(tasks)
-        plans = self._plans(tasks, examples, self.method_state)
-        return StackedTask(as_seen(memory, view), examples, view, plans), memory
+        method_state = self._initial_state(tasks) if self.method_state is None else self.method_state
+        plans = self._plans(tasks, examples, method_state)
+        return StackedTask(as_seen(memory, view), examples, view, plans), memory, method_state
+
+    def _learnables(self, tasks: Sequence[Task]) -> list[Learnable]:
+        return [
+            method.begin_task(model, task, numpy_generator(seed, "coreset", task.index))
+            for method, model, task, seed in zip(self.methods, self.models, tasks, self.training_seeds, strict=True)
+        ]
 
     def _on_device(self, task: Task) -> Task:
         return task if self.device.type == "cpu" else task.to(self.device, self.stored(task.train.inputs))
@@ -174,17 +175,16 @@ class RunStack:
         return [plan for plan in plans if plan is not None] or None
 
     @torch.no_grad()
-    def _end(self, tasks: Sequence[Task], memory: Memory, plans: Sequence[Plan] | None) -> None:
+    def _end(self, tasks: Sequence[Task], memory: Memory, method_state: Memory, plans: Sequence[Plan] | None) -> None:
         """Let the method update the memory of the task, and its state of all tasks so far."""
-        assert self.method_state is not None  # noqa: S101 - made when the first task begins
         parts = zip(self.methods, self.models, tasks, self.training_seeds, strict=True)
         ended = []
         for run, (method, model, task, seed) in enumerate(parts):
             ended.append(method.end_task(model, memory_of(run, memory)))
-            before, rng = memory_of(run, self.method_state), numpy_generator(seed, "consolidation", task.index)
+            before, rng = memory_of(run, method_state), numpy_generator(seed, "consolidation", task.index)
             after = method.consolidate(model, before, self._on_device(task), plans[run] if plans else None, rng)
             for name, tensor in after.items():
-                self.method_state[name][run].copy_(tensor)
+                method_state[name][run].copy_(tensor)
         for versions in zip(*(task.parts for task in tasks), strict=True):
             if versions[0] is not tasks[0]:  # several tasks were learned as one
                 ended = [method.unseen_memory(part) for method, part in zip(self.methods, versions, strict=True)]
@@ -194,20 +194,13 @@ class RunStack:
         """One step on the first batch that changes no weights, to check that the runs can be stacked and to measure
         the memory. One task per training.
         """
-        before = self.method_state
-        stacked_task, _ = self._begin(tasks)
-        assert self.method_state is not None  # noqa: S101 - made when the first task begins
+        stacked_task, _, method_state = self._begin(tasks)
         with products(self.precision):
-            StackedTrainer(self, stacked_task, self.method_state).rehearse()
-        self.method_state = before
+            StackedTrainer(self, stacked_task, method_state).rehearse()
 
     def rehearse_classifier(self, tasks: Sequence[Task]) -> None:
         """Solve the head of a task for every test group, to measure the memory that takes. One task per training."""
-        learnables = [
-            method.begin_task(model, task, numpy_generator(seed, "coreset", task.index))
-            for method, model, task, seed in zip(self.methods, self.models, tasks, self.training_seeds, strict=True)
-        ]
-        pairs = zip(self.methods, self.models, learnables, strict=True)
+        pairs = zip(self.methods, self.models, self._learnables(tasks), strict=True)
         ended = [method.end_task(model, learnable.memory) for method, model, learnable in pairs]
         self._evaluator.rehearse(stack_memories(ended, self.device), tasks[0].view.to(self.device), tasks[0].index)
 
