@@ -53,12 +53,12 @@ def _with_header(content: bytes, change: Any) -> bytes:
 
 
 def test_what_goes_in_comes_out(path: Path) -> None:
-    found = checkpoint.read(path)
-    assert found.about == ABOUT
-    assert checkpoint.digest(found.tensors) == checkpoint.digest(TENSORS)
-    assert found.tensors["a"]["c"]["0"].shape == ()
-    assert found.tensors["strided"].dtype == torch.int64
-    found.tensors["bytes"] += 1  # it is nobody else's
+    saved = checkpoint.read(path)
+    assert saved.about == ABOUT
+    assert checkpoint.digest(saved.tensors) == checkpoint.digest(TENSORS)
+    assert saved.tensors["a"]["c"]["0"].shape == ()
+    assert saved.tensors["strided"].dtype == torch.int64
+    saved.tensors["bytes"] += 1  # it is nobody else's
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 

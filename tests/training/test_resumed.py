@@ -24,7 +24,8 @@ AT_SIGNALS = Every(seconds=1e9, thrifty=False)
 def _facts(outcomes: Sequence[Outcome]) -> list[Any]:
     """Everything about runs but the time they took and how often they were stopped."""
     return [
-        (own.matrix.to_lists(), own.initial_accuracy, own.diverged, own.memory, own.fingerprint) for own in outcomes
+        (outcome.matrix.to_lists(), outcome.initial_accuracy, outcome.diverged, outcome.memory, outcome.fingerprint)
+        for outcome in outcomes
     ]
 
 
@@ -56,10 +57,10 @@ def _assert_goes_on(runs: Any, engine: str, folder: Path, steps: int) -> None:
     """Stopped after every few reports, the runs end as if they had never been."""
     for place, group in enumerate(runs.groups(engine)):
         expected = run_streams(group.learner(engine), group.streams)
-        found, times = _stopped_often(group, engine, folder / str(place), steps)
+        outcomes, times = _stopped_often(group, engine, folder / str(place), steps)
         assert times > 1
-        assert _facts(found) == _facts(expected)
-        assert [own.resumed for own in found] == [times] * len(found)
+        assert _facts(outcomes) == _facts(expected)
+        assert [outcome.resumed for outcome in outcomes] == [times] * len(outcomes)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -91,9 +92,9 @@ class TestSpecialCases:
         if engine == "plain":
             runs = runs[[1]]
         expected = run_streams(runs.learner(engine), runs.streams)
-        assert [own.diverged for own in expected] == ([True] if engine == "plain" else [False, True, False])
-        found, _ = _stopped_often(runs, engine, tmp_path, 1 if engine == "plain" else 2)
-        assert _facts(found) == _facts(expected)
+        assert [outcome.diverged for outcome in expected] == ([True] if engine == "plain" else [False, True, False])
+        outcomes, _ = _stopped_often(runs, engine, tmp_path, 1 if engine == "plain" else 2)
+        assert _facts(outcomes) == _facts(expected)
 
     def test_an_interrupted_test_is_done_again(
         self, make_runs: Any, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
@@ -113,14 +114,14 @@ class TestSpecialCases:
         stops = 0
         while True:
             try:
-                found = run_streams(
+                outcomes = run_streams(
                     runs.learner(engine), runs.streams, checkpointer=Checkpointer(tmp_path, {}, AT_SIGNALS)
                 )
                 break
             except Interrupted:
                 stops += 1
         assert stops == 3
-        assert _facts(found) == _facts(expected)
+        assert _facts(outcomes) == _facts(expected)
 
     def test_saving_changes_nothing(self, make_runs: Any, tmp_path: Path, engine: str) -> None:
         runs = make_runs("kcl").groups(engine)[0]
@@ -135,16 +136,16 @@ class TestSpecialCases:
     def test_a_corrupt_newest_falls_back_to_the_one_before(self, make_runs: Any, tmp_path: Path, engine: str) -> None:
         runs = make_runs("a-gem").groups(engine)[0]
         expected = run_streams(runs.learner(engine), runs.streams)
-        stop, told = Stop(), list[str]()
-        checkpointer = Checkpointer(tmp_path, {}, Every(steps=3, seconds=None, thrifty=False), stop, told.append)
+        stop, messages = Stop(), list[str]()
+        checkpointer = Checkpointer(tmp_path, {}, Every(steps=3, seconds=None, thrifty=False), stop, messages.append)
         with pytest.raises(Interrupted):
             run_streams(runs.learner(engine), runs.streams, _until(7, stop), checkpointer)
         older, newer = numbered(tmp_path)
         newer.write_bytes(newer.read_bytes()[:-1])
-        checkpointer = Checkpointer(tmp_path, {}, AT_SIGNALS, say=told.append)
+        checkpointer = Checkpointer(tmp_path, {}, AT_SIGNALS, say=messages.append)
         assert _facts(run_streams(runs.learner(engine), runs.streams, checkpointer=checkpointer)) == _facts(expected)
-        assert len(told) == 1
-        assert newer.name in told[0]
+        assert len(messages) == 1
+        assert newer.name in messages[0]
         assert older not in numbered(tmp_path), "it went when two newer ones were whole"
         assert all(checkpoint.read(path) for path in numbered(tmp_path))
         for path in numbered(tmp_path):
@@ -210,7 +211,7 @@ def test_a_whole_checkpoint_that_does_not_fit_is_refused(
         except KclError as error:
             refused.append(str(error))
     assert refused
-    assert not any("\n" in told for told in refused)
+    assert not any("\n" in message for message in refused)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
