@@ -17,7 +17,7 @@ import torch
 
 from kcl.benchmarks.registry import find_benchmark
 from kcl.methods.recipes import find_method, published_backbone, published_settings
-from kcl.training.checkpointer import Every, Keeper, numbered
+from kcl.training.checkpointer import Checkpointer, Every, numbered
 from kcl.training.stack import RunStack
 from kcl.training.stream_run import run_streams
 
@@ -35,12 +35,12 @@ def measure(benchmark: str, data_dir: Path) -> None:
     known = find_benchmark(benchmark)
     streams = [known.stream(known.load(data_dir, print), seed=0, **WORKS[benchmark])]
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-        often = Keeper(Path(folder) / "often", {}, Every(steps=100, seconds=None, thrifty=False))
-        run_streams(learner(benchmark, streams), streams, keeper=often)
+        often = Checkpointer(Path(folder) / "often", {}, Every(steps=100, seconds=None, thrifty=False))
+        run_streams(learner(benchmark, streams), streams, checkpointer=often)
         size = numbered(Path(folder) / "often")[-1].stat().st_size
-        usual = Keeper(Path(folder) / "usual")
+        usual = Checkpointer(Path(folder) / "usual")
         begun = time.perf_counter()
-        [outcome] = run_streams(learner(benchmark, streams), streams, keeper=usual)
+        [outcome] = run_streams(learner(benchmark, streams), streams, checkpointer=usual)
         took = time.perf_counter() - begun
     print(f"{benchmark} {WORKS[benchmark]}: {size / 1e6:.1f} MB and {1000 * often.seconds / often.saves:.0f} ms a save "
           f"({often.saves} saves); by default {usual.saves} saves in a run of {took:.1f} s, {usual.seconds:.3f} s, "
@@ -55,9 +55,9 @@ def main() -> int:
     for benchmark in WORKS:
         measure(benchmark, data_dir)
     with tempfile.TemporaryDirectory() as folder:
-        keeper, begun = Keeper(Path(folder)), time.perf_counter()
+        checkpointer, begun = Checkpointer(Path(folder)), time.perf_counter()
         for _ in range(IDLE):
-            keeper.after_step(lambda: None)  # type: ignore[arg-type, return-value]
+            checkpointer.after_step(lambda: None)  # type: ignore[arg-type, return-value]
         print(f"between two steps, when nothing is due: {(time.perf_counter() - begun) / IDLE * 1e6:.2f} µs")
     return 0
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from kcl.benchmarks.task import Task, View
 from kcl.methods.method import Memory, Method
 from kcl.nets.backbone import Backbone
-from kcl.training.cuda_graph import OnStep
 from kcl.training.stack import RunStack
 from kcl.training.state import memory_of
+from kcl.training.step_progress import OnStep
 
 
 class Kept(NamedTuple):

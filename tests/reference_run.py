@@ -24,12 +24,11 @@ from kcl.nets.backbone import Backbone
 from kcl.nets.flat import Layout, matrix_names
 from kcl.training.batches import batch_order, batch_sizes
 from kcl.training.checkpoint import digest
-from kcl.training.cuda_graph import BetweenSteps, OnStep, Step
 from kcl.training.draws import RunNoise
 from kcl.training.evaluation import predicted
 from kcl.training.optimizers import learning_rate
-from kcl.training.stack import build_model, on_device
-from kcl.training.state import running_statistics
+from kcl.training.state import build_model, on_device, running_statistics
+from kcl.training.step_progress import BetweenSteps, OnStep, Step
 from kcl.training.weight_average import weights_size
 
 QUERIES_AT_ONCE = 2048

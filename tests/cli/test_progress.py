@@ -10,13 +10,12 @@ import pytest
 
 from kcl.experiments import progress as module
 from kcl.experiments.progress import Bar, Display, Lines, RemainingTime, make_display
-from kcl.training.cuda_graph import Step
-from kcl.training.run_progress import Standing
-from kcl.training.stream_run import Progress
+from kcl.training.step_progress import Step
+from kcl.training.stream_run import Progress, RunProgress
 
 
 def after(task: int, tasks: int, *averages: float | None, step: Step | None = None) -> Progress:
-    runs = tuple(Standing(seed, [], own, None if task == 0 else 0.125) for seed, own in enumerate(averages))
+    runs = tuple(RunProgress(seed, [], own, None if task == 0 else 0.125) for seed, own in enumerate(averages))
     known = [own for own in averages if own is not None]
     return Progress(task, tasks, step, sum(known) / len(known) if known else None, runs)
 

@@ -56,15 +56,15 @@ from kcl.ops import cholesky, draw_philox, gram, philox, philox_cpu, triton_avai
 from kcl.ops.norm_cuda import norm
 from kcl.ops.precision import products
 from kcl.ops.torch_private import can_compile_cuda
-from kcl.training import cuda_graph
+from kcl.training import step_progress
 from kcl.training.batches import batch_order
-from kcl.training.checkpointer import Every, Keeper
+from kcl.training.checkpointer import Checkpointer, Every
 from kcl.training.draws import PhiloxSource, Replay, Request
 from kcl.training.evaluation import as_seen
 from kcl.training.optimizers import learning_rate
-from kcl.training.stack import RunStack, build_model
+from kcl.training.stack import RunStack
 from kcl.training.stacked_trainer import StackedTrainer
-from kcl.training.state import over_runs
+from kcl.training.state import build_model, over_runs
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import run_streams
 from reference_run import ReferenceRun, WeightAverage, optimizer_of
@@ -739,7 +739,7 @@ def test_progress_is_told_in_order_and_truly() -> None:
     """In chunks, while the device runs ahead: each told loss is the mean over the runs of that very step."""
     made, told = Made(samples=60, epochs=5), []
     learner = made.learner()
-    with swapped(cuda_graph, "CHUNK", 3):
+    with swapped(step_progress, "CHUNK", 3):
         learner.learn(made.tasks(0), told.append)
     losses = learner._trainer.losses.mean(1).tolist()
     assert [step.step for step in told] == ([*range(3, 25, 3), 25] if DEVICE.type == "cuda" else list(range(1, 26)))
@@ -761,7 +761,7 @@ def test_one_run_by_itself_learns_on_the_gpu() -> None:
     assert all(parameter.device.type == DEVICE.type for parameter in learner.models[0].parameters())
 
 
-class Impatient(Keeper):
+class Impatient(Checkpointer):
     """Asks its runs to stop after some steps."""
 
     def __init__(self, folder: Path, steps: int) -> None:
@@ -771,7 +771,7 @@ class Impatient(Keeper):
     def after_step(self, state: Callable[[], Any]) -> None:
         self.left -= 1
         if self.left == 0:
-            self.stop.asked = 15
+            self.stop.signal = 15
         super().after_step(state)
 
 
@@ -786,7 +786,7 @@ def test_runs_that_were_stopped_go_on_where_they_were(method: str, net: str) -> 
         while not found and stops < 100:
             learner = made.learner()
             try:
-                found = run_streams(learner, made.streams, keeper=Impatient(Path(folder), 3))
+                found = run_streams(learner, made.streams, checkpointer=Impatient(Path(folder), 3))
             except Interrupted:
                 stops += 1
     assert stops > 2
@@ -920,7 +920,7 @@ def test_strong_runs_that_were_stopped_go_on_where_they_were() -> None:
         while not done and stops < 100:
             learner = made.learner()
             try:
-                run_streams(learner, made.streams, keeper=Impatient(Path(folder), 3))
+                run_streams(learner, made.streams, checkpointer=Impatient(Path(folder), 3))
                 done = True
             except Interrupted:
                 stops += 1

@@ -165,7 +165,7 @@ def test_a_signal_stops_all_and_is_passed_on(tmp_path: Path) -> None:
 
     def ask() -> None:
         if kept.done >= 4:
-            stop.asked = 2
+            stop.signal = 2
 
     kept.after_tick = ask
     dispatcher = Dispatcher(engine, kept.store, kept, Attempts(tmp_path), stop)

@@ -81,10 +81,10 @@ def test_a_worker_trains_them_once_and_goes_on_with_them(
 
         def tell(message: dict[str, Any]) -> None:
             said.append(json.loads(json.dumps(message)))
-            stop.asked = 15 if stopped and message["kind"] == "progress" and job.attempt == 0 else stop.asked
+            stop.signal = 15 if stopped and message["kind"] == "progress" and job.attempt == 0 else stop.signal
 
         worker.run_job(job, tell, stop)
-        assert said[-1]["kind"] == ("stopped" if stop.asked else "done")
+        assert said[-1]["kind"] == ("stopped" if stop.signal else "done")
         return [message["record"] for message in said if message["kind"] == "record"]
 
     passing = ("seconds", "learning_seconds", "training_shared_by", "resumed")

@@ -46,9 +46,9 @@ def url() -> str:
 
 def test_the_last_two_are_copied_and_can_be_fetched(url: str, tmp_path: Path) -> None:
     here, there = tmp_path / "here" / "group", tmp_path / "there" / "group"
-    keeper = remote_checkpoints.MirroringKeeper(url, here, every=Every(steps=1, seconds=None))
+    checkpointer = remote_checkpoints.MirroringCheckpointer(url, here, every=Every(steps=1, seconds=None))
     for number in range(4):
-        keeper.save(lambda number=number: _saved(number))
+        checkpointer.save(lambda number=number: _saved(number))
     assert [path.rpartition("/")[2] for path in fsspec.filesystem("memory").find("/bucket")] == [
         "00000003.safetensors",
         "00000004.safetensors",
@@ -64,9 +64,11 @@ def test_the_last_two_are_copied_and_can_be_fetched(url: str, tmp_path: Path) ->
 
 
 def test_a_copy_that_was_cut_is_found_out_and_the_one_before_used(url: str, tmp_path: Path) -> None:
-    keeper = remote_checkpoints.MirroringKeeper(url, tmp_path / "here" / "group", every=Every(steps=1, seconds=None))
+    checkpointer = remote_checkpoints.MirroringCheckpointer(
+        url, tmp_path / "here" / "group", every=Every(steps=1, seconds=None)
+    )
     for number in (1, 2):
-        keeper.save(lambda number=number: _saved(number))
+        checkpointer.save(lambda number=number: _saved(number))
     files = fsspec.filesystem("memory")
     last = files.find("/bucket")[-1]
     files.pipe_file(last, files.cat_file(last)[:-7])
@@ -85,8 +87,8 @@ def test_a_store_that_fails_costs_no_run(url: str, tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(remote_checkpoints, "push", broken)
     every = Every(steps=1, seconds=None)
-    keeper = remote_checkpoints.MirroringKeeper(url, tmp_path / "group", every=every, say=said.append)
-    keeper.save(lambda: _saved(1))
+    checkpointer = remote_checkpoints.MirroringCheckpointer(url, tmp_path / "group", every=every, say=said.append)
+    checkpointer.save(lambda: _saved(1))
     assert [url in message and "the store is closed" in message for message in said] == [True]
     assert checkpoint.read(tmp_path / "group" / "00000001.safetensors").tensors["weights"].tolist() == [1.0] * 3
 
@@ -141,7 +143,7 @@ def test_worker_processes_copy_and_go_on_too(long_reference: Path, url: str, tmp
     def tell(message: dict[str, Any]) -> None:
         said.append(message)
         if message["kind"] == "progress" and message["task"] == 1:
-            stop.asked = signal.SIGTERM
+            stop.signal = signal.SIGTERM
 
     worker.run_job(_job(tmp_path / "one", url), tell, stop)
     assert said[-1]["kind"] == "stopped"

@@ -360,7 +360,7 @@ class TestThrift:
             now[0] += cost
 
         monkeypatch.setattr(checkpointer.checkpoint, "write", slow)
-        kept = checkpointer.Keeper(tmp_path)
+        kept = checkpointer.Checkpointer(tmp_path)
         for number in range(5000):
             now[0] += step
             (kept.after_task if number % 50 == 49 else kept.after_step)(lambda: ({}, {}))  # type: ignore[arg-type]
@@ -438,7 +438,7 @@ def test_a_disk_that_is_full_at_any_write_costs_nothing_but_that_checkpoint(
     failures = 0
     for fail_at in range(1, 20):
         folder, told = tmp_path / str(fail_at), list[str]()
-        kept = checkpointer.Keeper(folder, {}, Every(steps=1, seconds=None, thrifty=False), say=told.append)
+        kept = checkpointer.Checkpointer(folder, {}, Every(steps=1, seconds=None, thrifty=False), say=told.append)
         kept.save(lambda: before)
         with monkeypatch.context() as patched:
             _FullDisk(patched, fail_at)

@@ -15,7 +15,7 @@ from kcl.core.settings import Settings
 from kcl.errors import KclError
 from kcl.methods.joint_training import MultiTask
 from kcl.nets.mlp import MLP
-from kcl.training.stack import build_model
+from kcl.training.state import build_model
 from kcl.training.stream_run import run_streams
 from one_run import OneRun
 

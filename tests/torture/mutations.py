@@ -42,7 +42,7 @@ from kcl.methods.recipes import METHODS, published_backbone
 from kcl.models import model_folder
 from kcl.models.continual_model import ContinualModel
 from kcl.training import checkpoint
-from kcl.training.checkpointer import Every, Keeper
+from kcl.training.checkpointer import Checkpointer, Every
 from kcl.training.stack import RunStack
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import run_streams
@@ -254,12 +254,12 @@ def _checkpoint() -> Format:
     def watch(_: Any) -> None:
         left[0] -= 1
         if left[0] == 0:
-            stop.asked = 15
+            stop.signal = 15
 
     with tempfile.TemporaryDirectory() as folder:
         every = Every(seconds=1e9, thrifty=False)
         with contextlib.suppress(Interrupted):
-            run_streams(*_learner(), watch, Keeper(Path(folder), about, every, stop))
+            run_streams(*_learner(), watch, Checkpointer(Path(folder), about, every, stop))
         whole = sorted(Path(folder).iterdir())[-1].read_bytes()
 
     def read(path: Path) -> None:
@@ -269,11 +269,11 @@ def _checkpoint() -> Format:
         if key_of(run) not in group.keys:
             resuming.refuse_others([group], [run])
         stop = Stop()
-        stop.asked = 15  # stop after one step
-        keeper = Keeper(stop=stop)
+        stop.signal = 15  # stop after one step
+        checkpointer = Checkpointer(stop=stop)
         with contextlib.suppress(Interrupted):
-            keeper.newest = lambda: saved  # type: ignore[method-assign]
-            run_streams(*_learner(), keeper=keeper)
+            checkpointer.newest = lambda: saved  # type: ignore[method-assign]
+            run_streams(*_learner(), checkpointer=checkpointer)
 
     return Format(whole, "checkpoints/group/00000001.safetensors", read)
 

@@ -112,19 +112,19 @@ class Runs:
 
     def but(self, run: int, **changes: Any) -> Runs:
         """The same with a setting of one run changed."""
-        settings = [own.replace(**changes) if run == other else own for other, own in enumerate(self.settings)]
+        settings = [each.replace(**changes) if run == other else each for other, each in enumerate(self.settings)]
         return replace(self, settings=settings)
 
     def tasks(self, index: int) -> list[Task]:
         return [stream[index] for stream in self.streams]
 
     @property
-    def lessons(self) -> int:
-        """How often the runs learn."""
+    def training_count(self) -> int:
+        """The number of training tasks."""
         return 1 if METHODS[self.method].joint else len(self.streams[0])
 
-    def lesson(self, index: int) -> list[Task]:
-        """What the runs learn at once: a task, or all of them."""
+    def training_tasks(self, index: int) -> list[Task]:
+        """What each run learns at once: a task, or all tasks joined."""
         if METHODS[self.method].joint:
             return [join(list(stream), len(stream.class_labels)) for stream in self.streams]
         return self.tasks(index)
@@ -181,16 +181,16 @@ def make_runs(make_dataset: Callable[..., Dataset]) -> Callable[..., Runs]:
     ) -> Runs:
         dataset = make_dataset(samples, SHAPES[net])
         seeds = [3, 11, 2**40 + 1]
-        own = []
+        all_settings = []
         for numbers, gamma, strengths in zip(NUMBERS, GAMMAS, STRENGTHS, strict=True):
             calmer = {name: value * CALMER[net].get(name, 1.0) for name, value in numbers.items()}
             gammas = {"rbf_gamma": gamma, "laplacian_gamma": gamma}
-            own.append(select_settings(method, {**SMALL, **calmer, **gammas, **strengths, **settings}))
+            all_settings.append(select_settings(method, {**SMALL, **calmer, **gammas, **strengths, **settings}))
         streams: list[Stream] = [
             SplitClasses(samples, SHAPES[net], tasks, seed) if split else PermutedPixels(dataset, tasks, seed)
             for seed in seeds
         ]
-        return Runs(method, net, own, seeds, streams)
+        return Runs(method, net, all_settings, seeds, streams)
 
     return make
 

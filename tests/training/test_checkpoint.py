@@ -53,12 +53,12 @@ def _with_header(content: bytes, change: Any) -> bytes:
 
 
 def test_what_goes_in_comes_out(path: Path) -> None:
-    found = checkpoint.read(path)
-    assert found.about == ABOUT
-    assert checkpoint.digest(found.tensors) == checkpoint.digest(TENSORS)
-    assert found.tensors["a"]["c"]["0"].shape == ()
-    assert found.tensors["strided"].dtype == torch.int64
-    found.tensors["bytes"] += 1  # it is nobody else's
+    saved = checkpoint.read(path)
+    assert saved.about == ABOUT
+    assert checkpoint.digest(saved.tensors) == checkpoint.digest(TENSORS)
+    assert saved.tensors["a"]["c"]["0"].shape == ()
+    assert saved.tensors["strided"].dtype == torch.int64
+    saved.tensors["bytes"] += 1  # it is nobody else's
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
@@ -78,10 +78,10 @@ def test_cut_anywhere_it_is_refused(path: Path) -> None:
     whole = path.read_bytes()
     for length in [*range(0, len(whole), 37), len(whole) - 1]:
         path.write_bytes(whole[:length])
-        with pytest.raises(KclError, match="is not a whole checkpoint"):
+        with pytest.raises(KclError, match="is not a complete checkpoint"):
             checkpoint.read(path)
     path.write_bytes(whole + b"\0")
-    with pytest.raises(KclError, match="is not a whole checkpoint"):
+    with pytest.raises(KclError, match="is not a complete checkpoint"):
         checkpoint.read(path)
 
 
@@ -116,7 +116,7 @@ LIES: dict[str, Any] = {
 @pytest.mark.parametrize("lie", LIES)
 def test_lies_with_a_right_digest_are_refused(path: Path, lie: str) -> None:
     path.write_bytes(_with_header(path.read_bytes(), LIES[lie]))
-    with pytest.raises(KclError, match="is not a whole checkpoint") as caught:
+    with pytest.raises(KclError, match="is not a complete checkpoint") as caught:
         checkpoint.read(path)
     assert len(str(caught.value)) < 400
 

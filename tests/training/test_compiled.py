@@ -17,14 +17,14 @@ from kcl.ops import compiler
 @pytest.fixture
 def compilations(monkeypatch: pytest.MonkeyPatch, _draws_without_compiler: None) -> list[Any]:
     """What was handed to the compiler."""
-    given: list[Any] = []
+    graphs: list[Any] = []
 
     def noting(traced: Any, _: Any) -> Any:
-        given.append(traced)
+        graphs.append(traced)
         return torch.compile(traced, backend="aot_eager", dynamic=False, fullgraph=True)
 
     monkeypatch.setattr(compiler, "compile_step", noting)
-    return given
+    return graphs
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,10 @@ def test_gives_what_the_step_itself_gives(
     """
     runs = make_runs(method, net, samples=samples)
     plain, compiled = runs.stacked(draws_as_compiled=True), runs.stacked(compiled=True)
-    for index in range(runs.lessons):
+    for index in range(runs.training_count):
         losses: list[list[float]] = [[], []]
-        for learner, own in zip((plain, compiled), losses, strict=True):
-            learner.learn(runs.lesson(index), lambda step, own=own: own.append(step.loss))
+        for learner, values in zip((plain, compiled), losses, strict=True):
+            learner.learn(runs.training_tasks(index), lambda step, values=values: values.append(step.loss))
         made = 2 if method == "a-gem" and index == 1 else 1
         assert len(compilations) == made * len(set(plain._trainer.sizes))
         assert losses[1] == pytest.approx(losses[0], rel=1e-6)

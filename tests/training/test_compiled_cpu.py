@@ -73,7 +73,9 @@ def _execute(path: Path, specs: list[RunSpec], saving: Saving = Saving(), **opti
 
 
 def _lasting(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: own[name] for name in ("accuracy_matrix", "fingerprint", "precision", "memory")} for own in records]
+    return [
+        {name: record[name] for name in ("accuracy_matrix", "fingerprint", "precision", "memory")} for record in records
+    ]
 
 
 @pytest.mark.usefixtures("eager")
@@ -112,8 +114,8 @@ class TestTheLearner:
         monkeypatch.setattr("kcl.experiments.learner_building.LONG", 1)
         kinds: list[Any] = []
 
-        def noting(*given: Any) -> Any:
-            kinds.append(build_learner(*given))
+        def noting(*arguments: Any) -> Any:
+            kinds.append(build_learner(*arguments))
             return kinds[-1]
 
         monkeypatch.setattr(task_free, "build_learner", noting)
@@ -127,25 +129,25 @@ class TestTheLearner:
 class TestRuns:
     def test_are_the_same_alone_and_beside_others(self, tmp_path: Path, options: dict[str, Any]) -> None:
         together = _execute(tmp_path / "all", SPECS[:2], runs_at_once=2, **options)
-        assert [own["runs_at_once"] for own in together] == [1] * 2
+        assert [record["runs_at_once"] for record in together] == [1] * 2
         alone = [_execute(tmp_path / str(spec.seed), [spec], **options)[0] for spec in SPECS[:2]]
         assert _lasting(together) == _lasting(alone)
-        assert {own["precision"] for own in together} == {options.get("precision", "float32")}
+        assert {record["precision"] for record in together} == {options.get("precision", "float32")}
 
     def test_go_on_to_the_same_bits_wherever_they_were_stopped(
         self, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         expected = _execute(tmp_path / "whole", SPECS[:2], **options)
-        monkeypatch.setattr("kcl.training.cuda_graph.Watcher.one_more", _stopping(every=3))
-        found, times = None, 0
-        while found is None:
+        monkeypatch.setattr("kcl.training.step_progress.Watcher.one_more", _stopping(every=3))
+        records, times = None, 0
+        while records is None:
             stop = _stop[0] = Stop()
             try:
-                found = _execute(tmp_path / "stopped", SPECS[:2], Saving(LATER, stop), **options)
+                records = _execute(tmp_path / "stopped", SPECS[:2], Saving(LATER, stop), **options)
             except Interrupted:
                 times += 1
         assert times > 2
-        assert _lasting(found) == _lasting(expected)
+        assert _lasting(records) == _lasting(expected)
 
 
 _stop = [Stop()]
@@ -153,7 +155,7 @@ _stop = [Stop()]
 
 def _stopping(every: int) -> Callable[[Any], None]:
     """A signal after so many steps, in whichever task and run they are."""
-    from kcl.training.cuda_graph import Watcher
+    from kcl.training.step_progress import Watcher
 
     whole, done = Watcher.one_more, [0]
 
@@ -161,14 +163,14 @@ def _stopping(every: int) -> Callable[[Any], None]:
         whole(self)
         done[0] += 1
         if done[0] % every == 0:
-            _stop[0].asked = 15
+            _stop[0].signal = 15
 
     return one_more
 
 
 @pytest.mark.usefixtures("eager")
 def test_a_checkpoint_of_other_options_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kcl.training.cuda_graph.Watcher.one_more", _stopping(every=2))
+    monkeypatch.setattr("kcl.training.step_progress.Watcher.one_more", _stopping(every=2))
     stop = _stop[0] = Stop()
     with pytest.raises(Interrupted):
         _execute(tmp_path, SPECS[:1], Saving(LATER, stop), compiled=True)
@@ -227,8 +229,8 @@ def test_a_loss_that_is_not_finite_moves_no_parameter(make_runs: Any) -> None:
 def test_answers_do_not_come_from_bfloat16(make_runs: Any) -> None:
     """The weights that were trained in it give the very scores they give to one that never heard of it."""
     runs = make_runs("kcl", tasks=1)[[0]]
-    given = runs.methods(), runs.backbones(), runs.seeds, "cpu", True
-    rounded, exact = RunStack(*given, precision="bf16"), RunStack(*given, precision="float32")
+    arguments = runs.methods(), runs.backbones(), runs.seeds, "cpu", True
+    rounded, exact = RunStack(*arguments, precision="bf16"), RunStack(*arguments, precision="float32")
     for learner in (rounded, exact):
         learner.learn(runs.tasks(0), lambda _: None)
     assert not torch.equal(rounded.state.flat, exact.state.flat)
@@ -253,7 +255,7 @@ class TestWithoutACompiler:
     @pytest.mark.parametrize(
         "command",
         [["bench", "--steps", "20", "--device", "cpu", *ON], ["task-free", *DIGITS[1:-1], *ON]],
-        ids=lambda own: own[0],
+        ids=lambda case: case[0],
     )
     def test_so_do_other_commands(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]

@@ -31,19 +31,19 @@ def _counted(runs: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     monkeypatch.setattr(MLP, "forward", noting)
     monkeypatch.setattr(ResNet18, "forward_parts", noting_parts)
     learner = runs[[0]].plain()
-    for index in range(runs.lessons):
-        told: list[Any] = []
-        learner.learn(runs[[0]].lesson(index), told.append)
-        updates[0] += len(told)
+    for index in range(runs.training_count):
+        steps: list[Any] = []
+        learner.learn(runs[[0]].training_tasks(index), steps.append)
+        updates[0] += len(steps)
     return images[0], updates[0]
 
 
 def _expected(runs: Any) -> tuple[int, int]:
     tasks = [Shape(len(task.train), task.ways) for task in runs.streams[0]]
-    found = training_compute(runs.method, runs.settings[0], tasks)
-    assert found.samples == sum(task.samples for task in tasks)
-    assert found.images_per_sample == pytest.approx(found.images / found.samples)
-    return found.images, found.updates
+    compute = training_compute(runs.method, runs.settings[0], tasks)
+    assert compute.samples == sum(task.samples for task in tasks)
+    assert compute.images_per_sample == pytest.approx(compute.images / compute.samples)
+    return compute.images, compute.updates
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -59,8 +59,8 @@ class TestTheCountIsWhatPasses:
     def test_with_a_last_sample_that_joins_the_batch_before(
         self, method: str, monkeypatch: pytest.MonkeyPatch, make_runs: Any
     ) -> None:
-        own = 8 if method == "kcl" else 0
-        runs = make_runs(method, "resnet", samples=21 + own, split=True, backbone="cifar-resnet")
+        coreset = 8 if method == "kcl" else 0
+        runs = make_runs(method, "resnet", samples=21 + coreset, split=True, backbone="cifar-resnet")
         assert _counted(runs, monkeypatch) == _expected(runs)
 
 

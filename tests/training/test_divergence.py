@@ -14,12 +14,12 @@ from kcl.benchmarks.task import Examples, Task, TaskSequence
 from kcl.core.randomness import numpy_generator
 from kcl.methods.recipes import METHODS
 from kcl.training.batches import batch_order
-from kcl.training.cuda_graph import Step
+from kcl.training.step_progress import Step
 from kcl.training.stream_run import run_streams
 
 BAD, BAD_STEP = 1, 3
-# Every lesson of two tasks: only what learns all tasks at once has no second.
-LESSONS = pytest.mark.parametrize(
+# Every training task of two: joint training has only one.
+TRAINING_TASKS = pytest.mark.parametrize(
     ("method", "index"), [(name, index) for name, method in METHODS.items() for index in (0, 1)[: 2 - method.joint]]
 )
 engines = pytest.mark.parametrize("engine", ["plain", "stacked"])
@@ -43,15 +43,15 @@ class _Pair(NamedTuple):
 
 def _spoil(runs: Any, index: int) -> _Pair:
     """The runs on numbers instead of bytes, each task of each with a part of the array to itself; and the same with one
-    number of one training sample missing, the sample that run BAD meets in step BAD_STEP of lesson `index`.
+    number of one training sample missing, the sample that run BAD meets in step BAD_STEP of training task `index`.
     """
     tasks, size = len(runs.streams[0]), len(runs.streams[0][0].train)
-    method, lesson = runs.methods()[BAD], runs.lesson(index)[BAD]
+    method, learned = runs.methods()[BAD], runs.training_tasks(index)[BAD]
     rng = numpy_generator(runs.seeds[BAD], "coreset", index)
     learner = runs[[BAD]].separate()
-    positions = method.begin_task(learner.runs[0].model, lesson, rng).positions
+    positions = method.begin_task(learner.runs[0].model, learned, rng).positions
     place = int(batch_order(runs.seeds[BAD], index, 0, positions)[10 * (BAD_STEP - 1) + 4])
-    task, place = (index, place) if len(lesson.parts) == 1 else divmod(place, size)  # several tasks as one
+    task, place = (index, place) if len(learned.parts) == 1 else divmod(place, size)  # several tasks as one
     stored = (runs.streams[0][0].train.inputs / 255.0).repeat(len(runs.seeds) * tasks, 1, 1, 1)
     flawed = stored.clone()
     flawed[(BAD * tasks + task) * size + place, 0, 1, 2] = math.nan
@@ -59,7 +59,7 @@ def _spoil(runs: Any, index: int) -> _Pair:
     def streams(array: Tensor) -> list[_Tasks]:
         made = []
         for run, stream in enumerate(runs.streams):
-            own = [
+            replaced = [
                 dataclasses.replace(
                     task,
                     train=Examples(array, torch.arange(size) + (run * tasks + task.index) * size, task.train.labels),
@@ -67,7 +67,7 @@ def _spoil(runs: Any, index: int) -> _Pair:
                 )
                 for task in stream
             ]
-            made.append(_Tasks(own))
+            made.append(_Tasks(replaced))
         return made
 
     tested = runs.streams[0][0].test.inputs / 255.0
@@ -85,9 +85,9 @@ def _states(runs: Any, difference: Any, index: int) -> list[dict[str, Tensor]]:
     """Run BAD alone, after each step of task `index`; place 0 is before the first step."""
     alone = runs[[BAD]].separate()
     for before in range(index):
-        alone.learn(runs[[BAD]].lesson(before), lambda _: None)
+        alone.learn(runs[[BAD]].training_tasks(before), lambda _: None)
     states = difference.snapshot(alone)
-    alone.learn(runs[[BAD]].lesson(index), lambda _: states.extend(difference.snapshot(alone)))
+    alone.learn(runs[[BAD]].training_tasks(index), lambda _: states.extend(difference.snapshot(alone)))
     return states
 
 
@@ -101,26 +101,26 @@ def _frozen(state: dict[str, Tensor]) -> dict[str, Tensor]:
 class TestANumberThatIsMissing:
     """Run 1 of three meets a missing number in step 3 of a task; the steps before it are sound."""
 
-    @LESSONS
+    @TRAINING_TASKS
     def test_the_run_stays_as_it_was_before(
         self, make_runs: Any, difference: Any, engine: str, method: str, index: int
     ) -> None:
         clean, spoiled = _spoil(make_runs(method, tasks=3), index)
         spoiled, learner, bad = _trained(spoiled, engine)
-        for lesson in range(index + 1):
+        for number in range(index + 1):
             assert not any(learner.diverged)
-            learner.learn(spoiled.lesson(lesson), lambda _: None)
+            learner.learn(spoiled.training_tasks(number), lambda _: None)
         assert [run for run, diverged in enumerate(learner.diverged) if diverged] == [bad]
         expected = _states(clean, difference, index)[BAD_STEP - 1]
-        found = difference.snapshot(learner)[bad]
-        assert all(tensor.isfinite().all() for tensor in found.values())
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
-        if spoiled.lessons == 1:
+        tensors = difference.snapshot(learner)[bad]
+        assert all(tensor.isfinite().all() for tensor in tensors.values())
+        torch.testing.assert_close(tensors, expected, rtol=1e-9, atol=1e-9)
+        if spoiled.training_count == 1:
             return
-        learner.learn(spoiled.lesson(index + 1), lambda _: None)
+        learner.learn(spoiled.training_tasks(index + 1), lambda _: None)
         assert learner.diverged[bad]
-        found = difference.snapshot(learner)[bad]
-        torch.testing.assert_close(_frozen(found), _frozen(expected), rtol=1e-9, atol=1e-9)
+        tensors = difference.snapshot(learner)[bad]
+        torch.testing.assert_close(_frozen(tensors), _frozen(expected), rtol=1e-9, atol=1e-9)
 
     def test_running_statistics_stay_as_they_were_too(self, make_runs: Any, difference: Any, engine: str) -> None:
         clean, spoiled = _spoil(make_runs(net="resnet", samples=44), 0)
@@ -130,7 +130,7 @@ class TestANumberThatIsMissing:
         expected = _states(clean, difference, 0)[BAD_STEP - 1]
         torch.testing.assert_close(difference.snapshot(learner)[bad], expected, rtol=1e-8, atol=1e-8)
 
-    @LESSONS
+    @TRAINING_TASKS
     def test_whole_streams_report_it(self, make_runs: Any, engine: str, method: str, index: int) -> None:
         """What was measured before stays; nothing is measured after; the others have all their numbers."""
         clean, spoiled = _spoil(make_runs(method, tasks=3), index)
@@ -155,9 +155,9 @@ class TestANumberThatIsMissing:
 def test_neighbours_in_a_stack_learn_on_as_without_it(make_runs: Any, difference: Any, method: str, net: str) -> None:
     clean, spoiled = _spoil(make_runs(method, net, samples=44), 0)
     learner, expected = spoiled.stacked(), clean[[0, 2]].separate()
-    for index in range(clean.lessons):
-        learner.learn(spoiled.lesson(index), lambda _: None)
-        expected.learn(clean[[0, 2]].lesson(index), lambda _: None)
+    for index in range(clean.training_count):
+        learner.learn(spoiled.training_tasks(index), lambda _: None)
+        expected.learn(clean[[0, 2]].training_tasks(index), lambda _: None)
         torch.testing.assert_close(difference.method_state(learner)[::2], difference.method_state(expected))
         others = difference.snapshot(learner)[::2]
         torch.testing.assert_close(others, difference.snapshot(expected), rtol=1e-8, atol=1e-8)
@@ -173,17 +173,17 @@ class TestALearningRateFarTooHigh:
     ) -> None:
         runs = make_runs(method, net, samples=44, feature_norm="none").but(BAD, lr=1e30)
         others = runs[[0, 2]].separate()
-        others.learn(runs[[0, 2]].lesson(0), lambda _: None)
+        others.learn(runs[[0, 2]].training_tasks(0), lambda _: None)
         trained, learner, bad = _trained(runs, engine)
-        learner.learn(trained.lesson(0), lambda _: None)
+        learner.learn(trained.training_tasks(0), lambda _: None)
         assert [run for run, diverged in enumerate(learner.diverged) if diverged] == [bad]
         models = difference.models(learner)
         assert all(parameter.isfinite().all() for parameter in models[bad].parameters())
         if engine == "plain":  # has no neighbours
             return
         for run, model in zip((0, 2), difference.models(others), strict=True):
-            own = dict(models[run].named_parameters())
-            torch.testing.assert_close(own, dict(model.named_parameters()), rtol=1e-4, atol=1e-4)
+            parameters = dict(models[run].named_parameters())
+            torch.testing.assert_close(parameters, dict(model.named_parameters()), rtol=1e-4, atol=1e-4)
 
     def test_runs_that_all_diverge_end_the_stream(self, make_runs: Any, engine: str) -> None:
         runs = make_runs("naive-sgd", lr=1e30, lr_floor=1e30, tasks=3)

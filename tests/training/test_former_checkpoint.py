@@ -25,7 +25,10 @@ def _former(run: ReferenceRun, step: int | None) -> Saved:
     tree = run.state()
     if run.midway is not None:
         noise, optimizer, trained = run.midway
-        parameters = [*(own for own in run.model.parameters() if own.requires_grad), *trained.values()]
+        parameters = [
+            *(parameter for parameter in run.model.parameters() if parameter.requires_grad),
+            *trained.values(),
+        ]
         tree["noise"] = noise.generator.get_state()
         tree["momentum"] = {}
         if run.method.settings.momentum:
@@ -39,8 +42,8 @@ def _former(run: ReferenceRun, step: int | None) -> Saved:
     return Saved({"0": tree}, {"separate runs": [{"step": step, "diverged": run.diverged}]})
 
 
-def _stopped(runs: Any, lessons: int, steps: int) -> Saved:
-    """After so many lessons, and so many steps of the next."""
+def _stopped(runs: Any, learned: int, steps: int) -> Saved:
+    """After `learned` tasks and `steps` steps of the next."""
     run, done = runs.separate().runs[0], [0]
 
     def between_steps() -> None:
@@ -48,27 +51,27 @@ def _stopped(runs: Any, lessons: int, steps: int) -> Saved:
         if done[0] == steps:
             raise Stopped
 
-    for index in range(lessons):
-        run.learn(runs.lesson(index)[0])
+    for index in range(learned):
+        run.learn(runs.training_tasks(index)[0])
     if not steps:
         return _former(run, None)
     with pytest.raises(Stopped):
-        run.learn(runs.lesson(lessons)[0], between_steps=between_steps)
+        run.learn(runs.training_tasks(learned)[0], between_steps=between_steps)
     return _former(run, steps)
 
 
-def _assert_goes_on(runs: Any, difference: Any, folder: Path, lessons: int, steps: int) -> None:
+def _assert_goes_on(runs: Any, difference: Any, folder: Path, learned: int, steps: int) -> None:
     """By way of a file, as it would come."""
     path = folder / "00000001.safetensors"
-    checkpoint.write(path, _stopped(runs, lessons, steps))
+    checkpoint.write(path, _stopped(runs, learned, steps))
     resumed, whole = runs.plain(), runs.plain()
-    resumed.restore(checkpoint.read(path), [[runs.lesson(index)[0] for index in range(runs.lessons)]])
-    for index in range(runs.lessons):
-        whole.learn(runs.lesson(index))
-    told: list[Any] = []
-    for index in range(lessons, runs.lessons):
-        resumed.learn(runs.lesson(index), told.append)
-    assert told[0].step == steps + 1
+    resumed.restore(checkpoint.read(path), [[runs.training_tasks(index)[0] for index in range(runs.training_count)]])
+    for index in range(runs.training_count):
+        whole.learn(runs.training_tasks(index))
+    reports: list[Any] = []
+    for index in range(learned, runs.training_count):
+        resumed.learn(runs.training_tasks(index), reports.append)
+    assert reports[0].step == steps + 1
     difference.assert_none(resumed, whole, 0.0, sorted(whole.kept))
     assert resumed.fingerprints() == whole.fingerprints()
     for index in range(len(runs.streams[0])):
@@ -82,23 +85,23 @@ SETTINGS: list[dict[str, Any]] = [
     {"optimizer": "muon"},
     {"updates_per_batch": 2, "epochs": 2},
 ]
-WHERE = pytest.mark.parametrize(("lessons", "steps"), [(0, 2), (1, 0), (1, 1), (1, 3)])
+WHERE = pytest.mark.parametrize(("learned", "steps"), [(0, 2), (1, 0), (1, 1), (1, 3)])
 
 
 @WHERE
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_goes_on_to_the_same_bits(
-    make_runs: Any, difference: Any, tmp_path: Path, settings: dict[str, Any], lessons: int, steps: int
+    make_runs: Any, difference: Any, tmp_path: Path, settings: dict[str, Any], learned: int, steps: int
 ) -> None:
-    _assert_goes_on(make_runs(**settings)[[0]], difference, tmp_path, lessons, steps)
+    _assert_goes_on(make_runs(**settings)[[0]], difference, tmp_path, learned, steps)
 
 
 @WHERE
 @pytest.mark.parametrize("settings", [{}, {"optimizer": "muon", "weight_average": 0.8}, {"momentum": 0.0}], ids=str)
 def test_with_learned_targets(
-    make_runs: Any, difference: Any, tmp_path: Path, settings: dict[str, Any], lessons: int, steps: int
+    make_runs: Any, difference: Any, tmp_path: Path, settings: dict[str, Any], learned: int, steps: int
 ) -> None:
-    _assert_goes_on(make_runs(soft_targets=0.5, **settings)[[0]], difference, tmp_path, lessons, steps)
+    _assert_goes_on(make_runs(soft_targets=0.5, **settings)[[0]], difference, tmp_path, learned, steps)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -110,7 +113,7 @@ def test_every_kernel(make_runs: Any, difference: Any, tmp_path: Path, kernel: s
 @pytest.mark.parametrize("net", ["mlp", "resnet"])
 def test_every_method(make_runs: Any, difference: Any, tmp_path: Path, method: str, net: str) -> None:
     runs = make_runs(method, net, samples=28, split=True, weight_average=0.7)[[0]]
-    _assert_goes_on(runs, difference, tmp_path, runs.lessons - 1, 1)
+    _assert_goes_on(runs, difference, tmp_path, runs.training_count - 1, 1)
 
 
 @pytest.mark.parametrize("method", ["kcl", "ewc", "er-reservoir"])

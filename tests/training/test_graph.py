@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from kcl.training import cuda_graph
-from kcl.training.cuda_graph import Step
+from kcl.training import cuda_graph, step_progress
+from kcl.training.step_progress import Step
 
 GPU = torch.device("cuda", 0)
 
@@ -106,7 +106,7 @@ def test_a_cpu_draws_it_all_before_the_step(device: _Device) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "steps", "told"),
+    ("sent", "steps", "expected"),
     [
         (0, 60, [20, 40, 60]),
         (0, 45, [20, 40, 45]),
@@ -121,16 +121,16 @@ def test_a_cpu_draws_it_all_before_the_step(device: _Device) -> None:
     ],
 )
 def test_progress_is_told_once_for_every_chunk_and_at_the_end(
-    monkeypatch: pytest.MonkeyPatch, device: _Device, sent: int, steps: int, told: list[int]
+    monkeypatch: pytest.MonkeyPatch, device: _Device, sent: int, steps: int, expected: list[int]
 ) -> None:
     """Also of a task that is gone on with, after `sent` steps."""
-    found: list[Step] = []
-    monkeypatch.setattr(cuda_graph, "CHUNK", 20)
+    reports: list[Step] = []
+    monkeypatch.setattr(step_progress, "CHUNK", 20)
     monkeypatch.setattr(torch.cuda, "Stream", lambda _: device.side)
     monkeypatch.setattr(torch.cuda, "Event", _Event)
-    watcher = cuda_graph.Watcher(GPU, torch.arange(60.0)[:, None], found.append, sent)
+    watcher = step_progress.Watcher(GPU, torch.arange(60.0)[:, None], reports.append, sent)
     for _ in range(steps):
         watcher.one_more()
     watcher.finish()
-    assert [step.step for step in found] == told
-    assert all(step.loss == step.step - 1 for step in found)
+    assert [step.step for step in reports] == expected
+    assert all(step.loss == step.step - 1 for step in reports)

@@ -108,7 +108,7 @@ class TestGroups:
         groups = [group.specs for group in group_trainings(plan, by_training(specs))]
         assert sorted(spec.key for group in groups for spec in group) == sorted(spec.key for spec in specs)
         for group in groups:  # in the order asked for
-            firsts = [specs.index(own[0]) for own in by_training(group)]
+            firsts = [specs.index(specs_of_one[0]) for specs_of_one in by_training(group)]
             assert firsts == sorted(firsts)
         return groups
 
@@ -194,7 +194,7 @@ class TestGroups:
             monkeypatch.setattr(
                 RunStack,
                 name,
-                lambda own, tasks, name=name, whole=whole: [rehearsed.append(name), whole(own, tasks)],
+                lambda learner, tasks, name=name, whole=whole: [rehearsed.append(name), whole(learner, tasks)],
             )
         peaks = {"rehearse": 30, "rehearse_classifier": 40}
         monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _: None)
@@ -224,7 +224,7 @@ class TestGroups:
         specs += _specs((0,), weight_average=0.5)
         assert fitting_trainings(admit(specs, Compute()), by_training(specs)) == 50
         ways = [{}, {"weight_average": 0.9}, {"weight_average": 0.5}, {"test_draws": 3}]
-        assert tested == [[SMALL.replace(**own) for own in ways]]
+        assert tested == [[SMALL.replace(**changes) for changes in ways]]
 
     def test_updates_are_steps(self) -> None:
         one, three = _specs((0,)), _specs((0,), updates_per_batch=3)
@@ -250,15 +250,15 @@ class TestLearnerChosen:
             assert learner.seeds == [spec.seed]
 
     @pytest.mark.parametrize(
-        ("asked", "long", "compiled"), [(None, 10, True), (None, 11, False), (True, 11, True), (False, 10, False)]
+        ("setting", "long", "compiled"), [(None, 10, True), (None, 11, False), (True, 11, True), (False, 10, False)]
     )
     def test_long_runs_are_compiled(
-        self, monkeypatch: pytest.MonkeyPatch, asked: bool | None, long: int, compiled: bool
+        self, monkeypatch: pytest.MonkeyPatch, setting: bool | None, long: int, compiled: bool
     ) -> None:
         """Two tasks of 60 samples in batches of ten are about twelve steps, less what goes into the coreset."""
         monkeypatch.setattr(learner_building, "LONG", long)
         specs = _specs(tasks=2, train_per_task=50)
-        plan = admit(specs, LikeGpu(compiled=asked, precision="float32"))
+        plan = admit(specs, LikeGpu(compiled=setting, precision="float32"))
         streams = [plan.stream(spec) for spec in specs]
         learner = build_learner(by_training(specs), streams, plan.compute, plain=False)
         assert not learner.plain
@@ -292,11 +292,11 @@ def test_stacked_runs_write_the_same_results(tmp_path: Path, method: str, rates:
         for spec, lr, dropout in zip(_specs((4, 5, 6), method, epochs=3), rates, (0.1, 0.2, 0.5), strict=True)
     ]
     expected, _, _ = _execute(tmp_path / "separate", specs)
-    found, said, watched = _execute(tmp_path / "stacked", specs, LikeGpu(runs_at_once=3))
-    assert [_lasting(record) for record in found] == [_lasting(record) for record in expected]
-    assert [record["runs_at_once"] for record in found] == [3] * 3
+    records, said, watched = _execute(tmp_path / "stacked", specs, LikeGpu(runs_at_once=3))
+    assert [_lasting(record) for record in records] == [_lasting(record) for record in expected]
+    assert [record["runs_at_once"] for record in records] == [3] * 3
     assert (said, watched) == ([], [f"{method}, 3 runs"])
-    assert len({json.dumps(record["accuracy_matrix"]) for record in found}) == 3
+    assert len({json.dumps(record["accuracy_matrix"]) for record in records}) == 3
 
 
 @pytest.fixture
@@ -312,10 +312,10 @@ def crowded(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             raise torch.OutOfMemoryError("no room")
         learn = learner.learn
 
-        def limited(tasks: Sequence[Task], *given: Any, **named: Any) -> None:
+        def limited(tasks: Sequence[Task], *arguments: Any, **named: Any) -> None:
             if tasks[0].index > 0:
                 raise torch.OutOfMemoryError("no room")
-            learn(tasks, *given, **named)
+            learn(tasks, *arguments, **named)
 
         learner.learn = limited  # type: ignore[method-assign]
         return learner
@@ -328,9 +328,9 @@ class TestRunsThatDoNotFit:
     def test_are_done_in_halves_and_it_is_said(self, tmp_path: Path, crowded: dict[str, Any]) -> None:
         specs = _specs(range(5))
         expected, _, _ = _execute(tmp_path / "separate", specs)
-        found, said, watched = _execute(tmp_path / "stacked", specs, LikeGpu(runs_at_once=5))
-        assert [_lasting(record) for record in found] == [_lasting(record) for record in expected]
-        assert [record["runs_at_once"] for record in found] == [2, 2, 1, 2, 2]
+        records, said, watched = _execute(tmp_path / "stacked", specs, LikeGpu(runs_at_once=5))
+        assert [_lasting(record) for record in records] == [_lasting(record) for record in expected]
+        assert [record["runs_at_once"] for record in records] == [2, 2, 1, 2, 2]
         assert watched == [*(f"kcl, {count} runs" for count in (5, 3, 2)), specs[2].label, "kcl, 2 runs"]
         assert [sentence.partition(" do not fit")[0] for sentence in said] == ["kcl, 5 runs", "kcl, 3 runs"]
         assert not (tmp_path / "stacked" / "checkpoints").exists()
@@ -348,8 +348,8 @@ class TestRunsThatDoNotFit:
         with pytest.raises(torch.OutOfMemoryError):
             _execute(tmp_path, specs, compute, Saving(Every(steps=1)))
         crowded["room"] = 3
-        found, _, _ = _execute(tmp_path, specs, compute, resume=True)
-        assert [(record["runs_at_once"], record["resumed"]) for record in found] == [(3, 1)] * 3
+        records, _, _ = _execute(tmp_path, specs, compute, resume=True)
+        assert [(record["runs_at_once"], record["resumed"]) for record in records] == [(3, 1)] * 3
 
 
 class TestRunsThatDoNotStack:
@@ -360,9 +360,9 @@ class TestRunsThatDoNotStack:
     def test_are_done_one_after_another_and_it_is_said(self, tmp_path: Path) -> None:
         specs = self._uneven()
         expected, _, _ = _execute(tmp_path / "separate", specs)
-        found, said, watched = _execute(tmp_path / "stacked", specs, LikeGpu(runs_at_once=3))
-        assert [_lasting(record) for record in found] == [_lasting(record) for record in expected]
-        assert [record["runs_at_once"] for record in found] == [1] * 3
+        records, said, watched = _execute(tmp_path / "stacked", specs, LikeGpu(runs_at_once=3))
+        assert [_lasting(record) for record in records] == [_lasting(record) for record in expected]
+        assert [record["runs_at_once"] for record in records] == [1] * 3
         [sentence] = said
         assert "memories of different shapes" in sentence
         assert "3 runs one after another" in sentence
@@ -381,15 +381,15 @@ class TestRunsThatDoNotStack:
         seeds.append(next(seed for seed in rich if smallest(seed, 1) < size))
         specs = _specs(seeds, train_per_task=15, tasks=2)
         expected, _, _ = _execute(tmp_path / "separate", specs)
-        found, said, _ = _execute(tmp_path / "stacked", specs, LikeGpu(runs_at_once=2))
+        records, said, _ = _execute(tmp_path / "stacked", specs, LikeGpu(runs_at_once=2))
         assert len(said) == 1
-        assert [_lasting(record) for record in found] == [_lasting(record) for record in expected]
+        assert [_lasting(record) for record in records] == [_lasting(record) for record in expected]
 
     def test_leave_other_groups_stacked(self, tmp_path: Path) -> None:
         specs = self._uneven() + _specs(range(2), kernel="rbf")
-        found, said, _ = _execute(tmp_path, specs, LikeGpu(runs_at_once=3))
+        records, said, _ = _execute(tmp_path, specs, LikeGpu(runs_at_once=3))
         assert len(said) == 1
-        assert [record["runs_at_once"] for record in found] == [1, 1, 1, 2, 2]
+        assert [record["runs_at_once"] for record in records] == [1, 1, 1, 2, 2]
 
 
 UNNORMALISED: dict[str, dict[str, Any]] = {"kcl": {"feature_norm": "none"}}
@@ -403,21 +403,21 @@ class TestDivergence:
         specs = _specs(method=method, tasks=3, **UNNORMALISED.get(method, {}))
         specs[1] = dataclasses.replace(specs[1], settings=specs[1].settings.replace(lr=1e30))
         expected, _, _ = _execute(tmp_path / "sound", specs[::2])
-        found, said, _ = _execute(tmp_path / "all", specs, compute)
-        assert [record["diverged"] for record in found] == [False, True, False]
-        assert [found[1][name] for name in METRICS] == [None] * len(METRICS)
-        assert found[1]["accuracy_matrix"] == [[None] * 3] * 3
+        records, said, _ = _execute(tmp_path / "all", specs, compute)
+        assert [record["diverged"] for record in records] == [False, True, False]
+        assert [records[1][name] for name in METRICS] == [None] * len(METRICS)
+        assert records[1]["accuracy_matrix"] == [[None] * 3] * 3
         assert [specs[1].label in message for message in said] == [True]
         if compute.on_cpu:
-            assert [_lasting(record) for record in found[::2]] == [_lasting(record) for record in expected]
-        table = results_table.text([{**record, "settings": SMALL.to_dict()} for record in found])
+            assert [_lasting(record) for record in records[::2]] == [_lasting(record) for record in expected]
+        table = results_table.text([{**record, "settings": SMALL.to_dict()} for record in records])
         assert "2 (+1 diverged)" in table
 
     def test_of_all_runs_is_recorded_too(self, tmp_path: Path, compute: Compute, method: str) -> None:
         specs = _specs((0, 1), method, tasks=3, lr=1e30, lr_floor=1e30, **UNNORMALISED.get(method, {}))
-        found, _, _ = _execute(tmp_path, specs, compute)
-        assert [record["diverged"] for record in found] == [True, True]
-        assert "0 (+2 diverged)" in results_table.text(found)
+        records, _, _ = _execute(tmp_path, specs, compute)
+        assert [record["diverged"] for record in records] == [True, True]
+        assert "0 (+2 diverged)" in results_table.text(records)
 
 
 def test_several_trainings_in_one_checkpoint_without_stacking_are_refused(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_goes_on_from_a_saved_state_to_the_same_bits(
 ) -> None:
     """Of three steps a task: in the midst of the second, and in the midst of the first."""
     runs = make_runs(samples=35, weight_average=average)[[0]]
-    lessons = [[runs.tasks(index)[0] for index in range(2)]]
+    training_tasks = [[runs.tasks(index)[0] for index in range(2)]]
     whole, stopped, resumed = (_plain(runs, module) for _ in range(3))
     done = [0]
 
@@ -138,7 +138,7 @@ def test_goes_on_from_a_saved_state_to_the_same_bits(
         for index in range(2):
             stopped.learn(runs.tasks(index), between_steps=between_steps)
     assert stopped.learning
-    resumed.restore(stopped.saved(), lessons)
+    resumed.restore(stopped.saved(), training_tasks)
     difference.assert_none(stopped, resumed, 0.0, sorted(stopped.kept))
     for index in range(len(resumed.kept), 2):
         resumed.learn(runs.tasks(index))

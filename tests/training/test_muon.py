@@ -23,8 +23,8 @@ def test_singular_values_come_near_one_and_directions_stay(draw: Any, shape: tup
     expected = values / values.norm(dim=-1, keepdim=True)
     for _ in range(5):
         expected = 3.4445 * expected - 4.7750 * expected**3 + 2.0315 * expected**5
-    found = orthogonal.orthogonalised(matrices)
-    torch.testing.assert_close(found, left @ torch.diag_embed(expected) @ right)
+    product = orthogonal.orthogonalised(matrices)
+    torch.testing.assert_close(product, left @ torch.diag_embed(expected) @ right)
     large = values > 0.05 * values[:, :1]
     assert ((expected > 0.6) & (expected < 1.25))[large].all()
 
@@ -60,13 +60,15 @@ class _One:
         self.optimizer = Muon(net, self.layout)
 
     def step(self) -> None:
-        zeros = {name: torch.zeros_like(own) for name, own in self.net.named_parameters()}
-        found = {name: own.grad for name, own in self.net.named_parameters() if own.grad is not None}
-        self.optimizer.step(self.state, self.layout.flatten(zeros | found)[None])
+        zeros = {name: torch.zeros_like(parameter) for name, parameter in self.net.named_parameters()}
+        gradients = {
+            name: parameter.grad for name, parameter in self.net.named_parameters() if parameter.grad is not None
+        }
+        self.optimizer.step(self.state, self.layout.flatten(zeros | gradients)[None])
 
 
 def _state(flat: Tensor, numbers: list[dict[str, float]]) -> OptimizerState:
-    columns = {name: torch.tensor([own[name] for own in numbers])[:, None] for name in numbers[0]}
+    columns = {name: torch.tensor([run_numbers[name] for run_numbers in numbers])[:, None] for name in numbers[0]}
     return OptimizerState(flat, [torch.zeros_like(flat)], torch.ones(len(flat), 1, dtype=torch.bool), columns)
 
 
@@ -75,7 +77,7 @@ def test_matrices_move_as_with_pytorchs_own_muon(nets: list[_Net], draw: Any, mo
     """PyTorch's rounds to bfloat16 in between: each step's direction agrees to about its precision."""
     mine = nets[0]
     copies = [nn.Parameter(layer.weight.detach().clone()) for layer in mine.backbone[:2]]
-    own = _One(mine, 0.1, 0.02, momentum)
+    optimizer = _One(mine, 0.1, 0.02, momentum)
     other = torch.optim.Muon(
         copies, lr=0.02, weight_decay=0.0, momentum=momentum, nesterov=True, adjust_lr_fn="match_rms_adamw"
     )
@@ -84,7 +86,7 @@ def test_matrices_move_as_with_pytorchs_own_muon(nets: list[_Net], draw: Any, mo
         for layer, copy in zip(mine.backbone[:2], copies, strict=True):
             layer.weight.grad = draw.normal(*layer.weight.shape)
             copy.grad = layer.weight.grad.clone()
-        own.step()
+        optimizer.step()
         other.step()
     for layer, copy, was in zip(mine.backbone[:2], copies, before, strict=True):
         moved, expected = layer.weight.detach() - was, copy.detach() - was
@@ -95,12 +97,12 @@ def test_matrices_move_as_with_pytorchs_own_muon(nets: list[_Net], draw: Any, mo
 def test_all_else_moves_as_with_sgd(nets: list[_Net], draw: Any) -> None:
     mine, theirs = nets[0], nets[1]
     theirs.load_state_dict(mine.state_dict())
-    own, other = _One(mine, 0.1, 0.02, 0.8), torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.8)
+    optimizer, other = _One(mine, 0.1, 0.02, 0.8), torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.8)
     for _ in range(4):
         for one, two in zip(mine.parameters(), theirs.parameters(), strict=True):
             one.grad = draw.normal(*one.shape)
             two.grad = one.grad.clone()
-        own.step()
+        optimizer.step()
         other.step()
     for part in ("output.weight", "output.bias", "backbone.2.weight", "backbone.2.bias"):
         torch.testing.assert_close(mine.get_parameter(part), theirs.get_parameter(part))
@@ -117,8 +119,8 @@ def test_many_runs_move_as_each_would_alone(nets: list[_Net], draw: Any) -> None
     ]
     state, together = _state(flat, numbers), Muon(nets[0], layout)
     alone = [
-        reference_run.Muon(net, own["rate"], own["muon_rate"], own["momentum"])
-        for net, own in zip(nets, numbers, strict=True)
+        reference_run.Muon(net, run_numbers["rate"], run_numbers["muon_rate"], run_numbers["momentum"])
+        for net, run_numbers in zip(nets, numbers, strict=True)
     ]
     for step in range(3):
         state.alive[2] = step == 0
@@ -126,7 +128,7 @@ def test_many_runs_move_as_each_would_alone(nets: list[_Net], draw: Any) -> None
         for run, net in enumerate(nets):
             for parameter in net.parameters():
                 parameter.grad = draw.normal(*parameter.shape)
-            gradient[run] = layout.flatten({name: own.grad for name, own in net.named_parameters()})
+            gradient[run] = layout.flatten({name: parameter.grad for name, parameter in net.named_parameters()})
             if run != 2 or step == 0:
                 alone[run].step()
         together.step(state, gradient)

@@ -206,7 +206,7 @@ class TestWhatDropoutKeeps:
     SHAPES = ((40, 50), (7,), (30, 4, 5))
 
     def _requests(self, *rates: tuple[float, ...]) -> list[Request]:
-        kept = [Request(philox.KEPT, shape, own) for shape, own in zip(self.SHAPES, rates, strict=True)]
+        kept = [Request(philox.KEPT, shape, run_rates) for shape, run_rates in zip(self.SHAPES, rates, strict=True)]
         return [Request(philox.NORMAL, (9,)), *kept, Request(philox.UNIFORM, (9,))]
 
     def test_a_separate_source_gives_what_a_run_s_own_noise_keeps(self) -> None:
@@ -218,10 +218,10 @@ class TestWhatDropoutKeeps:
         for run in (0, 1):
             noise = RunNoise(CPU, run, "training noise")
             assert torch.equal(source.drawn[0][run], noise.normal(9))
-            for shape, rates, found in zip(
+            for shape, rates, drawn in zip(
                 self.SHAPES, ((0.1, 0.5), (0.2, 0.6), (0.3, 0.7)), source.drawn[1:], strict=False
             ):
-                assert torch.equal(found[run], noise.uniform(*shape) >= torch.tensor(rates[run]))
+                assert torch.equal(drawn[run], noise.uniform(*shape) >= torch.tensor(rates[run]))
 
     def test_a_philox_source_keeps_where_its_number_reaches_the_rate(self) -> None:
         """The same numbers in one stretch, each against the rate of its own request."""
@@ -229,7 +229,7 @@ class TestWhatDropoutKeeps:
         source = PhiloxSource(self._requests(*rates), CPU, [5, 6], "training noise", 3)
         source.draw()
         start = 0
-        for shape, own, found in zip(self.SHAPES, rates, source.drawn[1:], strict=False):
+        for shape, run_rates, drawn in zip(self.SHAPES, rates, source.drawn[1:], strict=False):
             size = int(torch.tensor(shape).prod())
             for run, seed in enumerate((5, 6)):
                 high, low = divmod(derive(seed, "training noise", 3), 2**32)
@@ -239,7 +239,7 @@ class TestWhatDropoutKeeps:
                     torch.tensor([[low, high]]), (words, torch.zeros_like(words), fixed, torch.zeros_like(words))
                 )
                 numbers = torch.stack([(word >> 8).float() * 2.0**-24 for word in four], -1).flatten()[:size]
-                assert torch.equal(found[run].flatten(), numbers >= own[run])
+                assert torch.equal(drawn[run].flatten(), numbers >= run_rates[run])
             start += -(-size // 128) * 128
 
     @pytest.mark.parametrize("make", [SeparateSource, PhiloxSource])

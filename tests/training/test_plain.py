@@ -21,10 +21,10 @@ def _assert_same_bits(runs: Any, difference: Any, tasks: int = 2) -> None:
     """Everything about every run after each task: parameters, buffers, averages, memories, losses, scores."""
     for run in runs.one_by_one():
         plain, reference = run.plain(), run.separate()
-        for index in range(min(tasks, run.lessons)):
+        for index in range(min(tasks, run.training_count)):
             steps: list[list[Any]] = [[], []]
-            for learner, told in zip((plain, reference), steps, strict=True):
-                learner.learn(run.lesson(index), told.append)
+            for learner, reports in zip((plain, reference), steps, strict=True):
+                learner.learn(run.training_tasks(index), reports.append)
             assert steps[0] == steps[1]
             difference.assert_none(plain, reference, 0.0, sorted(plain.kept))
             assert plain.fingerprints() == reference.fingerprints()
@@ -85,7 +85,7 @@ class TestEveryMethod:
         runs = make_runs(method, samples=44, feature_norm="none", lr=1e30, lr_floor=1e30, **settings)
         _assert_same_bits(runs[[0]], difference)
         plain = runs[[0]].plain()
-        plain.learn(runs[[0]].lesson(0))
+        plain.learn(runs[[0]].training_tasks(0))
         assert plain.diverged == [True]
 
     def test_that_diverges_with_batchnorm(self, make_runs: Any, difference: Any, method: str) -> None:

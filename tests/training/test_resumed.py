@@ -12,7 +12,7 @@ import torch
 from kcl.errors import KclError
 from kcl.methods.recipes import METHODS
 from kcl.training import checkpoint
-from kcl.training.checkpointer import Every, Keeper, numbered
+from kcl.training.checkpointer import Checkpointer, Every, numbered
 from kcl.training.stack import RunStack
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import Outcome, Progress, run_streams
@@ -24,7 +24,8 @@ AT_SIGNALS = Every(seconds=1e9, thrifty=False)
 def _facts(outcomes: Sequence[Outcome]) -> list[Any]:
     """Everything about runs but the time they took and how often they were stopped."""
     return [
-        (own.matrix.to_lists(), own.initial_accuracy, own.diverged, own.memory, own.fingerprint) for own in outcomes
+        (outcome.matrix.to_lists(), outcome.initial_accuracy, outcome.diverged, outcome.memory, outcome.fingerprint)
+        for outcome in outcomes
     ]
 
 
@@ -35,7 +36,7 @@ def _until(calls: int, stop: Stop) -> Callable[[Progress], None]:
     def watch(_: Progress) -> None:
         left[0] -= 1
         if left[0] == 0:
-            stop.asked = 15
+            stop.signal = 15
 
     return watch
 
@@ -44,9 +45,9 @@ def _stopped_often(runs: Any, engine: str, folder: Path, steps: int) -> tuple[li
     """The runs with a signal after every few reports, each time begun in a new learner."""
     for times in range(1000):
         stop = Stop()
-        keeper = Keeper(folder, {}, AT_SIGNALS, stop)
+        checkpointer = Checkpointer(folder, {}, AT_SIGNALS, stop)
         try:
-            return run_streams(runs.learner(engine), runs.streams, _until(steps, stop), keeper), times
+            return run_streams(runs.learner(engine), runs.streams, _until(steps, stop), checkpointer), times
         except Interrupted:
             assert 1 <= len(numbered(folder)) <= 2
     raise AssertionError("it never ends")
@@ -56,10 +57,10 @@ def _assert_goes_on(runs: Any, engine: str, folder: Path, steps: int) -> None:
     """Stopped after every few reports, the runs end as if they had never been."""
     for place, group in enumerate(runs.groups(engine)):
         expected = run_streams(group.learner(engine), group.streams)
-        found, times = _stopped_often(group, engine, folder / str(place), steps)
+        outcomes, times = _stopped_often(group, engine, folder / str(place), steps)
         assert times > 1
-        assert _facts(found) == _facts(expected)
-        assert [own.resumed for own in found] == [times] * len(found)
+        assert _facts(outcomes) == _facts(expected)
+        assert [outcome.resumed for outcome in outcomes] == [times] * len(outcomes)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -91,9 +92,9 @@ class TestSpecialCases:
         if engine == "plain":
             runs = runs[[1]]
         expected = run_streams(runs.learner(engine), runs.streams)
-        assert [own.diverged for own in expected] == ([True] if engine == "plain" else [False, True, False])
-        found, _ = _stopped_often(runs, engine, tmp_path, 1 if engine == "plain" else 2)
-        assert _facts(found) == _facts(expected)
+        assert [outcome.diverged for outcome in expected] == ([True] if engine == "plain" else [False, True, False])
+        outcomes, _ = _stopped_often(runs, engine, tmp_path, 1 if engine == "plain" else 2)
+        assert _facts(outcomes) == _facts(expected)
 
     def test_an_interrupted_test_is_done_again(
         self, make_runs: Any, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
@@ -113,52 +114,54 @@ class TestSpecialCases:
         stops = 0
         while True:
             try:
-                found = run_streams(runs.learner(engine), runs.streams, keeper=Keeper(tmp_path, {}, AT_SIGNALS))
+                outcomes = run_streams(
+                    runs.learner(engine), runs.streams, checkpointer=Checkpointer(tmp_path, {}, AT_SIGNALS)
+                )
                 break
             except Interrupted:
                 stops += 1
         assert stops == 3
-        assert _facts(found) == _facts(expected)
+        assert _facts(outcomes) == _facts(expected)
 
     def test_saving_changes_nothing(self, make_runs: Any, tmp_path: Path, engine: str) -> None:
         runs = make_runs("kcl").groups(engine)[0]
         expected = run_streams(runs.learner(engine), runs.streams)
-        keeper = Keeper(tmp_path, {}, Every(steps=1, seconds=None, thrifty=False))
-        assert _facts(run_streams(runs.learner(engine), runs.streams, keeper=keeper)) == _facts(expected)
-        assert keeper.saves > 10
+        checkpointer = Checkpointer(tmp_path, {}, Every(steps=1, seconds=None, thrifty=False))
+        assert _facts(run_streams(runs.learner(engine), runs.streams, checkpointer=checkpointer)) == _facts(expected)
+        assert checkpointer.saves > 10
         assert len(numbered(tmp_path)) == 2
-        last = run_streams(runs.learner(engine), runs.streams, keeper=keeper)
+        last = run_streams(runs.learner(engine), runs.streams, checkpointer=checkpointer)
         assert _facts(last) == _facts(expected), "gone on with after its end"
 
     def test_a_corrupt_newest_falls_back_to_the_one_before(self, make_runs: Any, tmp_path: Path, engine: str) -> None:
         runs = make_runs("a-gem").groups(engine)[0]
         expected = run_streams(runs.learner(engine), runs.streams)
-        stop, told = Stop(), list[str]()
-        keeper = Keeper(tmp_path, {}, Every(steps=3, seconds=None, thrifty=False), stop, told.append)
+        stop, messages = Stop(), list[str]()
+        checkpointer = Checkpointer(tmp_path, {}, Every(steps=3, seconds=None, thrifty=False), stop, messages.append)
         with pytest.raises(Interrupted):
-            run_streams(runs.learner(engine), runs.streams, _until(7, stop), keeper)
+            run_streams(runs.learner(engine), runs.streams, _until(7, stop), checkpointer)
         older, newer = numbered(tmp_path)
         newer.write_bytes(newer.read_bytes()[:-1])
-        keeper = Keeper(tmp_path, {}, AT_SIGNALS, say=told.append)
-        assert _facts(run_streams(runs.learner(engine), runs.streams, keeper=keeper)) == _facts(expected)
-        assert len(told) == 1
-        assert newer.name in told[0]
+        checkpointer = Checkpointer(tmp_path, {}, AT_SIGNALS, say=messages.append)
+        assert _facts(run_streams(runs.learner(engine), runs.streams, checkpointer=checkpointer)) == _facts(expected)
+        assert len(messages) == 1
+        assert newer.name in messages[0]
         assert older not in numbered(tmp_path), "it went when two newer ones were whole"
         assert all(checkpoint.read(path) for path in numbered(tmp_path))
         for path in numbered(tmp_path):
             path.write_bytes(b"")
         with pytest.raises(KclError, match="delete"):
-            keeper.newest()
+            checkpointer.newest()
 
 
 def test_a_checkpoint_of_other_data_is_refused(make_runs: Any, tmp_path: Path) -> None:
     runs, stop = make_runs("kcl", tasks=3)[[0]], Stop()
     with pytest.raises(Interrupted):
-        run_streams(runs.plain(), runs.streams, _until(10, stop), Keeper(tmp_path, {}, AT_SIGNALS, stop))
+        run_streams(runs.plain(), runs.streams, _until(10, stop), Checkpointer(tmp_path, {}, AT_SIGNALS, stop))
     for stream in runs.streams:
         stream.dataset.train_inputs[:] = 255 - stream.dataset.train_inputs
     with pytest.raises(KclError, match="data have changed"):
-        run_streams(runs.plain(), runs.streams, keeper=Keeper(tmp_path, {}, AT_SIGNALS))
+        run_streams(runs.plain(), runs.streams, checkpointer=Checkpointer(tmp_path, {}, AT_SIGNALS))
 
 
 def _spoil(tree: dict[str, Any], how: str, random: torch.Generator) -> None:
@@ -194,7 +197,7 @@ def test_a_whole_checkpoint_that_does_not_fit_is_refused(
     """Crafted: the digest is right, the content is not. One sentence, never a traceback."""
     runs, stop = make_runs(method, tasks=3).groups(engine)[0], Stop()
     with pytest.raises(Interrupted):
-        run_streams(runs.learner(engine), runs.streams, _until(8, stop), Keeper(tmp_path, {}, AT_SIGNALS, stop))
+        run_streams(runs.learner(engine), runs.streams, _until(8, stop), Checkpointer(tmp_path, {}, AT_SIGNALS, stop))
     path = numbered(tmp_path)[-1]
     random = torch.Generator().manual_seed(0)
     refused = []
@@ -204,11 +207,11 @@ def test_a_whole_checkpoint_that_does_not_fit_is_refused(
         other = tmp_path / f"other {number}"
         checkpoint.write(other / path.name, saved)
         try:
-            run_streams(runs.learner(engine), runs.streams, keeper=Keeper(other, {}, AT_SIGNALS))
+            run_streams(runs.learner(engine), runs.streams, checkpointer=Checkpointer(other, {}, AT_SIGNALS))
         except KclError as error:
             refused.append(str(error))
     assert refused
-    assert not any("\n" in told for told in refused)
+    assert not any("\n" in message for message in refused)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -231,9 +234,9 @@ def test_what_a_checkpoint_says_must_make_sense(
 ) -> None:
     runs, stop = make_runs("ewc").groups(engine)[0], Stop()
     with pytest.raises(Interrupted):
-        run_streams(runs.learner(engine), runs.streams, _until(3, stop), Keeper(tmp_path, {}, AT_SIGNALS, stop))
+        run_streams(runs.learner(engine), runs.streams, _until(3, stop), Checkpointer(tmp_path, {}, AT_SIGNALS, stop))
     path = numbered(tmp_path)[-1]
     saved = checkpoint.read(path)
     checkpoint.write(path, checkpoint.Saved(saved.tensors, saved.about | changes))
     with pytest.raises(KclError, match="does not fit"):
-        run_streams(runs.learner(engine), runs.streams, keeper=Keeper(tmp_path, {}, AT_SIGNALS))
+        run_streams(runs.learner(engine), runs.streams, checkpointer=Checkpointer(tmp_path, {}, AT_SIGNALS))

@@ -20,7 +20,7 @@ from kcl.nets.mlp import MLP
 from kcl.training.batches import batch_order, batch_sizes
 from kcl.training.draws import RunNoise
 from kcl.training.optimizers import learning_rate
-from kcl.training.stack import build_model
+from kcl.training.state import build_model
 
 
 class _Model(nn.Module):
@@ -103,9 +103,9 @@ class TestBatchOrder:
             assert sorted(order.tolist()) == self.POSITIONS.tolist()
 
     def test_is_the_same_every_time_and_leaves_the_positions_alone(self) -> None:
-        given = self.POSITIONS.copy()
-        assert batch_order(5, 2, 1, given).tolist() == batch_order(5, 2, 1, given).tolist()
-        assert given.tolist() == self.POSITIONS.tolist()
+        positions = self.POSITIONS.copy()
+        assert batch_order(5, 2, 1, positions).tolist() == batch_order(5, 2, 1, positions).tolist()
+        assert positions.tolist() == self.POSITIONS.tolist()
 
     def test_differs_between_seeds_tasks_and_epochs(self) -> None:
         positions = np.arange(100)
@@ -150,11 +150,11 @@ class TestRun:
     def test_of_naive_sgd_equals_the_obvious_loop(self, make_runs: Any) -> None:
         runs = make_runs("naive-sgd", samples=48, epochs=2)
         for which in range(3):
-            own, settings, seed = runs[[which]], runs.settings[which], runs.seeds[which]
-            learner, losses = own.plain(), []
-            model = build_model(own.methods()[0], own.backbones()[0], seed)
+            one_run, settings, seed = runs[[which]], runs.settings[which], runs.seeds[which]
+            learner, losses = one_run.plain(), []
+            model = build_model(one_run.methods()[0], one_run.backbones()[0], seed)
             layers = [*model.backbone.layers, model.output]
-            for task in own.streams[0]:
+            for task in one_run.streams[0]:
                 expected, noise = [], RunNoise(torch.device("cpu"), seed, "training noise", task.index)
                 parameters = list(model.parameters())
                 velocity = [torch.zeros_like(parameter) for parameter in parameters]
@@ -179,10 +179,10 @@ class TestRun:
         """With the method's own loss (which has its own tests); the head begins anew, the coreset is set aside."""
         runs = make_runs(kernel=kernel, samples=45, epochs=2)
         for which in range(3):
-            own, settings, seed = runs[[which]], runs.settings[which], runs.seeds[which]
-            learner, method = own.plain(), own.methods()[0]
-            model = build_model(method, own.backbones()[0], seed)
-            for task in own.streams[0]:
+            one_run, settings, seed = runs[[which]], runs.settings[which], runs.seeds[which]
+            learner, method = one_run.plain(), one_run.methods()[0]
+            model = build_model(method, one_run.backbones()[0], seed)
+            for task in one_run.streams[0]:
                 rng = numpy_generator(seed, "coreset", task.index)
                 coreset = np.concatenate(
                     [rng.permutation(np.flatnonzero(task.train.labels.numpy() == value))[:4] for value in range(3)]

@@ -10,7 +10,7 @@ import pytest
 
 from kcl.benchmarks.task import Task
 from kcl.methods.recipes import METHODS
-from kcl.training.cuda_graph import BetweenSteps, OnStep, Step
+from kcl.training.step_progress import BetweenSteps, OnStep, Step
 from kcl.training.stream_run import Progress, run_streams
 
 TASKS, STEPS = 4, 2
@@ -111,22 +111,22 @@ def test_every_run_has_its_own_memory_use_and_all_have_the_time(streams: list[An
 
 class TestProgress:
     def test_is_told_step_by_step_and_task_by_task(self, streams: list[Any]) -> None:
-        told: list[Progress] = []
-        run_streams(_Scripted(SEEDS, False), streams, told.append)
+        reports: list[Progress] = []
+        run_streams(_Scripted(SEEDS, False), streams, reports.append)
         expected, average = [], None
         for task in range(TASKS):
             expected += [(task, TASKS, Step(step, STEPS, float(task)), average) for step in range(1, STEPS + 1)]
             seen = [_percent(task + 1, other, seed) for other in range(task + 1) for seed in SEEDS]
             average = pytest.approx(sum(seen) / len(seen))
             expected.append((task, TASKS, None, average))
-        assert [progress[:4] for progress in told] == expected
+        assert [progress[:4] for progress in reports] == expected
 
     def test_tells_how_every_run_stands(self, streams: list[Any]) -> None:
-        told: list[Progress] = []
-        outcomes = run_streams(_Scripted(SEEDS, False, {5: 1}), streams, told.append)
-        assert [run.seed for run in told[0].runs] == list(SEEDS)
-        assert all(run.accuracies == [] for run in told[0].runs)
-        for task, progress in enumerate(progress for progress in told if progress.step is None):
+        reports: list[Progress] = []
+        outcomes = run_streams(_Scripted(SEEDS, False, {5: 1}), streams, reports.append)
+        assert [run.seed for run in reports[0].runs] == list(SEEDS)
+        assert all(run.accuracies == [] for run in reports[0].runs)
+        for task, progress in enumerate(progress for progress in reports if progress.step is None):
             for outcome, run in zip(outcomes, progress.runs, strict=True):
                 if run.seed == 5 and task >= 1:
                     assert run[1:] == ([], None, None)
@@ -136,9 +136,9 @@ class TestProgress:
                 assert run.forgetting == outcome.matrix.forgetting_after(task)
 
     def test_averages_over_the_runs_that_have_not_diverged(self, streams: list[Any]) -> None:
-        told: list[Progress] = []
-        run_streams(_Scripted(SEEDS, False, {5: 1}), streams, told.append)
-        ends = [progress.average_accuracy for progress in told if progress.step is None]
+        reports: list[Progress] = []
+        run_streams(_Scripted(SEEDS, False, {5: 1}), streams, reports.append)
+        ends = [progress.average_accuracy for progress in reports if progress.step is None]
         for task, average in enumerate(ends):
             seeds = SEEDS if task == 0 else [3, 8]
             seen = [_percent(task + 1, other, seed) for other in range(task + 1) for seed in seeds]

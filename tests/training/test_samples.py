@@ -48,8 +48,8 @@ def test_scores_are_those_behind_the_accuracy(make_runs: Any, method: str) -> No
         for index in range(2):
             tasks = own_runs.tasks(index)
             scores = learner.scores(tasks)
-            right = [100.0 * (own.argmax(-1) == task.test.labels).sum().item() / len(task.test)
-                     for own, task in zip(scores, tasks, strict=True)]  # fmt: skip
+            right = [100.0 * (run_scores.argmax(-1) == task.test.labels).sum().item() / len(task.test)
+                     for run_scores, task in zip(scores, tasks, strict=True)]  # fmt: skip
             assert right == pytest.approx(learner.accuracy(tasks))
     alone = [inputs for learner in plain for inputs in learner.kept_inputs(1)]
     for one, other in zip(alone, stacked.kept_inputs(1), strict=True):
@@ -69,26 +69,26 @@ def test_mistakes_are_wrong_answers_the_surest_first(make_runs: Any) -> None:
         answered = probabilities.argmax(-1)
         wrong = [place for place in range(len(task.test)) if answered[place] != task.test.labels[place]]
         expected = sorted((round(float(probabilities[place].max()), 4) for place in wrong), reverse=True)[:5]
-        told = collected[run][1]["mistakes"]
-        assert [own["confidence"] for own in told] == expected
+        mistakes = collected[run][1]["mistakes"]
+        assert [mistake["confidence"] for mistake in mistakes] == expected
         shown = [task.view.move(task.test.inputs[task.test.rows])[place, 0].numpy() for place in wrong]
-        for own in told:
-            assert own["said"] != own["label"]
-            assert any(np.array_equal(opened(own["png"]), image) for image in shown)
-        assert [own["label"] for own in collected[run][1]["samples"]] == names
+        for mistake in mistakes:
+            assert mistake["said"] != mistake["label"]
+            assert any(np.array_equal(opened(mistake["png"]), image) for image in shown)
+        assert [sample["label"] for sample in collected[run][1]["samples"]] == names
         kept = learner.kept_inputs(1)[run]
-        assert all(any(np.array_equal(opened(own["png"]), image[0].numpy()) for image in kept)
-                   for own in collected[run][1]["coreset"])  # fmt: skip
+        assert all(any(np.array_equal(opened(sample["png"]), image[0].numpy()) for image in kept)
+                   for sample in collected[run][1]["coreset"])  # fmt: skip
 
 
 @pytest.mark.parametrize("engine", ["plain", "stacked"])
 def test_runs_that_diverged_have_none(make_runs: Any, engine: str) -> None:
     runs = make_runs("naive-sgd", tasks=2).but(1, lr=1e30)
     for some, expected in (([0, 1], [2, None]), ([1], [None]))[engine == "plain" :]:
-        own = runs[some]
-        learner = own.learner(engine)
-        run_streams(learner, own.streams)
-        collected = task_samples.collect(learner, own.streams, [["a", "b", "c"]] * len(some))
+        chosen = runs[some]
+        learner = chosen.learner(engine)
+        run_streams(learner, chosen.streams)
+        collected = task_samples.collect(learner, chosen.streams, [["a", "b", "c"]] * len(some))
         assert [None if tasks is None else len(tasks) for tasks in collected] == expected
 
 
@@ -109,9 +109,9 @@ def test_lines_that_are_no_samples_and_images_that_are_none_are_left_out(tmp_pat
     evil = '"><script>alert(1)</script>'
     fake = base64.b64encode(b"<svg onload=alert(1)>").decode()
     true = task_samples.png(torch.zeros(1, 2, 2, dtype=torch.uint8))
-    own = {name: record[name] for name in ("benchmark", "method", "kernel", "seed", "settings", "tasks")}
+    run_fields = {name: record[name] for name in ("benchmark", "method", "kernel", "seed", "settings", "tasks")}
     tasks = [{"samples": [{"png": evil}, {"png": fake}, {"png": true, "label": evil}, 3], "coreset": evil}, None]
-    lines = [json.dumps({"format": 1, **own, "samples": tasks}), "torn {", "[]", '{"format": 2}']
+    lines = [json.dumps({"format": 1, **run_fields, "samples": tasks}), "torn {", "[]", '{"format": 2}']
     (tmp_path / "samples.jsonl").write_text("\n".join(lines))
     html = samples_html(group_runs([record]), read_samples(tmp_path / "samples.jsonl"))
     assert html.count("<img") == 1

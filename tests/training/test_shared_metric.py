@@ -17,11 +17,11 @@ SHARE = 0.6
 
 def _run(make_runs: Any, **settings: Any) -> tuple[OneRun, Any]:
     """Two tasks learned by one run, with the linear kernel unless another is asked for."""
-    given = {"kernel": "linear", "shared_metric": SHARE} | settings
-    runs = make_runs("kcl", "resnet", samples=28, split=True, **given)
+    all_settings = {"kernel": "linear", "shared_metric": SHARE} | settings
+    runs = make_runs("kcl", "resnet", samples=28, split=True, **all_settings)
     run = OneRun(runs.methods()[0], runs.backbones()[0], runs.seeds[0])
     for index in range(2):
-        run.learn(runs.lesson(index)[0])
+        run.learn(runs.training_tasks(index)[0])
     return run, runs.streams[0]
 
 
@@ -35,13 +35,13 @@ def test_scores_are_those_of_the_ridge_with_the_pooled_penalty(make_runs: Any) -
             scatter = scatter + scatter_within(embedded[index], memory["targets"].double())
         penalty = torch.linalg.inv(metric_of(scatter, SHARE) @ metric_of(scatter, SHARE))
         for index, kept in run.kept.items():
-            own, targets = embedded[index], kept.memory["targets"].double()
+            features, targets = embedded[index], kept.memory["targets"].double()
             strength, scale, shift = (kept.memory[name].double() for name in ("strength", "scale", "shift"))
-            weights = torch.linalg.solve(own.mT @ own + strength * penalty, own.mT @ targets)
+            weights = torch.linalg.solve(features.mT @ features + strength * penalty, features.mT @ targets)
             task = stream[index]
             queries = run.method.features(model, task.view(task.test.inputs[task.test.rows])).double()
-            found = run.scores(task).double()
-            torch.testing.assert_close(found, scale * queries @ weights + shift, rtol=1e-3, atol=1e-4)
+            scores = run.scores(task).double()
+            torch.testing.assert_close(scores, scale * queries @ weights + shift, rtol=1e-3, atol=1e-4)
 
 
 def test_a_task_s_scores_depend_on_what_is_kept_of_others(make_runs: Any) -> None:
@@ -57,31 +57,31 @@ def test_a_task_s_scores_depend_on_what_is_kept_of_others(make_runs: Any) -> Non
 def test_what_is_asked_in_the_midst_of_a_task_does_not_stay(make_runs: Any) -> None:
     """Of one run and of several: after the task, answers know of it, whatever was asked at its last step."""
     runs = make_runs("kcl", "resnet", samples=28, split=True, kernel="linear", shared_metric=SHARE)
-    asked, whole = [(runs[[0]].plain(), runs.stacked()) for _ in range(2)]
-    for learner, other in zip(asked, whole, strict=True):
+    tested, whole = [(runs[[0]].plain(), runs.stacked()) for _ in range(2)]
+    for learner, other in zip(tested, whole, strict=True):
         trained = runs[range(learner.count)]
         for index in range(2):
-            tasks, first = trained.lesson(index), trained.lesson(0)
-            on_step = (lambda _, own=learner, first=first: own.scores(first)) if index else (lambda _: None)
+            tasks, first = trained.training_tasks(index), trained.training_tasks(0)
+            on_step = (lambda _, learner=learner, first=first: learner.scores(first)) if index else (lambda _: None)
             learner.learn(tasks, on_step)
             other.learn(tasks, lambda _: None)
         for index in range(2):
-            scores = [each.scores(trained.lesson(index)) for each in (learner, other)]
+            scores = [each.scores(trained.training_tasks(index)) for each in (learner, other)]
             assert all(torch.equal(one, two) for one, two in zip(*scores, strict=True))
 
 
 def test_in_the_midst_of_a_task_stacked_runs_answer_at_their_present_weights(make_runs: Any) -> None:
     runs = make_runs("kcl", "resnet", samples=28, split=True, kernel="linear", shared_metric=SHARE)
-    learner, first = runs.stacked(), runs.lesson(0)
+    learner, first = runs.stacked(), runs.training_tasks(0)
     learner.learn(first, lambda _: None)
     learner.scores(first)
 
     def on_step(_: Any) -> None:
-        found = learner.scores(first)
+        scores = learner.scores(first)
         learner._evaluator._shared.clear()
-        assert all(torch.equal(one, two) for one, two in zip(found, learner.scores(first), strict=True))
+        assert all(torch.equal(one, two) for one, two in zip(scores, learner.scores(first), strict=True))
 
-    learner.learn(runs.lesson(1), on_step)
+    learner.learn(runs.training_tasks(1), on_step)
 
 
 @pytest.mark.parametrize("kernel", ["linear", "vrf"])
@@ -95,7 +95,7 @@ def test_a_run_that_diverges_does_not_spoil_its_neighbours(make_runs: Any, kerne
 
 @pytest.mark.parametrize("kernel", ["vrf", "rbf", "polynomial"])
 def test_it_goes_with_other_kernels(make_runs: Any, kernel: str) -> None:
-    (run, stream), (plain, _) = (_run(make_runs, kernel=kernel, shared_metric=own) for own in (SHARE, 0.0))
-    scores = [own.scores(stream[0]) for own in (run, plain)]
-    assert all(torch.isfinite(own).all() for own in scores)
+    (run, stream), (plain, _) = (_run(make_runs, kernel=kernel, shared_metric=share) for share in (SHARE, 0.0))
+    scores = [learner.scores(stream[0]) for learner in (run, plain)]
+    assert all(torch.isfinite(run_scores).all() for run_scores in scores)
     assert not torch.allclose(*scores)

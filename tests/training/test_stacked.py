@@ -18,9 +18,9 @@ from kcl.methods.recipes import METHODS
 from kcl.methods.ridge_kernels import KERNELS
 from kcl.nets.backbone import ModuleBackbone
 from kcl.training.batches import CannotStack
-from kcl.training.cuda_graph import Step
 from kcl.training.evaluation import Evaluator
 from kcl.training.stack import RunStack
+from kcl.training.step_progress import Step
 from reference_run import ReferenceRun, ReferenceRuns
 
 # In double precision two orders of summation are 10⁻¹² apart after ten steps, the ResNets' 10⁻¹⁰.
@@ -50,23 +50,23 @@ def _settle(learner: Any, difference: Any) -> None:
 
 def _margin(learner: ReferenceRuns, tasks: list[Task]) -> float:
     """The least distance between a test sample's two best classes: ties may be broken either way."""
-    return min(own.topk(2).values.diff().abs().min().item() for own in learner.scores(tasks))
+    return min(scores.topk(2).values.diff().abs().min().item() for scores in learner.scores(tasks))
 
 
 def _assert_same(runs: Any, difference: Any, tasks: int = 2) -> None:
     """The stack and the reference learn `tasks` tasks; after each, everything about every run agrees."""
     separate, stacked, tolerance = runs.separate(), runs.stacked(), CLOSE[runs.net]
     difference.assert_none(separate, stacked, 0.0)
-    for index in range(min(tasks, runs.lessons)):
+    for index in range(min(tasks, runs.training_count)):
         before = difference.snapshot(separate)
-        expected, steps = _learn(separate, runs.lesson(index)), _learn(stacked, runs.lesson(index))
+        expected, steps = _learn(separate, runs.training_tasks(index)), _learn(stacked, runs.training_tasks(index))
         count = len(expected) // len(runs.seeds)
         assert [(step.step, step.steps) for step in steps] == [(place, count) for place in range(1, count + 1)]
         assert [step.loss for step in steps] == pytest.approx(_mean_losses(expected, len(runs.seeds)), rel=tolerance)
         difference.assert_none(separate, stacked, tolerance, range(index + 1))
         moved = [
-            max((after[name] - own[name]).abs().max().item() for name in own)
-            for own, after in zip(before, difference.snapshot(separate), strict=True)
+            max((after[name] - tensors[name]).abs().max().item() for name in tensors)
+            for tensors, after in zip(before, difference.snapshot(separate), strict=True)
         ]
         assert min(moved) > 1e5 * tolerance  # or the agreement would say nothing
     if runs.net == "resnet":
@@ -168,8 +168,8 @@ class TestInSinglePrecision:
     def test_equals_the_reference(self, make_runs: Any, difference: Any, method: str) -> None:
         runs = make_runs(method, samples=45)
         separate, stacked = runs.separate(), runs.stacked()
-        for index in range(runs.lessons):
-            expected, steps = _learn(separate, runs.lesson(index)), _learn(stacked, runs.lesson(index))
+        for index in range(runs.training_count):
+            expected, steps = _learn(separate, runs.training_tasks(index)), _learn(stacked, runs.training_tasks(index))
             assert [step.loss for step in steps] == pytest.approx(_mean_losses(expected, 3), abs=1e-5)
             difference.assert_none(separate, stacked, 2e-5, [index])
 
@@ -186,8 +186,8 @@ class TestInSinglePrecision:
         states = []
         for which in ([0, 1], [0, 2], [2, 0], [0, 1, 2]):
             learner = runs[which].stacked()
-            for index in range(runs.lessons):
-                learner.learn(runs[which].lesson(index), lambda _: None)
+            for index in range(runs.training_count):
+                learner.learn(runs[which].training_tasks(index), lambda _: None)
             place = which.index(0)
             states.append({name: tensor[place].clone() for name, tensor in learner.state.parameters().items()})
             states[-1] |= {name: tensor[place].clone() for name, tensor in learner.state.buffers.items()}
@@ -290,9 +290,9 @@ class TestState:
         learner = make_runs(net="resnet").stacked()
         stacked = learner.state.parameters() | learner.state.buffers | learner.state.statistics()
         for run, model in enumerate(learner.models):
-            own = dict([*model.named_parameters(), *model.named_buffers()])
-            assert own.keys() == stacked.keys()
-            for name, tensor in own.items():
+            tensors = dict([*model.named_parameters(), *model.named_buffers()])
+            assert tensors.keys() == stacked.keys()
+            for name, tensor in tensors.items():
                 assert tensor.data_ptr() == stacked[name][run].data_ptr()
                 assert torch.equal(tensor, stacked[name][run])
         assert learner.state.flat.shape[1] % 64 == 0

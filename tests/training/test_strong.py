@@ -14,7 +14,7 @@ from kcl.core.randomness import numpy_generator
 from kcl.methods.recipes import METHODS
 from kcl.methods.ridge_kernels import KERNELS
 from kcl.ops import compiler
-from kcl.training.checkpointer import Every, Keeper
+from kcl.training.checkpointer import Checkpointer, Every
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import run_streams
 from kcl.training.weight_average import AverageHorizon, WeightAverage, update
@@ -47,14 +47,14 @@ engines = pytest.mark.parametrize("engine", ["plain", "stacked"])
 def _with_numbers(runs: Any) -> Any:
     """Every run with rates of its own."""
     for run in range(3):
-        own = runs.settings[run]
+        settings = runs.settings[run]
         numbers: dict[str, float] = {}
-        if own.optimizer == "muon":
-            numbers |= {"muon_lr": own.muon_lr * (1.0 + 0.5 * run), "muon_lr_decay": 0.9 - 0.2 * run}
-        if own.weight_average:
-            numbers |= {"weight_average": own.weight_average + 0.1 * run, "average_ramp": 9.0 - 4.0 * run}
-        if runs.method == "kcl" and own.soft_targets:
-            numbers |= {"soft_targets": own.soft_targets * (1.0 + run)}
+        if settings.optimizer == "muon":
+            numbers |= {"muon_lr": settings.muon_lr * (1.0 + 0.5 * run), "muon_lr_decay": 0.9 - 0.2 * run}
+        if settings.weight_average:
+            numbers |= {"weight_average": settings.weight_average + 0.1 * run, "average_ramp": 9.0 - 4.0 * run}
+        if runs.method == "kcl" and settings.soft_targets:
+            numbers |= {"soft_targets": settings.soft_targets * (1.0 + run)}
         runs = runs.but(run, **numbers)
     return runs
 
@@ -62,11 +62,11 @@ def _with_numbers(runs: Any) -> Any:
 def _assert_same(runs: Any, difference: Any, tasks: int = 2, tolerance: float = 1e-8) -> None:
     """Weights, averages and scores of stack and reference after every task."""
     separate, stacked = runs.separate(), runs.stacked()
-    for index in range(min(tasks, runs.lessons)):
-        told: list[list[Any]] = [[], []]
-        for learner, own in zip((separate, stacked), told, strict=True):
-            learner.learn(runs.lesson(index), own.append)
-        assert len(told[0]) == 3 * len(told[1])
+    for index in range(min(tasks, runs.training_count)):
+        reports: list[list[Any]] = [[], []]
+        for learner, run_reports in zip((separate, stacked), reports, strict=True):
+            learner.learn(runs.training_tasks(index), run_reports.append)
+        assert len(reports[0]) == 3 * len(reports[1])
         difference.assert_none(separate, stacked, tolerance, range(index + 1))
     for index in range(tasks):
         for one, two in zip(separate.scores(runs.tasks(index)), stacked.scores(runs.tasks(index)), strict=True):
@@ -115,17 +115,17 @@ def test_runs_that_were_stopped_go_on_to_the_same_bits(
 
         def watch(_: Any, left: list[int] = left, stop: Stop = stop) -> None:
             left[0] -= 1
-            stop.asked = 15 if left[0] == 0 else stop.asked
+            stop.signal = 15 if left[0] == 0 else stop.signal
 
         try:
-            keeper = Keeper(tmp_path, {}, Every(seconds=1e9, thrifty=False), stop)
-            found = run_streams(runs.learner(engine), runs.streams, watch, keeper)
+            checkpointer = Checkpointer(tmp_path, {}, Every(seconds=1e9, thrifty=False), stop)
+            outcomes = run_streams(runs.learner(engine), runs.streams, watch, checkpointer)
             break
         except Interrupted:
             stops += 1
     assert stops > 2
-    assert [own.fingerprint for own in found] == [own.fingerprint for own in expected]
-    assert [own.matrix.to_lists() for own in found] == [own.matrix.to_lists() for own in expected]
+    assert [outcome.fingerprint for outcome in outcomes] == [outcome.fingerprint for outcome in expected]
+    assert [outcome.matrix.to_lists() for outcome in outcomes] == [outcome.matrix.to_lists() for outcome in expected]
 
 
 class TestCompiled:
@@ -138,7 +138,7 @@ class TestCompiled:
         runs = make_runs("naive-sgd", "resnet", samples=26, **IMAGES, **SHARED)
         plain, compiled = runs.stacked(draws_as_compiled=True), runs.stacked(compiled=True)
         for learner in (plain, compiled):
-            learner.learn(runs.lesson(0), lambda _: None)
+            learner.learn(runs.training_tasks(0), lambda _: None)
         difference.assert_none(plain, compiled, 1e-5, [0])
         torch.testing.assert_close(
             compiled.state.averages[0].saved(), plain.state.averages[0].saved(), rtol=1e-5, atol=1e-5
@@ -266,13 +266,13 @@ class TestLogVarianceBound:
         assert torch.isfinite(bound.scores(runs.tasks(0))[0]).all()
 
     def test_the_bound_hardly_changes_a_run_whose_log_variances_are_small(self, make_runs: Any) -> None:
-        found = []
+        scores = []
         for bound in (0.0, 50.0):
             runs = make_runs(log_variance_bound=bound)[[0]]
             learner = runs.plain()
             learner.learn(runs.tasks(0), lambda _: None)
-            found.append(learner.scores(runs.tasks(0))[0])
-        assert 0.0 < (found[0] - found[1]).abs().max() < 1e-2
+            scores.append(learner.scores(runs.tasks(0))[0])
+        assert 0.0 < (scores[0] - scores[1]).abs().max() < 1e-2
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -281,7 +281,7 @@ def test_every_method_learns_pairs_and_answers_with_classes(make_runs: Any, meth
     images = {"rotation_labels": True, "test_views": "flip"}
     runs = make_runs(method, "resnet", samples=40, split=True, epochs=20, dropout=0.0, lr=0.05, momentum=0.8, **images)
     learner = runs[[0]].plain()
-    for index in range(runs.lessons):
-        learner.learn(runs[[0]].lesson(index), lambda _: None)
+    for index in range(runs.training_count):
+        learner.learn(runs[[0]].training_tasks(index), lambda _: None)
     assert learner.scores(runs[[0]].tasks(1))[0].shape[1] == 2
     assert learner.accuracy(runs[[0]].tasks(1))[0] > 75.0

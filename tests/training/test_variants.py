@@ -25,7 +25,7 @@ from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Method
 from kcl.methods.recipes import METHODS, published_backbone
 from kcl.training.checkpoint import digest
-from kcl.training.checkpointer import Every, Keeper
+from kcl.training.checkpointer import Checkpointer, Every
 from kcl.training.stack import RunStack
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import Outcome, run_streams
@@ -101,11 +101,11 @@ def _learned(runs: Any, settings: Settings) -> tuple[str, Any]:
     """A digest of all that a run has after its tasks, but averages; and its scores. It is tested after every task."""
     stream = runs.streams[0]
     method = METHODS[runs.method](settings, len(stream.class_labels), sum(task.ways for task in stream))
-    own = dataclasses.replace(runs, settings=[settings])
-    make = own.backbones()[0] if runs.net == "resnet" else lambda: published_backbone(stream.input_shape, settings)
+    one_run = dataclasses.replace(runs, settings=[settings])
+    make = one_run.backbones()[0] if runs.net == "resnet" else lambda: published_backbone(stream.input_shape, settings)
     run = OneRun(method, make, runs.seeds[0])
-    for index in range(runs.lessons):
-        run.learn(runs.lesson(index)[0])
+    for index in range(runs.training_count):
+        run.learn(runs.training_tasks(index)[0])
         for other in range(index + 1):
             run.accuracy(stream[other])
     kept = {str(index): kept.memory for index, kept in run.kept.items()}
@@ -144,8 +144,10 @@ class TestSettings:
 def _variants(runs: Any, changes: Sequence[Sequence[dict[str, Any]]]) -> list[list[Method]]:
     return [
         [
-            METHODS[runs.method](settings.replace(**own), len(stream.class_labels), sum(task.ways for task in stream))
-            for own in several
+            METHODS[runs.method](
+                settings.replace(**change), len(stream.class_labels), sum(task.ways for task in stream)
+            )
+            for change in several
         ]
         for settings, stream, several in zip(runs.settings, runs.streams, changes, strict=True)
     ]
@@ -154,13 +156,13 @@ def _variants(runs: Any, changes: Sequence[Sequence[dict[str, Any]]]) -> list[li
 def _sharing(runs: Any, engine: str, changes: Sequence[Sequence[dict[str, Any]]]) -> tuple[RunStack, list[Any]]:
     """Of each training some runs, and a stream for every run."""
     variants = _variants(runs, changes)
-    streams = [stream for stream, own in zip(runs.streams, variants, strict=True) for _ in own]
-    firsts, plain = [own[0] for own in variants], engine == "plain"
+    streams = [stream for stream, several in zip(runs.streams, variants, strict=True) for _ in several]
+    firsts, plain = [several[0] for several in variants], engine == "plain"
     return RunStack(firsts, runs.backbones(), runs.seeds, "cpu", variants=variants, plain=plain), streams
 
 
 def _alone(runs: Any, engine: str, changes: dict[str, Any]) -> RunStack:
-    settings = [own.replace(**changes) for own in runs.settings]
+    settings = [each.replace(**changes) for each in runs.settings]
     learner: RunStack = dataclasses.replace(runs, settings=settings).learner(engine)
     return learner
 
@@ -179,18 +181,20 @@ def _facts(outcome: Outcome) -> Any:
 def test_every_run_is_what_it_is_alone(make_runs: Any, engine: str, method: str, changes: Any) -> None:
     runs = make_runs(method, "resnet", samples=28, split=True)[[0, 1]].groups(engine)[0]
     learner, streams = _sharing(runs, engine, [changes] * len(runs.seeds))
-    found = run_streams(learner, streams)
+    outcomes = run_streams(learner, streams)
     scores = learner.scores([stream[0] for stream in streams])
     assert learner.seeds == [seed for seed in runs.seeds for _ in changes]
-    for place, own in enumerate(changes):
-        alone = _alone(runs, engine, own)
+    for place, change in enumerate(changes):
+        alone = _alone(runs, engine, change)
         expected = run_streams(alone, runs.streams)
-        assert [_facts(outcome) for outcome in found[place :: len(changes)]] == [_facts(own) for own in expected]
+        assert [_facts(outcome) for outcome in outcomes[place :: len(changes)]] == [
+            _facts(outcome) for outcome in expected
+        ]
         for one, two in zip(scores[place :: len(changes)], alone.scores(runs.tasks(0)), strict=True):
             assert torch.equal(one, two)
-        assert all(("average_bytes" in outcome.memory) is ("weight_average" in own) for outcome in expected)
-    averages = {(own.get("weight_average"), own.get("average_ramp")) for own in changes}
-    assert len({outcome.fingerprint for outcome in found}) == len(runs.seeds) * len(averages)
+        assert all(("average_bytes" in outcome.memory) is ("weight_average" in change) for outcome in expected)
+    averages = {(change.get("weight_average"), change.get("average_ramp")) for change in changes}
+    assert len({outcome.fingerprint for outcome in outcomes}) == len(runs.seeds) * len(averages)
 
 
 def test_trainings_may_be_tested_each_in_ways_of_its_own(make_runs: Any) -> None:
@@ -198,10 +202,10 @@ def test_trainings_may_be_tested_each_in_ways_of_its_own(make_runs: Any) -> None
     runs = make_runs(net="resnet", samples=28, split=True)
     every = [{}, AVERAGE, {"weight_average": 0.22}, VIEWS, {**VIEWS, **AVERAGE}]
     chosen = [[0, 3], [3, 2, 1], [4]]
-    found = run_streams(*_sharing(runs, "stacked", [[every[own] for own in some] for some in chosen]))
+    outcomes = run_streams(*_sharing(runs, "stacked", [[every[place] for place in some] for some in chosen]))
     all_of_them = run_streams(*_sharing(runs, "stacked", [every] * 3))
-    wanted = [5 * training + own for training, some in enumerate(chosen) for own in some]
-    assert [_facts(outcome) for outcome in found] == [_facts(all_of_them[place]) for place in wanted]
+    wanted = [5 * training + place for training, some in enumerate(chosen) for place in some]
+    assert [_facts(outcome) for outcome in outcomes] == [_facts(all_of_them[place]) for place in wanted]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -213,29 +217,29 @@ def test_they_go_on_after_a_stop_as_if_there_had_been_none(
     changes = [{}, AVERAGE, {**VIEWS, "weight_average": 0.22}]
     ways = [changes] * len(runs.seeds)
     expected = run_streams(*_sharing(runs, engine, ways))
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     stops = 0
-    while not found:
+    while not outcomes:
         stop, left = Stop(), [2]
 
         def watch(_: Any, left: list[int] = left, stop: Stop = stop) -> None:
             left[0] -= 1
-            stop.asked = 15 if left[0] == 0 else stop.asked
+            stop.signal = 15 if left[0] == 0 else stop.signal
 
         try:
-            keeper = Keeper(tmp_path, {}, Every(seconds=1e9, thrifty=False), stop)
-            found = run_streams(*_sharing(runs, engine, ways), watch, keeper)
+            checkpointer = Checkpointer(tmp_path, {}, Every(seconds=1e9, thrifty=False), stop)
+            outcomes = run_streams(*_sharing(runs, engine, ways), watch, checkpointer)
         except Interrupted:
             stops += 1
     assert stops > 2
-    assert [_facts(outcome) for outcome in found] == [_facts(outcome) for outcome in expected]
+    assert [_facts(outcome) for outcome in outcomes] == [_facts(outcome) for outcome in expected]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_training_that_diverges_ends_its_runs_and_no_others(make_runs: Any, engine: str) -> None:
     changes = [{}, AVERAGE, DRAWS]
     sound = make_runs(feature_norm="none")
-    found, expected = (
+    outcomes, expected = (
         [
             outcome
             for group in runs.groups(engine)
@@ -243,10 +247,10 @@ def test_a_training_that_diverges_ends_its_runs_and_no_others(make_runs: Any, en
         ]
         for runs in (sound.but(1, lr=1e30), sound)
     )
-    assert [outcome.diverged for outcome in found] == [False] * 3 + [True] * 3 + [False] * 3
-    assert all(outcome.matrix.average_accuracy is None for outcome in found[3:6])
+    assert [outcome.diverged for outcome in outcomes] == [False] * 3 + [True] * 3 + [False] * 3
+    assert all(outcome.matrix.average_accuracy is None for outcome in outcomes[3:6])
     for run in (0, 1, 2, 6, 7, 8):
-        assert found[run].matrix.to_lists() == expected[run].matrix.to_lists()
+        assert outcomes[run].matrix.to_lists() == expected[run].matrix.to_lists()
 
 
 class LikeGpu(Compute):
@@ -279,16 +283,18 @@ class TestExperiment:
         seeds: list[int] = []
         learn = RunStack.learn
 
-        def counting(self: RunStack, *given: Any) -> None:
+        def counting(self: RunStack, *arguments: Any) -> None:
             seeds.extend(self.training_seeds)
-            learn(self, *given)
+            learn(self, *arguments)
 
         monkeypatch.setattr(RunStack, "learn", counting)
         return seeds
 
     @staticmethod
     def _specs(seeds: Sequence[int] = (0, 1), train: int | None = None) -> list[RunSpec]:
-        return [RunSpec("made-up", "kcl", seed, SMALL.replace(**own), 2, train) for own in WAYS for seed in seeds]
+        return [
+            RunSpec("made-up", "kcl", seed, SMALL.replace(**changes), 2, train) for changes in WAYS for seed in seeds
+        ]
 
     @staticmethod
     def _execute(
@@ -301,7 +307,7 @@ class TestExperiment:
 
         def count(_: Any) -> None:
             left[0] = None if left[0] is None else left[0] - 1
-            stop.asked = 15 if left[0] == 0 else stop.asked
+            stop.signal = 15 if left[0] == 0 else stop.signal
 
         def watch(group: RunGroup) -> Callable[[Any], None]:
             watched.append(experiment.plan.group_label(group.specs))
@@ -316,18 +322,18 @@ class TestExperiment:
 
     @staticmethod
     def _lasting(records: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        return {key: {k: v for k, v in own.items() if k not in PASSING} for key, own in records.items()}
+        return {key: {k: v for k, v in record.items() if k not in PASSING} for key, record in records.items()}
 
     def _expected(self, compute: Compute, path: Path, specs: Sequence[RunSpec]) -> dict[str, dict[str, Any]]:
         """Every way of testing in a command of its own."""
-        found: dict[str, dict[str, Any]] = {}
-        for place, own in enumerate(WAYS):
-            some = [spec for spec in specs if spec.settings == SMALL.replace(**own)]
+        all_records: dict[str, dict[str, Any]] = {}
+        for place, changes in enumerate(WAYS):
+            some = [spec for spec in specs if spec.settings == SMALL.replace(**changes)]
             records, said, _ = self._execute(compute, path / str(place), some)
             assert said == []
             assert {record["training_shared_by"] for record in records.values()} == {1}
-            found |= records
-        return self._lasting(found)
+            all_records |= records
+        return self._lasting(all_records)
 
     def test_runs_are_trained_once_and_recorded_each(
         self, compute: Compute, tmp_path: Path, trained: list[int]
@@ -336,17 +342,19 @@ class TestExperiment:
         expected = self._expected(compute, tmp_path, specs)
         assert sorted(trained) == [0] * 6 + [1] * 6
         trained.clear()
-        found, said, watched = self._execute(compute, tmp_path / "all", specs)
+        records, said, watched = self._execute(compute, tmp_path / "all", specs)
         assert sorted(trained) == [0, 0, 1, 1]
-        assert self._lasting(found) == expected
+        assert self._lasting(records) == expected
         assert ["6 runs" in message and "2 trainings" in message for message in said] == [True]
         alone = [f"kcl vrf seed {seed} tested in 3 ways" for seed in (0, 1)]
         assert watched == (alone if compute.on_cpu else ["kcl, 6 runs"])
         together = 1 if compute.on_cpu else 2
-        assert {(own["runs_at_once"], own["training_shared_by"]) for own in found.values()} == {(together, 3)}
-        for record in found.values():
+        assert {(record["runs_at_once"], record["training_shared_by"]) for record in records.values()} == {
+            (together, 3)
+        }
+        for record in records.values():
             assert ("average_bytes" in record["memory"]) is (record["settings"]["weight_average"] > 0.0)
-        assert len({json.dumps(own["accuracy_matrix"]) for own in found.values()}) > 2
+        assert len({json.dumps(record["accuracy_matrix"]) for record in records.values()}) > 2
 
     def test_one_training_alone_is_told_by_its_seed(self, compute: Compute, tmp_path: Path) -> None:
         _, said, watched = self._execute(compute, tmp_path / "one", self._specs([0]))
@@ -360,11 +368,11 @@ class TestExperiment:
         expected = self._expected(compute, tmp_path, specs)
         self._execute(compute, tmp_path / "all", specs[:3])
         trained.clear()
-        found, said, _ = self._execute(compute, tmp_path / "all", specs)
+        records, said, _ = self._execute(compute, tmp_path / "all", specs)
         assert sorted(trained) == [0, 0, 1, 1]
-        assert self._lasting(found) == expected
+        assert self._lasting(records) == expected
         assert ["3 runs" in message and "2 trainings" in message for message in said] == [True]
-        shared = {spec.key: found[spec.key]["training_shared_by"] for spec in specs}
+        shared = {spec.key: records[spec.key]["training_shared_by"] for spec in specs}
         assert list(shared.values()) == [2, 1, 2, 2, 1, 2]
 
     @pytest.mark.parametrize("reports", [1, 7])
@@ -373,17 +381,17 @@ class TestExperiment:
         expected = self._expected(compute, tmp_path, specs)
         with pytest.raises(Interrupted):
             self._execute(compute, tmp_path / "all", specs, reports)
-        found, _, _ = self._execute(compute, tmp_path / "all", specs)
-        assert self._lasting(found) == expected
-        assert [found[spec.key]["resumed"] for spec in specs] == ([1, 0] * 3 if compute.on_cpu else [1] * 6)
+        records, _, _ = self._execute(compute, tmp_path / "all", specs)
+        assert self._lasting(records) == expected
+        assert [records[spec.key]["resumed"] for spec in specs] == ([1, 0] * 3 if compute.on_cpu else [1] * 6)
 
     def test_those_whose_trainings_do_not_stack_share_them_one_by_one(self, compute: Compute, tmp_path: Path) -> None:
         """Few samples per task: seeds differ in how many of each class they draw, so their coresets do."""
         specs = self._specs((0, 1, 2), train=15)
         expected = self._expected(Compute(), tmp_path, specs)
-        found, said, _ = self._execute(compute, tmp_path / "all", specs)
-        assert self._lasting(found) == expected
-        assert {record["training_shared_by"] for record in found.values()} == {3}
+        records, said, _ = self._execute(compute, tmp_path / "all", specs)
+        assert self._lasting(records) == expected
+        assert {record["training_shared_by"] for record in records.values()} == {3}
         if not compute.on_cpu:
             assert "9 runs one after another" in said[-1]
-            assert {record["runs_at_once"] for record in found.values()} == {1}
+            assert {record["runs_at_once"] for record in records.values()} == {1}

@@ -74,9 +74,9 @@ def test_stacked_runs_learn_tasks_of_different_shapes(
     settings = select_settings(method, SMALL.to_dict() | {"lr": 0.01})  # BatchNorm over few samples needs small steps
     separate = ReferenceRuns([ReferenceRun(METHODS[method](settings, CLASSES), BACKBONES[net], seed) for seed in seeds])
     stacked = RunStack([METHODS[method](settings, CLASSES) for _ in seeds], [BACKBONES[net]] * 2, seeds, "cpu")
-    expected, found = (run_streams(learner, streams) for learner in (separate, stacked))
+    expected, together = (run_streams(learner, streams) for learner in (separate, stacked))
     difference.assert_none(separate, stacked, 1e-9, range(len(streams[0])))
-    for one, two in zip(expected, found, strict=True):
+    for one, two in zip(expected, together, strict=True):
         assert one.matrix.to_lists() == two.matrix.to_lists()
         assert one.memory == two.memory
 
@@ -122,17 +122,17 @@ class TestExperiments:
         assert {(record["tasks"], record["ways"], record["class_order"]) for record in records} == {(3, 6, "shuffled")}
 
     def test_choices_of_the_benchmark_are_recorded_and_are_the_same_run_as_when_asked_for(self) -> None:
-        asked = _specs([0], tasks=3, ways=5, class_order="fixed")
+        explicit = _specs([0], tasks=3, ways=5, class_order="fixed")
         left = _specs([0], tasks=3)
-        assert asked[0].key != left[0].key
-        assert admit(asked, Compute()).specs == admit(left, Compute()).specs
+        assert explicit[0].key != left[0].key
+        assert admit(explicit, Compute()).specs == admit(left, Compute()).specs
         [spec] = admit(left, Compute()).specs
         assert (spec.ways, spec.class_order, spec.data, spec.image_size) == (5, "fixed", "abc", None)
 
     @pytest.mark.parametrize("options", [{"ways": 3}, {"ways": (3, 4)}, {"class_order": "shuffled"}, {"tasks": 1}])
     def test_other_choices_are_other_runs(self, options: dict[str, Any]) -> None:
         base: dict[str, Any] = {"ways": 6}
-        one, two = (admit(_specs([0], **given), Compute()).specs[0] for given in (base, base | options))
+        one, two = (admit(_specs([0], **parameters), Compute()).specs[0] for parameters in (base, base | options))
         assert one.key != two.key
 
     def test_the_report_takes_seeds_of_one_range_together(self, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.methods.method import Memory
 from kcl.models.inference import Answerer, KnownTask
 from kcl.training.draws import RunNoise
-from kcl.training.stack import build_model
+from kcl.training.state import build_model
 
 CORESETS, BASES, TASKS = (5, 10, 20, 40), (256, 512, 1024, 2048), (20, 100, 1000)
 QUERIES = {"mnist": (1, 10_000), "cifar100": (1, 500)}

@@ -20,7 +20,7 @@ from kcl.errors import KclError
 if TYPE_CHECKING:
     from kcl.data.user_data import Samples
     from kcl.models.continual_model import ContinualModel, Prediction
-    from kcl.training.cuda_graph import OnStep, Step
+    from kcl.training.step_progress import OnStep, Step
 
 LARGEST_SMALL_IMAGE = 48
 # For rows of numbers, as in KernelContinualClassifier. Our own choice: nothing is published.

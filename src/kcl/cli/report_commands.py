@@ -122,7 +122,7 @@ def _report(options: argparse.Namespace) -> int:
         title = options.title or ", ".join(map(str, options.folders))
         stop = Stop()
         with stop.listening(), stop.deferred(), live(options.folders, title, say, options.host, options.port):
-            while stop.asked is None:  # an exception while a thread starts could leave its locks held
+            while stop.signal is None:  # an exception while a thread starts could leave its locks held
                 time.sleep(0.1)
         stop.check()
     out, kind = _target(options.out, options.format)

@@ -163,9 +163,9 @@ class Dispatcher:
         following = None
         if message["kind"] == "done":
             self._attempts.done(job.name)
-        elif self._stop.asked is None:
+        elif self._stop.signal is None:
             self._failed_on[job.name] = worker
             following = self._attempts.failed(job, self._tracker.label(job), worker, message)
-        stopped = message["kind"] != "done" and self._stop.asked is not None
+        stopped = message["kind"] != "done" and self._stop.signal is not None
         self._tracker.job_ended(job, worker, message, retry=stopped or following is not None)
         return [] if following is None else [following]

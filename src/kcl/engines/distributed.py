@@ -22,9 +22,8 @@ from kcl.experiments.grouping import Experiment, RunGroup
 from kcl.experiments.loggers import Loggers
 from kcl.experiments.progress import Display, duration
 from kcl.experiments.run_folder import Folder
-from kcl.training.cuda_graph import Step
-from kcl.training.run_progress import Standing
-from kcl.training.stream_run import OnProgress, Progress
+from kcl.training.step_progress import Step
+from kcl.training.stream_run import OnProgress, Progress, RunProgress
 
 GROUP_SIZE = 20
 """Trainings per group for a GPU whose memory is not known; the worker splits a group that does not fit."""
@@ -119,7 +118,7 @@ class _Reporter(StatusTracker):
 
 def _progress(message: Message) -> Progress:
     step = None if message["step"] is None else Step(*message["step"])
-    runs = tuple(Standing(*run) for run in message["runs"])
+    runs = tuple(RunProgress(*run) for run in message["runs"])
     return Progress(message["task"], message["tasks"], step, message["average_accuracy"], runs)
 
 

@@ -42,7 +42,7 @@ def main() -> None:
     def listen() -> None:
         for line in sys.stdin:
             waiting.put(line)
-        stop.asked = signal.SIGTERM
+        stop.signal = signal.SIGTERM
         waiting.put(None)
 
     def send(message: Message) -> None:
@@ -50,10 +50,10 @@ def main() -> None:
             out.write(json.dumps(message) + "\n")
             out.flush()
         except BrokenPipeError:
-            stop.asked = signal.SIGTERM
+            stop.signal = signal.SIGTERM
 
     threading.Thread(target=listen, daemon=True).start()
-    while (line := waiting.get()) is not None and stop.asked is None:
+    while (line := waiting.get()) is not None and stop.signal is None:
         run_job(Job.from_json(line), send, stop)
     os._exit(0)  # the listening thread may block on standard input
 

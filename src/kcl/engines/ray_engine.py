@@ -56,7 +56,7 @@ class RayWorker:
                 return
 
     def stop(self) -> None:
-        self._stop.asked = signal.SIGTERM
+        self._stop.signal = signal.SIGTERM
 
 
 class _RunningJob:

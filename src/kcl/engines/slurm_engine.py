@@ -56,7 +56,7 @@ def work(text: str, messages: str) -> None:
     stop, path = Stop(), Path(messages)
 
     def request_stop(*_: Any) -> None:
-        stop.asked = signal.SIGTERM
+        stop.signal = signal.SIGTERM
 
     for name in ("SIGUSR2", "SIGTERM"):
         signal.signal(getattr(signal, name), request_stop)

@@ -20,7 +20,7 @@ from kcl.experiments import resuming, task_samples
 from kcl.experiments.failures import LOGS, Failure, first_line
 from kcl.experiments.grouping import Experiment, RunGroup
 from kcl.experiments.learner_building import build_learner
-from kcl.experiments.remote_checkpoints import MirroringKeeper
+from kcl.experiments.remote_checkpoints import MirroringCheckpointer
 from kcl.experiments.run_spec import RunSpec
 from kcl.ops.precision import used
 from kcl.training.batches import CannotStack
@@ -112,7 +112,7 @@ def _train(experiment: Experiment, group: RunGroup, on_progress: OnProgress) -> 
         "made with": resuming.made_with(plan.compute),
         "command": experiment.command,
     }
-    keeper = MirroringKeeper(saving.checkpoints, folder, about, saving.every, saving.stop, experiment.say)
+    keeper = MirroringCheckpointer(saving.checkpoints, folder, about, saving.every, saving.stop, experiment.say)
     streams = [plan.stream(training[0]) for training in group.trainings]
     learner = build_learner(group.trainings, streams, plan.compute, group.plain)
     run_list = [

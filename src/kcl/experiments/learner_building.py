@@ -11,7 +11,10 @@ from kcl.core.settings import Settings
 from kcl.experiments.run_spec import RunSpec
 from kcl.methods.method import Method
 from kcl.methods.recipes import find_method, published_backbone
-from kcl.training.stack import LONG, RunStack
+from kcl.training.stack import RunStack
+
+LONG = 40_000
+"""Steps from which compiling, which takes about 15 seconds, pays off on a GPU."""
 
 Training = Sequence[RunSpec]
 """Runs that share one training and differ only in how they are tested."""

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from kcl.core.run_files import METRICS
 from kcl.errors import KclError
 from kcl.experiments.run_spec import RunSpec
-from kcl.training.run_progress import Standing
-from kcl.training.stream_run import OnProgress, Progress
+from kcl.training.stream_run import OnProgress, Progress, RunProgress
 
 
 class LoggedRun(NamedTuple):
@@ -28,7 +27,7 @@ class LoggedRun(NamedTuple):
 
 
 class Logger(Protocol):
-    def task_learned(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
+    def task_learned(self, run: LoggedRun, standing: RunProgress, seconds: float) -> None:
         """Log the run after its newest task; `seconds`: since its training started."""
 
     def close(self) -> None:
@@ -52,7 +51,7 @@ class CsvLogger:
         if self._file.tell() == 0:
             self._writer.writerow(self.COLUMNS)
 
-    def task_learned(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
+    def task_learned(self, run: LoggedRun, standing: RunProgress, seconds: float) -> None:
         spec, learned = run.spec, len(standing.accuracies)
         identity = (run.name, spec.benchmark, spec.method, spec.kernel, spec.seed, learned, spec.tasks)
         measured = (standing.average_accuracy, standing.forgetting, standing.accuracies[-1], round(seconds, 3))
@@ -74,7 +73,7 @@ class TensorBoardLogger:
         self._make: Callable[[str], Any] = lambda name: SummaryWriter(str(out / "tensorboard" / name))
         self._writers: dict[str, Any] = {}
 
-    def task_learned(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
+    def task_learned(self, run: LoggedRun, standing: RunProgress, seconds: float) -> None:
         if run.name not in self._writers:
             self._writers[run.name] = self._make(_file_name(run.name))
         writer = self._writers[run.name]
@@ -98,7 +97,7 @@ class WandbLogger:
         self._wandb: Any = wandb
         self._out, self._runs = out, dict[str, Any]()
 
-    def task_learned(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
+    def task_learned(self, run: LoggedRun, standing: RunProgress, seconds: float) -> None:
         if run.name not in self._runs:
             spec = run.spec
             identity = {"benchmark": spec.benchmark, "method": spec.method, "seed": spec.seed, "tasks": spec.tasks}
@@ -144,7 +143,7 @@ class Loggers:
 
         return on_progress
 
-    def _log(self, run: LoggedRun, standing: Standing, seconds: float) -> None:
+    def _log(self, run: LoggedRun, standing: RunProgress, seconds: float) -> None:
         for logger in list(self._loggers):
             try:
                 logger.task_learned(run, standing, seconds)
@@ -160,7 +159,7 @@ class Loggers:
                 logger.close()
 
 
-def _values(standing: Standing, seconds: float) -> dict[str, float]:
+def _values(standing: RunProgress, seconds: float) -> dict[str, float]:
     accuracies = {f"accuracy/task_{task:02d}": value for task, value in enumerate(standing.accuracies)}
     values = {"average_accuracy": standing.average_accuracy, "forgetting": standing.forgetting, "seconds": seconds}
     return {name: value for name, value in (values | accuracies).items() if value is not None}

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kcl.training.run_progress import Standing
-from kcl.training.stream_run import Progress
+from kcl.training.stream_run import Progress, RunProgress
 
 
 def make_display(quiet: bool) -> Display:
@@ -199,7 +198,7 @@ def _forgetting(progress: Progress) -> str:
     return f", forgetting {sum(values) / len(values):.3f}" if values else ""
 
 
-def _each(runs: Sequence[Standing]) -> str:
+def _each(runs: Sequence[RunProgress]) -> str:
     shown = ("–" if run.average_accuracy is None else f"{run.average_accuracy:.1f} %" for run in runs)
     return "  " + ", ".join(f"seed {run.seed} {accuracy}" for run, accuracy in zip(runs, shown, strict=True))
 

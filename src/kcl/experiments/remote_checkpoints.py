@@ -13,7 +13,7 @@ from typing import Any
 
 from kcl.errors import KclError
 from kcl.training.checkpoint import Saved
-from kcl.training.checkpointer import KEPT, Keeper, numbered
+from kcl.training.checkpointer import KEPT, Checkpointer, numbered
 
 INSTALL = 'pip install "kernel-continual-learning[remote]"'
 
@@ -31,7 +31,7 @@ def open_url(url: str) -> tuple[Any, str]:
     return files, path.rstrip("/")
 
 
-class MirroringKeeper(Keeper):
+class MirroringCheckpointer(Checkpointer):
     """Also copies every checkpoint to a URL, if there is one. A copy that fails is reported; the run continues."""
 
     def __init__(self, url: str | None, *arguments: Any, **options: Any) -> None:

@@ -37,7 +37,7 @@ from kcl.errors import KclError
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.kcl_settings import KclSettings
 from kcl.models.inference import KnownTask, start_run
-from kcl.training.cuda_graph import Step
+from kcl.training.step_progress import Step
 
 BATCH = 1024
 NEVER_CALLED = (

@@ -27,8 +27,8 @@ from kcl.models.inference import (
     start_run,
 )
 from kcl.models.lessons import Lesson, LessonLearning, choose_coreset
-from kcl.training.cuda_graph import OnStep
 from kcl.training.stack import RunStack
+from kcl.training.step_progress import OnStep
 
 Label = str | int | float | bool
 LEAST_HELD_OUT = 10

@@ -15,8 +15,8 @@ from kcl.methods.strong_recipe import recipe_settings
 from kcl.models.continual_model import ContinualModel, LearnedTask, Prediction
 from kcl.models.inference import KnownTask, checked, start_run
 from kcl.nets.backbone import Backbone
-from kcl.training.cuda_graph import OnStep
 from kcl.training.evaluation import predicted
+from kcl.training.step_progress import OnStep
 
 
 class KernelContinualLearner:

@@ -35,7 +35,7 @@ from kcl.methods.ridge_head import Head
 from kcl.methods.views import copies_at_test, rotations
 from kcl.models.continual_model import ContinualModel, LearnedTask
 from kcl.models.lessons import LessonLearning
-from kcl.training.stack import build_model
+from kcl.training.state import build_model
 
 FORMAT = 1
 ABOUT, TENSORS = "model.json", "tensors.safetensors"

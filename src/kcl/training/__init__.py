@@ -1,1 +1,1 @@
-"""Runs of a method over a stream: the loop, the randomness, the evaluation."""
+"""Training runs of a method on streams of tasks: the engine, its randomness, evaluation and checkpoints."""

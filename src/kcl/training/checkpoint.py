@@ -1,9 +1,9 @@
-"""A checkpoint file: tensors and what else must be known, written whole or not at all, believed only if unharmed.
+"""Checkpoint files: tensors and metadata, written atomically and verified when read.
 
 The layout is that of safetensors: eight bytes with the length of the header, the header (JSON), the tensors. The
-header's `__metadata__` holds, as text: `format`, `about` (JSON: everything that is no tensor) and `sha256` of the whole
-file with these 64 digits as zeros. So a file that was cut, or in which one bit changed, is known before it is used;
-lengths are held against the size of the file before memory is set aside; and there is nothing in it that could run.
+header's `__metadata__` holds, as text: `format`, `about` (JSON: everything that is not a tensor) and `sha256` of the
+whole file with these 64 digits as zeros. So a truncated or altered file is detected before it is used, lengths are
+checked against the file size before memory is allocated, and a file contains nothing that could be executed.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ BLOCK = 1 << 20
 _NO_DIGEST = b"0" * 64
 
 Tree = dict[str, Any]
-"""Tensors by name, in dictionaries within dictionaries."""
+"""Tensors by name, in nested dictionaries."""
 
 
 class Saved(NamedTuple):
-    """What a checkpoint holds."""
+    """The content of a checkpoint."""
 
     tensors: Tree
     about: dict[str, Any]
 
 
 def write(path: Path, saved: Saved) -> None:
-    """Write a checkpoint: after this it is on the disk, whole, or there is no file of that name and a KclError."""
+    """Write a checkpoint to disk completely, or raise KclError and write nothing."""
     about = json.dumps(saved.about, allow_nan=False)
     metadata = {"format": FORMAT, "sha256": _NO_DIGEST.decode(), "about": about}
     arrays = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in _flat(saved.tensors)}
@@ -54,7 +54,7 @@ def write(path: Path, saved: Saved) -> None:
 
 
 def read(path: Path) -> Saved:
-    """What a checkpoint holds; KclError where it is not whole, not unharmed or not of this format."""
+    """Read a checkpoint; KclError if it is incomplete, damaged or of another format."""
     try:
         about = _verify(path)
         with safetensors.safe_open(path, framework="np") as file:
@@ -63,38 +63,38 @@ def read(path: Path) -> Saved:
     except OSError as error:
         raise KclError(f"{path} cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, safetensors.SafetensorError) as error:
-        told = error if type(error) is ValueError else "its header is not as it should be"
-        raise KclError(f"{path} is not a whole checkpoint: {told}") from None
+        reason = error if type(error) is ValueError else "its header is malformed"
+        raise KclError(f"{path} is not a complete checkpoint: {reason}") from None
 
 
 def _verify(path: Path) -> dict[str, Any]:
-    """Hold a file against its own header and digest, a block at a time; its `about`."""
+    """Check a file against its own header and digest, one block at a time; returns its `about`."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         if not 0 < length <= min(LONGEST_HEADER, size - 8) or size > LARGEST:
-            raise ValueError("it has no header, or it is too large")
+            raise ValueError("it has no header or is too large")
         header = file.read(length)
         metadata = json.loads(header.decode())["__metadata__"]
         if metadata["format"] != FORMAT:
             raise ValueError(f"its format is {str(metadata['format'])[:40]!r}, this version of kcl reads {FORMAT!r}")
         plain = bytearray(start + header)
         place = _digest_place(plain)
-        found, plain[place : place + 64] = bytes(plain[place : place + 64]), _NO_DIGEST
+        expected, plain[place : place + 64] = bytes(plain[place : place + 64]), _NO_DIGEST
         digest = hashlib.sha256(plain)
         while block := file.read(BLOCK):
             digest.update(block)
-    if digest.hexdigest().encode() != found or metadata["sha256"].encode() != found:
-        raise ValueError("its content is not what its sha256 says: it was cut or changed")
+    if digest.hexdigest().encode() != expected or metadata["sha256"].encode() != expected:
+        raise ValueError("its content does not match its sha256: it was truncated or changed")
     about = json.loads(metadata["about"])
     if not isinstance(about, dict):
-        raise ValueError("it says nothing about itself")
+        raise ValueError("its description is missing")
     return about
 
 
 def _digest_place(header: bytes | bytearray) -> int:
-    """Where the 64 digits begin: the one place where `"sha256":"` stands unescaped."""
+    """Where the 64 digits begin: the only place where `"sha256":"` occurs unescaped."""
     place = header.find(b'"sha256":"')
     if place < 0:
         raise ValueError("it has no sha256")
@@ -121,34 +121,34 @@ def _nested(tensors: Mapping[str, Tensor]) -> Tree:
 
 
 def digest(tree: Tree) -> str:
-    """The same for the same tensors under the same names, and for no others."""
-    found = hashlib.sha256()
+    """A hash of tensors and their names."""
+    sha256 = hashlib.sha256()
     for name, tensor in sorted(_flat(tree), key=lambda item: item[0]):
         array = tensor.detach().cpu().contiguous().numpy()
-        found.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        found.update(array.data if array.size else b"")
-    return found.hexdigest()
+        sha256.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        sha256.update(array.data if array.size else b"")
+    return sha256.hexdigest()
 
 
 def branch(tree: Any, name: str) -> Tree:
-    """A part of a checkpoint that holds others; empty where it is missing."""
-    found = tree.get(name, {}) if isinstance(tree, dict) else None
-    if not isinstance(found, dict):
-        raise KclError(f"the checkpoint does not fit the run: {name} is not what it should be")
-    return found
+    """An inner dictionary of a checkpoint; empty if it is missing."""
+    inner = tree.get(name, {}) if isinstance(tree, dict) else None
+    if not isinstance(inner, dict):
+        raise KclError(f"the checkpoint does not fit the run: {name} is not a group of tensors")
+    return inner
 
 
-def fit(given: Any, like: Tensor, what: str) -> Tensor:
-    """A tensor of a checkpoint, seen to be of the shape and type that the run needs there."""
-    if not isinstance(given, Tensor) or given.shape != like.shape or given.dtype != like.dtype:
-        found = f"{given.dtype} {tuple(given.shape)}" if isinstance(given, Tensor) else "missing"
-        raise KclError(f"the checkpoint does not fit the run: {what} is {found}, not {like.dtype} {tuple(like.shape)}")
-    return given
+def fit(saved: Any, like: Tensor, what: str) -> Tensor:
+    """A tensor of a checkpoint, checked to have the shape and data type that the run needs."""
+    if not isinstance(saved, Tensor) or saved.shape != like.shape or saved.dtype != like.dtype:
+        actual = f"{saved.dtype} {tuple(saved.shape)}" if isinstance(saved, Tensor) else "missing"
+        raise KclError(f"the checkpoint does not fit the run: {what} is {actual}, not {like.dtype} {tuple(like.shape)}")
+    return saved
 
 
-def fit_all(given: Any, like: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
-    """Tensors by name, each seen to be as the run needs it, none missing and none too many."""
-    given = given if isinstance(given, dict) else {}
-    if given.keys() - like.keys():
-        raise KclError(f"the checkpoint does not fit the run: {what} has {sorted(given.keys() - like.keys())[:3]}")
-    return {name: fit(given.get(name), tensor, f"{what}/{name}") for name, tensor in like.items()}
+def fit_all(saved: Any, like: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
+    """Tensors of a checkpoint by name, each checked with `fit`; the names must be those of `like`."""
+    saved = saved if isinstance(saved, dict) else {}
+    if unknown := sorted(saved.keys() - like.keys())[:3]:
+        raise KclError(f"the checkpoint does not fit the run: {what} has unexpected entries {unknown}")
+    return {name: fit(saved.get(name), tensor, f"{what}/{name}") for name, tensor in like.items()}

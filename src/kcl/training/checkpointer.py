@@ -1,4 +1,4 @@
-"""When the state of runs is saved, and where: the last two checkpoints of a group, in a folder of its own."""
+"""When and where runs are saved: each group of runs has a folder with its last two checkpoints."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from kcl.training.stopping import Stop
 
 KEPT = 2
 SHARE = 100
-"""Where the user does not say how often: a save is due when a hundred times what the last one took has passed, so that
-saving takes less than a hundredth of the run.
+"""Unless the user says how often to save, a hundred times the duration of the last save must pass before the next one,
+so that saving takes less than a hundredth of the run.
 """
 FIRST_GUESS = 0.05
-"""Seconds the first save is taken to cost."""
+"""Seconds that the first save is assumed to take."""
 
 
 class Every(NamedTuple):
-    """How often runs are saved: after so many steps, or so many seconds; never where both are None."""
+    """How often runs are saved: after a number of steps or of seconds; never if both are None."""
 
     steps: int | None = None
     seconds: float | None = 300.0
     thrifty: bool = True
-    """Chosen by us, not by the user: also after a task, but never at a cost of more than a hundredth."""
+    """The default rather than the user's choice: also after a task, but never for more than a hundredth of the time."""
 
     @property
     def never(self) -> bool:
         return self.steps is None and self.seconds is None
 
 
-class Keeper:
-    """Saves a group of runs now and then, and when it is asked to stop. Without a folder it only heeds the signals.
+class Checkpointer:
+    """Saves a group of runs at intervals, and before a signal stops it. Without a folder it only handles signals.
 
-    All times are from a clock that never goes back, and the newest checkpoint is the one with the highest number: no
-    date is looked at.
+    Intervals are measured with a monotonic clock, and the newest checkpoint is the one with the highest number, so
+    changes of the system time do no harm.
     """
 
     def __init__(
         self,
         folder: Path | None = None,
         about: dict[str, Any] | None = None,
-        every: Every = Every(),  # noqa: B008 - it cannot be changed
+        every: Every = Every(),  # noqa: B008 - immutable
         stop: Stop | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -57,9 +57,9 @@ class Keeper:
         self._warned = False
 
     def after_step(self, state: Callable[[], Saved]) -> None:
-        """Between two steps: save if it is time or if a signal has come, and in that case stop."""
+        """Between two steps: save if it is time; after a signal, save and stop."""
         self._steps += 1
-        if self.stop.asked is not None:
+        if self.stop.signal is not None:
             self.save(state)
             self.stop.check()
         if self._due(task_ended=False):
@@ -67,7 +67,7 @@ class Keeper:
 
     def after_task(self, state: Callable[[], Saved]) -> None:
         """After a task is learned and tested."""
-        if self.stop.asked is not None or self._due(task_ended=True):
+        if self.stop.signal is not None or self._due(task_ended=True):
             self.save(state)
         self.stop.check()
 
@@ -82,10 +82,10 @@ class Keeper:
         return task_ended or passed >= (self.every.seconds or 0.0)
 
     def save(self, state: Callable[[], Saved]) -> None:
-        """Write the state beside the one before, and let older ones go. A full disk does not end the run."""
+        """Write a checkpoint and delete all older ones but the last. A full disk does not end the run."""
         if self.folder is None or self.every.never:
             return
-        begun = time.perf_counter()
+        start = time.perf_counter()
         try:
             files = numbered(self.folder)
             number = int(files[-1].name.split(".")[0]) + 1 if files else 1
@@ -94,54 +94,55 @@ class Keeper:
             for old in [*files[: max(0, len(files) + 1 - KEPT)], *self.folder.glob(".*.tmp")]:
                 old.unlink(missing_ok=True)
         except (KclError, OSError) as error:
-            then = "the run goes on" if self.stop.asked is None else "the steps since the last one are to be repeated"
-            if not self._warned or self.stop.asked is not None:
-                self.say(f"no checkpoint could be saved ({error}); {then}, and what was saved before stays")
+            stopping = self.stop.signal is not None
+            if stopping or not self._warned:
+                then = "steps since the last checkpoint will be repeated" if stopping else "the run continues"
+                self.say(f"no checkpoint could be saved ({error}); {then}, and earlier checkpoints are kept")
             self._warned = True
         self._last, self._steps = time.perf_counter(), 0
-        self._cost = self._last - begun
+        self._cost = self._last - start
         self.saves, self.seconds = self.saves + 1, self.seconds + self._cost
 
     def newest(self) -> Saved | None:
-        """The last checkpoint that is whole; None where there is none at all.
+        """The newest readable checkpoint; None if there are no checkpoints.
 
-        Damaged ones are told of and set aside, so that the two that are kept are both worth keeping.
+        Damaged ones are reported and renamed, so that both checkpoints that are kept are readable.
         """
         if self.folder is None:
             return None
-        found, trouble = newest(self.folder)
-        for path, error in trouble:
-            self.say(f"{error}; the one before it is used")
+        saved, damaged = newest(self.folder)
+        for path, error in damaged:
+            self.say(f"{error}; the checkpoint before it is used")
             with suppress(OSError):
                 path.rename(path.with_suffix(".damaged"))
-        return found
+        return saved
 
 
 def newest(folder: Path) -> tuple[Saved | None, list[tuple[Path, KclError]]]:
-    """The newest checkpoint in a folder that can be read, None where there are none, and those newer that cannot be.
+    """The newest readable checkpoint in a folder (None if there are no checkpoints), and newer ones that are damaged.
 
-    Refused if there are some and none is whole: to begin anew would throw away what may still be mended.
+    Raises KclError if all are damaged: starting again would discard what may still be repaired.
     """
-    trouble: list[tuple[Path, KclError]] = []
+    damaged: list[tuple[Path, KclError]] = []
     for path in reversed(numbered(folder)):
         try:
-            return checkpoint.read(path), trouble
+            return checkpoint.read(path), damaged
         except KclError as error:
-            trouble.append((path, error))
-    if trouble:
-        raise KclError(f"{trouble[0][1]}; no other is there: delete {folder} to begin its runs anew")
-    return None, trouble
+            damaged.append((path, error))
+    if damaged:
+        raise KclError(f"{damaged[0][1]}; there is no other checkpoint: delete {folder} to start its runs again")
+    return None, damaged
 
 
 def numbered(folder: Path) -> list[Path]:
     """The checkpoints of a folder, oldest first."""
     try:
-        found = [path for path in folder.iterdir() if path.suffix == ".safetensors" and _is_number(path.stem)]
+        paths = [path for path in folder.iterdir() if path.suffix == ".safetensors" and _is_number(path.stem)]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise KclError(f"{folder} cannot be read: {error.strerror or error}") from None
-    return sorted(found, key=lambda path: int(path.stem))
+    return sorted(paths, key=lambda path: int(path.stem))
 
 
 def _is_number(text: str) -> bool:
@@ -156,4 +157,4 @@ def clear(folder: Path) -> None:
         if folder.is_dir():
             folder.rmdir()
     except (OSError, KclError):
-        return  # what is left over does no harm: its runs are finished
+        return  # leftover files do no harm: the runs are finished

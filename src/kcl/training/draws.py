@@ -1,8 +1,8 @@
-"""Randomness that belongs to a run: the same draws whether the run is alone, beside others, or begun again.
+"""Randomness that belongs to a run: the same draws whether the run is alone, stacked with others, or resumed.
 
-A method asks for draws through a `Noise`. One run on its own is handed `RunNoise`. Stacked runs cannot draw inside a
-vmapped step, so a `Recorder` first learns what a step asks for, a `Source` then draws all of it for all runs, and a
-`Replay` hands it out in the same order.
+A method draws through a `Noise`. A single run gets `RunNoise`. Stacked runs cannot draw inside a vmapped step, so a
+`Recorder` first records what a step requests, a `Source` then draws it for all runs, and a `Replay` hands out the draws
+in the same order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kcl.training.checkpoint import fit, fit_all
 
 
 class RunNoise:
-    """Draws for one purpose of one run, in the order they are asked for."""
+    """Draws for one purpose of one run, made when they are requested."""
 
     def __init__(self, device: torch.device, seed: int, purpose: str, *indices: int) -> None:
         self.generator = torch_generator(device, seed, purpose, *indices)
@@ -39,7 +39,7 @@ class RunNoise:
         return self.uniform(*shape) >= rate
 
     def restore(self, state: Any) -> None:
-        """Go on from where another was whose generator had this state."""
+        """Continue from a saved state of the generator."""
         try:
             self.generator.set_state(fit(state, self.generator.get_state(), "noise"))
         except RuntimeError as error:
@@ -50,38 +50,38 @@ class Request(NamedTuple):
     kind: int
     shape: tuple[int, ...]
     rates: tuple[float, ...] = ()
-    """Of dropped entries, where that is what is asked for: one for each run."""
+    """For dropout masks: the rate of dropped entries in each run."""
 
-    def harmless(self, *runs: int, device: torch.device) -> Tensor:
-        """What such a draw could look like."""
+    def placeholder(self, *runs: int, device: torch.device) -> Tensor:
+        """A placeholder with the shape and type of such a draw."""
         if self.kind == philox.KEPT:
             return torch.ones(*runs, *self.shape, dtype=torch.bool, device=device)
         return torch.full((*runs, *self.shape), 0.5 if self.kind == philox.UNIFORM else 0.0, device=device)
 
 
 class Recorder:
-    """Hands out harmless numbers and remembers what was asked for."""
+    """Hands out placeholders and records the requests."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.requests: list[Request] = []
 
     def normal(self, *shape: int) -> Tensor:
-        return self._ask(Request(philox.NORMAL, shape))
+        return self._record(Request(philox.NORMAL, shape))
 
     def uniform(self, *shape: int) -> Tensor:
-        return self._ask(Request(philox.UNIFORM, shape))
+        return self._record(Request(philox.UNIFORM, shape))
 
     def kept(self, rate: Tensor, *shape: int) -> Tensor:
-        return self._ask(Request(philox.KEPT, shape, (float(rate),)))
+        return self._record(Request(philox.KEPT, shape, (float(rate),)))
 
-    def _ask(self, request: Request) -> Tensor:
+    def _record(self, request: Request) -> Tensor:
         self.requests.append(request)
-        return request.harmless(device=self.device)
+        return request.placeholder(device=self.device)
 
 
 def merge(requests: Sequence[Sequence[Request]]) -> list[Request]:
-    """What all runs ask for together: each asks for the same, at rates of its own."""
+    """The requests of all runs as one list. Runs request the same shapes, but may have different rates."""
     return [
         Request(same[0].kind, same[0].shape, tuple(rate for request in same for rate in request.rates))
         for same in zip(*requests, strict=True)
@@ -89,8 +89,8 @@ def merge(requests: Sequence[Sequence[Request]]) -> list[Request]:
 
 
 class Replay:
-    """Hands out draws made beforehand, in the order of the requests; `ready` is called before any that is no uniform
-    (see `Source.draw_uniforms`).
+    """Hands out draws made beforehand, in the order of the requests. `ready` is called before any draw that is not
+    uniform (see `Source.draw_uniforms`).
     """
 
     def __init__(self, drawn: Sequence[Tensor], ready: Callable[[], None] = lambda: None) -> None:
@@ -113,7 +113,7 @@ class Source(ABC):
 
     drawn: list[Float[Tensor, "s ..."]]
     changes: Sequence[Tensor] = ()
-    """Tensors of its own that a draw changes, apart from `drawn`."""
+    """Tensors that a draw changes, apart from `drawn`."""
 
     def draw(self) -> None:
         """Fill `drawn` for the next step."""
@@ -122,7 +122,7 @@ class Source(ABC):
 
     @abstractmethod
     def draw_uniforms(self) -> None:
-        """The little that a step asks for at its beginning, where that can be had alone; `draw_others` must follow."""
+        """What a step needs at its beginning, where it can be drawn separately; `draw_others` must follow."""
 
     @abstractmethod
     def draw_others(self) -> None:
@@ -130,33 +130,33 @@ class Source(ABC):
 
     @abstractmethod
     def share(self, other: Any) -> None:
-        """Take part in another source's sequence of steps."""
+        """Draw from the same sequence of steps as another source."""
 
     @abstractmethod
     def renew(self, other: Any) -> None:
-        """Go on as `other`, a new source with the same requests, in the tensors that are here already."""
+        """Continue as `other`, a new source with the same requests, but in the existing tensors."""
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """Where in its sequence of draws it is."""
+        """The position in the sequence of draws."""
 
     @abstractmethod
     def restore(self, state: Any) -> None:
-        """Go on from there."""
+        """Continue from a saved `state`."""
 
 
 class SeparateSource(Source):
-    """The draws each run would get from its own `RunNoise`: for the CPU."""
+    """The draws that each run would get from a `RunNoise`: for the CPU."""
 
     def __init__(self, requests: Sequence[Request], noises: Sequence[RunNoise]) -> None:
         self.requests, self.noises = requests, noises
 
     def draw_uniforms(self) -> None:
-        """A run's generator gives its draws in the order of the requests: all of them together."""
+        """Nothing: a run's generator must follow the order of the requests, so `draw_others` draws them all."""
 
     def draw_others(self) -> None:
         runs = [[self._one(noise, request, run) for request in self.requests] for run, noise in enumerate(self.noises)]
-        alone = len(runs) == 1  # there is nothing to copy together
+        alone = len(runs) == 1  # no copy is needed
         self.drawn = [same[0][None] if alone else torch.stack(same) for same in zip(*runs, strict=True)]
 
     def _one(self, noise: RunNoise, request: Request, run: int) -> Tensor:
@@ -167,22 +167,19 @@ class SeparateSource(Source):
     def share(self, other: SeparateSource) -> None:
         self.noises = other.noises
 
-    def renew(self, other: SeparateSource) -> None:
-        self.noises = other.noises
+    renew = share
 
     def state(self) -> dict[str, Tensor]:
         return {str(run): noise.generator.get_state() for run, noise in enumerate(self.noises)}
 
     def restore(self, state: Any) -> None:
-        given = fit_all(state, self.state(), "noise")
+        generators = fit_all(state, self.state(), "noise")
         for run, noise in enumerate(self.noises):
-            noise.restore(given[str(run)])
+            noise.restore(generators[str(run)])
 
 
 class PhiloxSource(Source):
-    """One kernel per kind of draw for all runs, into tensors that stay where they are: for CUDA graphs, and for steps
-    that are compiled.
-    """
+    """One kernel per kind of draw for all runs, into tensors at fixed addresses: for CUDA graphs and compiled steps."""
 
     def __init__(
         self, requests: Sequence[Request], device: torch.device, seeds: Sequence[int], purpose: str, *indices: int
@@ -194,20 +191,20 @@ class PhiloxSource(Source):
         self.drawn = [torch.empty(0)] * len(requests)
         self._fill: list[tuple[Tensor, int, Tensor | None, int]] = []
         for kind in (philox.NORMAL, philox.UNIFORM, philox.KEPT):
-            own = [number for number, request in enumerate(requests) if request.kind == kind]
-            sizes = [math.prod(requests[number].shape) for number in own]
-            ends = [0, *itertools.accumulate(-(-size // 128) * 128 for size in sizes)]  # aligned for the quick loads
+            numbers = [number for number, request in enumerate(requests) if request.kind == kind]
+            sizes = [math.prod(requests[number].shape) for number in numbers]
+            ends = [0, *itertools.accumulate(-(-size // 128) * 128 for size in sizes)]  # aligned for vectorised loads
             flat = torch.empty(len(seeds), ends[-1], device=device, dtype=torch.bool if kind == philox.KEPT else None)
-            for number, size, start in zip(own, sizes, ends, strict=False):
+            for number, size, start in zip(numbers, sizes, ends, strict=False):
                 self.drawn[number] = flat[:, start : start + size].view(len(seeds), *requests[number].shape)
-            # One kernel for each stretch of equal rates; where it begins does not matter to what is drawn.
-            asked = [requests[number].rates for number in own]
-            for rates, stretch in itertools.groupby(range(len(own)), asked.__getitem__):
+            # One kernel call for each stretch of equal rates. The draws do not depend on where a stretch begins.
+            rates_of = [requests[number].rates for number in numbers]
+            for rates, stretch in itertools.groupby(range(len(numbers)), rates_of.__getitem__):
                 places = list(stretch)
                 start, end = ends[places[0]], ends[places[-1] + 1]
                 if end > start:
-                    given = torch.tensor(rates, device=device) if rates else None
-                    self._fill.append((flat[:, start:end], kind, given, start // 4))
+                    rates_tensor = torch.tensor(rates, device=device) if rates else None
+                    self._fill.append((flat[:, start:end], kind, rates_tensor, start // 4))
 
     def draw_uniforms(self) -> None:
         self._draw(philox.UNIFORM)

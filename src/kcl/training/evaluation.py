@@ -1,4 +1,4 @@
-"""The runs of a stack tested: the head of a task solved at the present weights, and its answers to the test samples."""
+"""Testing the runs of a stack: solve the head of a task at the current weights, and score the test samples with it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from kcl.training.variants import TestGroup
 
 QUERIES_ON_CPU = 2048
 BATCHES = 16
-"""Batches of test samples that are moved to the device together; as stored, they take less than one in the network."""
+"""Batches of test samples moved to the device together; as stored, they need less memory than one in the network."""
 
 
 def predicted(scores: Float[Tensor, "*s n c"]) -> Int[Tensor, "*s n"]:
-    """The class with the highest score; −1, which is no class, where scores are not finite: a kernel matrix that is not
-    positive definite in single precision must not pass for an answer.
+    """The class with the highest score; −1, which is no class, where scores are not finite. Otherwise a kernel matrix
+    that is not positive definite in single precision would seem to give an answer.
     """
     return torch.where(torch.isfinite(scores).all(-1), scores.argmax(-1), -1)
 
 
 def as_seen(memory: Memory, view: View) -> Memory:
-    """What runs keep of a task, with its samples as the network sees them."""
+    """The memory of a task, with its samples scaled as the network sees them."""
     if "inputs" not in memory:
         return memory
     inputs = memory["inputs"]
@@ -46,14 +46,14 @@ class Evaluator:
         self._requests: dict[Any, list[Request]] = {}
         self._batch_sizes: dict[Any, int] = {}
         self._shared: dict[int, Memory] = {}
-        """By the first run of a group: what the heads of all tasks have in common, at the present weights."""
+        """By the first run of a group: what the heads of all tasks have in common at the current weights."""
 
     def weights_changed(self) -> None:
         self._shared.clear()
 
     @torch.no_grad()
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
-        """Percent correct of every run on its own version of a task; of no meaning where a run has diverged."""
+        """Percent correct of every run on its version of a task; meaningless where a run has diverged."""
         accuracies = [0.0] * len(self.stack.runs)
         for group in self.stack.test_groups:
             correct = torch.zeros(len(group.runs), dtype=torch.int64, device=self.stack.device)
@@ -65,7 +65,7 @@ class Evaluator:
 
     @torch.no_grad()
     def scores(self, tasks: Sequence[Task]) -> list[Float[Tensor, "n c"]]:
-        """Scores of the classes of every run's own version of a learned task."""
+        """Class scores of every run on its version of a learned task."""
         by_run: dict[int, Tensor] = {}
         for group in self.stack.test_groups:
             scores = torch.cat([scores.cpu() for scores, _ in self._answers(tasks, group)], dim=1)
@@ -74,15 +74,15 @@ class Evaluator:
 
     @torch.no_grad()
     def rehearse(self, memory: Memory, view: View, index: int) -> None:
-        """The head of a task in every way it is tested, to see what memory that takes."""
+        """Solve the head of a task for every test group, to measure the memory that takes."""
         for group in self.stack.test_groups:
             self._heads(group, self._of_group(group, as_seen(memory, view)), index)
 
     def _answers(self, tasks: Sequence[Task], group: TestGroup) -> Iterator[tuple[Tensor, Tensor]]:
-        """Scores (s, n, c) of the test samples of every run of a group, some at a time, and their labels (s, n)."""
+        """Scores (s, n, c) and labels (s, n) of the test samples of a group's runs, several batches at a time."""
         stack, index, length = self.stack, tasks[0].index, len(tasks[0].test)
         if length == 0 or any(len(task.test) != length for task in tasks):
-            raise KclError(f"task {index} must have test samples, the same number in every run")
+            raise KclError(f"task {index} needs test samples, the same number in every run")
         if index in stack.kept:
             memory, view = stack.kept[index]
         elif stack.answers_unseen:
@@ -90,7 +90,7 @@ class Evaluator:
             memory = stack_memories([method.unseen_memory(task) for method, task in pairs], stack.device)
             view = tasks[0].view.to(stack.device)
         else:
-            raise KclError(f"task {index} was not learned yet, so it has no head; learned: {sorted(stack.kept)}")
+            raise KclError(f"task {index} was not learned yet, so it has no head; learned tasks: {sorted(stack.kept)}")
         heads = self._heads(group, self._of_group(group, as_seen(memory, view)) | self._common(group), index)
         tasks = [tasks[run] for run in group.runs]
         stored, batch = [stack.stored(task.test.inputs) for task in tasks], self._batch_size(tasks[0], group)
@@ -103,12 +103,13 @@ class Evaluator:
             return torch.cat(parts) if len(parts) > 1 else parts[0]
 
         several = BATCHES * batch
-        for part, wanted in zip(rows.split(several, dim=1), labels.split(several, dim=1), strict=True):
-            inputs = torch.stack([move(array[own]) for move, array, own in zip(moves, stored, part, strict=True)])
-            yield self._call(group, answers, heads, inputs), wanted
+        for part, part_labels in zip(rows.split(several, dim=1), labels.split(several, dim=1), strict=True):
+            arrays = zip(moves, stored, part, strict=True)
+            inputs = torch.stack([move(array[run_rows]) for move, array, run_rows in arrays])
+            yield self._call(group, answers, heads, inputs), part_labels
 
     def _heads(self, group: TestGroup, memory: Memory, index: int) -> Memory:
-        """The heads of a task of every run of a group, from what its trainings keep."""
+        """The heads of a task for every run of a group, from the memories of its trainings."""
         stack, method = self.stack, group.method
         seeds = [stack.training_seeds[training] for training in group.trainings]
         if stack.plain:
@@ -127,7 +128,7 @@ class Evaluator:
         return self._call(group, solve, memory, source.drawn)
 
     def _classifier_requests(self, group: TestGroup, memory: Memory) -> list[Request]:
-        """What a head asks of the noise, seen in a dry pass: once for all tasks of the same shapes."""
+        """The noise that solving a head requests, recorded in a dry pass once for all tasks of the same shapes."""
         shapes = (*(tensor.shape[1:] for tensor in memory.values()), group.runs[0])
         if shapes not in self._requests:
             recorder = Recorder(self.stack.device)
@@ -137,7 +138,7 @@ class Evaluator:
         return self._requests[shapes]
 
     def _common(self, group: TestGroup) -> Memory:
-        """What the heads of all tasks have in common, of every run of a group."""
+        """What the heads of all tasks have in common, for every run of a group."""
         if self.stack.learning:  # the weights change from step to step
             self._shared.clear()
         method, first = group.method, group.runs[0]
@@ -152,7 +153,7 @@ class Evaluator:
         return self._shared.get(first, {})
 
     def _call(self, group: TestGroup, function: Callable[..., Any], *arguments: Any) -> Any:
-        """function(model, *arguments) for every run of a group, with the weights it answers with."""
+        """function(model, *arguments) for every run of a group, with the weights it is tested with."""
         stack = self.stack
         with answering(stack.precision):
             if stack.plain:
@@ -161,16 +162,16 @@ class Evaluator:
             return over_runs(stack.models[0], function, state, *arguments)
 
     def _of_group(self, group: TestGroup, stacked: Memory) -> Memory:
-        """The part of a group's trainings."""
+        """The rows of a group's trainings."""
         if group.trainings == list(range(self.stack.count)):
             return stacked
         rows = torch.tensor(group.trainings, device=self.stack.device)
         return {name: tensor.index_select(0, rows) for name, tensor in stacked.items()}
 
     def _batch_size(self, task: Task, group: TestGroup) -> int:
-        """How many test samples at once. On a GPU those that fit a quarter of the memory that is free when tasks of
-        this size are first tested, at a generous guess of what one takes; it stays so, and is a power of two, because
-        cuDNN looks for the fastest algorithm anew for every size.
+        """How many test samples to score at once. On a GPU, as many as fit a quarter of the memory that is free when
+        tasks of this size are first tested, by a generous estimate per sample. The size is then kept, and is a power of
+        two, because cuDNN searches for the fastest algorithm again for every new size.
         """
         copies = copies_at_test(group.method.settings)
         if self.stack.device.type != "cuda":
@@ -184,6 +185,6 @@ class Evaluator:
 
 
 def _free_memory(device: torch.device) -> int:
-    """Bytes, including what PyTorch holds without using it."""
+    """Free bytes, including those that PyTorch has reserved but does not use."""
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + unused

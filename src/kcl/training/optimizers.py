@@ -1,7 +1,7 @@
 """Update rules for the weights of s runs, which lie in one flat tensor (s × p).
 
-To add an optimiser, write a subclass of `Optimizer`, give it a line in `OPTIMIZERS`, and name it among the choices of
-the setting `optimizer`.
+To add an optimiser, write a subclass of `Optimizer`, add it to `OPTIMIZERS`, and to the choices of the setting
+`optimizer`.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from kcl.ops.streams import side_by_side
 
 
 class OptimizerState(NamedTuple):
-    """What an optimiser reads and changes. All tensors have the runs in their first dimension."""
+    """What an optimiser reads and changes. The first dimension of all tensors is the runs."""
 
     weights: Any
     """The weights of all runs in one tensor, or in parts, parameter by parameter."""
     moments: list[Any]
     """Tensors like the weights that the optimiser carries from step to step; zero when a task begins."""
     alive: Float[Tensor, "s 1"]
-    """Runs whose losses were finite so far. The others stay as they are."""
+    """Runs whose losses have all been finite. The others are no longer updated."""
     numbers: dict[str, Float[Tensor, "s 1"]]
-    """What `Optimizer.numbers` gives for the task."""
+    """The values of `Optimizer.numbers` for the task."""
 
 
 class Optimizer(ABC):
-    """An update rule. It holds no state of its own, so that a step can be traced, captured and resumed."""
+    """An update rule. It holds no state, so that a step can be traced, captured and resumed."""
 
     moments: ClassVar[int] = 1
     """How many tensors like the weights it carries from step to step."""
@@ -53,10 +53,10 @@ class Optimizer(ABC):
 
     @abstractmethod
     def displacement(self, state: OptimizerState, gradient: Float[Tensor, "s p"]) -> Float[Tensor, "s p"]:
-        """What is subtracted from the weights. Moves the moments in place."""
+        """What to subtract from the weights. Updates the moments in place."""
 
     def step(self, state: OptimizerState, gradient: Float[Tensor, "s p"]) -> None:
-        """One update in place of the runs that are alive."""
+        """Update the runs that are alive, in place."""
         state.weights.sub_(torch.where(state.alive, self.displacement(state, gradient), 0.0))
 
 
@@ -78,10 +78,10 @@ class SGD(Optimizer):
 class Muon(SGD):
     """Muon for the backbone's matrices, SGD for all other parameters.
 
-    With the velocity v ← μv + g, a matrix moves by −η_M times what `functional.orthogonal` makes of g + μv (Nesterov's
-    momentum, as in PyTorch's own Muon, which averages where this sums: the length of a momentum does not matter to its
-    direction). A convolution is the matrix (out, in · k · k). On a GPU, matrices of one shape, of all runs, are updated
-    together, and several shapes at a time; on a CPU one matrix after another.
+    With the velocity v ← μv + g, a matrix moves by −η_M times the `functional.orthogonal` update of g + μv (Nesterov
+    momentum as in PyTorch's Muon, except that PyTorch averages where this sums; the update depends only on the
+    direction, so the scale does not matter). A convolution is the matrix (out, in · k · k). On a GPU, all matrices of
+    one shape are updated together for all runs, and several shapes in parallel; on a CPU one matrix after another.
     """
 
     def __init__(self, model: nn.Module, layout: Layout) -> None:
@@ -94,7 +94,7 @@ class Muon(SGD):
                 starts.setdefault((shape[0], size // shape[0]), []).append(start)
             start += size
         self.groups = list(starts.items())
-        """Shapes of matrices, large ones first, and where those of each shape begin."""
+        """The shapes of the matrices, each with the offsets of its matrices in the flat tensor."""
 
     @staticmethod
     def numbers(settings: Settings, task_index: int) -> dict[str, float]:
@@ -112,7 +112,7 @@ class Muon(SGD):
             for start, update in zip(starts, (state.numbers["muon_rate"][:, None] * updates).unbind(1), strict=True):
                 step[:, start : start + size] = update
 
-        if ahead.is_cuda and not traced():  # a few small matrices leave a GPU idle
+        if ahead.is_cuda and not traced():  # a few small matrices do not fill a GPU
             side_by_side(ahead.device, "matrices", len(self.groups), lambda number: move(*self.groups[number]))
         else:
             for shape, starts in self.groups:
@@ -125,8 +125,8 @@ class Muon(SGD):
 
 
 def zeros_beside(flat: Float[Tensor, "s p"], place: int) -> Float[Tensor, "s p"]:
-    """Zeros like the weights, shifted by 256 bytes for every `place`. Large tensors begin at the same place of a memory
-    page, and a CPU that reads and writes several of them at equal distances from it is up to three times slower.
+    """Zeros like the weights, offset by 256 bytes per `place`. Large tensors are aligned to memory pages, and a CPU
+    that reads and writes several of them at equal offsets is up to three times slower.
     """
     shift = 64 * place
     return torch.zeros(shift + flat.numel(), dtype=flat.dtype, device=flat.device)[shift:].view(flat.shape)
@@ -136,14 +136,14 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "muon": Muon}
 
 
 def learning_rate(settings: Settings, task_index: int) -> float:
-    """η · decay^(t + 1), t from 0, but never below the floor: the first task is decayed already, as published."""
+    """η · decay^(t + 1), t from 0, but never below the floor. As published, the first task is already decayed."""
     return max(settings.lr * settings.lr_decay ** (task_index + 1), settings.lr_floor)
 
 
 def descend_in_parts(state: OptimizerState, gradients: Sequence[Float[Tensor, "s ..."] | None]) -> None:
-    """SGD parameter by parameter: a compiler makes each gradient in the pass that uses it, and stores none.
+    """SGD parameter by parameter, so that a compiler fuses each gradient with its update and stores none.
 
-    The parts are flat (s × n): PyTorch 2.13's compiler can fail where a matrix is read and moved by the same loops.
+    The parts are flat (s × n): PyTorch 2.13's compiler can fail where the same loops read and update a matrix.
     """
     for weights, velocity, gradient in zip(state.weights, state.moments[0], gradients, strict=True):
         if gradient is not None:
@@ -163,15 +163,15 @@ def move(
 
 
 def per_run(numbers: Float[Tensor, "s 1"], like: Float[Tensor, "s ..."]) -> Float[Tensor, "s ..."]:
-    """A number of every run, shaped to be used with tensors like `like`."""
+    """One number per run, reshaped to broadcast with `like`."""
     return numbers.view(-1, *[1] * (like.ndim - 1))
 
 
 class FusedSGD:
-    """SGD of one run by PyTorch's fused kernel, which reads every tensor once: for a run that is trained alone."""
+    """SGD for a single run with PyTorch's fused kernel, which reads every tensor once."""
 
     def __init__(self, parameters: Sequence[Tensor], velocities: Sequence[Tensor], numbers: dict[str, float]) -> None:
-        """`velocities`: where the momentum of each parameter lies."""
+        """`velocities`: the momentum buffer of each parameter."""
         self.parameters, self.rate, self.momentum = list(parameters), numbers["rate"], numbers["momentum"]
         self.velocities: list[Tensor | None] = list(velocities) if self.momentum else [None] * len(self.parameters)
         self.gradients: list[Tensor] = []
@@ -185,5 +185,5 @@ class FusedSGD:
         )  # fmt: skip
 
     def release(self) -> None:
-        """Let go of the last gradients. Done just before new ones are computed, so that their memory is used again."""
+        """Free the last gradients. Called just before new ones are computed, so that their memory is reused."""
         self.gradients = []

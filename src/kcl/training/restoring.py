@@ -1,7 +1,7 @@
-"""Checkpoints held against the runs that resume from them.
+"""Checking checkpoints against the runs that resume from them.
 
-What a seed and a task decide is not saved but made again: batch orders, which samples are recalled, views, learning
-rates. Coresets are saved and compared with those that the data give now, so that changed data are found out.
+What follows from a seed and a task is not saved but computed again: batch orders, recalled samples, views, learning
+rates. Coresets are saved and compared with those that the data give now, which detects changed data.
 """
 
 from __future__ import annotations
@@ -20,22 +20,18 @@ from kcl.training.checkpoint import Saved, Tree, branch, fit_all
 from kcl.training.state import StackState
 from kcl.training.weight_average import average_name
 
-Lessons = Sequence[Task]
-"""What a run learns, in order: the tasks of its stream, or all of them as one."""
 
-
-def learned_tasks(tree: Tree, lessons: Lessons) -> list[Task]:
-    """The lessons that a checkpoint keeps something of; they must be the first ones."""
+def learned_count(tree: Tree, training_tasks: Sequence[Task]) -> int:
+    """How many of a run's training tasks a checkpoint has memories of; they must be the first ones."""
     saved = set(branch(tree, "kept"))
-    done = [task for task in lessons if str(task.parts[0].index) in saved]
-    parts = {str(part.index) for task in done for part in task.parts}
-    if parts != saved or any(one is not two for one, two in zip(lessons, done, strict=False)):
-        raise KclError("the checkpoint does not fit the run: it keeps other tasks than the first ones of the stream")
-    return done
+    count = sum(str(task.parts[0].index) in saved for task in training_tasks)
+    if saved != {str(part.index) for task in training_tasks[:count] for part in task.parts}:
+        raise KclError("the checkpoint does not fit the run: its tasks are not the first ones of the stream")
+    return count
 
 
 def memory_template(method: Method, model: nn.Module, task: Task, seed: int) -> list[Memory]:
-    """What a run would keep of every part of a lesson if it had learned nothing. Restarts the model's head."""
+    """The memory of every part of a task if nothing had been learned: a template. Resets the model's head."""
     method.check(task)
     with torch.no_grad():
         memory = method.begin_task(model, task, numpy_generator(seed, "coreset", task.index)).memory
@@ -44,12 +40,12 @@ def memory_template(method: Method, model: nn.Module, task: Task, seed: int) -> 
 
 
 def fit_memory(saved: Any, template: Mapping[str, Tensor], index: int) -> Memory:
-    """A task's memory. What the data alone decide must be what the data give now."""
+    """A task's memory. What depends on the data alone must match the present data."""
     memory = fit_all(saved, template, f"kept/{index}")
     for name, tensor in memory.items():
         if not tensor.is_floating_point() and not torch.equal(tensor, template[name].cpu()):
             raise KclError(
-                f"the data have changed since the checkpoint was saved: task {index} has other {name} now; "
+                f"the data have changed since the checkpoint was saved: the {name} of task {index} differ; "
                 "restore the data, or start again with another --out"
             )
     return memory
@@ -58,25 +54,25 @@ def fit_memory(saved: Any, template: Mapping[str, Tensor], index: int) -> Memory
 def fit_method_state(saved: Any, template: Mapping[str, Tensor], class_count: int) -> Memory:
     state = fit_all(saved, template, "carried")
     if "classes" in state and not bool(((state["classes"] >= 0) & (state["classes"] < class_count)).all()):
-        raise KclError("the checkpoint does not fit the run: its memory holds classes that the stream does not have")
+        raise KclError("the checkpoint does not fit the run: its memory contains classes that the stream does not have")
     return state
 
 
 def whole_number(value: Any, what: str, most: int, or_none: bool = False) -> Any:
-    """A count in a checkpoint, checked to be one."""
+    """A count in a checkpoint, checked to be an integer from 0 to `most`."""
     if (or_none and value is None) or (type(value) is int and 0 <= value <= most):
         return value
     raise KclError(f"the checkpoint does not fit the run: {what} is {str(value)[:40]!r}")
 
 
 def from_single_run(saved: Saved, state: StackState) -> Saved:
-    """A checkpoint of one run as versions before the single engine saved it, as one of a stack of one.
+    """Convert a checkpoint that older versions saved of a run outside a stack.
 
     They saved the model's tensors by name, and the momentum by the place of a parameter in the model.
     """
     runs = saved.about.get("separate runs")
     if not isinstance(runs, list) or len(runs) != 1 or not isinstance(runs[0], dict):
-        raise KclError("the checkpoint is of several runs by an older version of kcl: start again with another --out")
+        raise KclError("the checkpoint holds several runs of an older version of kcl: start again with another --out")
     tree, model, layout = branch(saved.tensors, "0"), state.models[0], state.layout
     template = state.saved()
 

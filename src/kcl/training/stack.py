@@ -1,9 +1,9 @@
-"""s runs of one method, trained together: the only engine.
+"""s runs of one method, trained together.
 
-Runs are independent, so the gradient of the sum of their losses is each run's own gradient, and an update acts on each
-run's weights alone: stacking changes nothing but the speed. `nets` and `methods` are single-run code; the loss is
-vmapped over the leading dimension of everything a run has. A plain stack holds one training, whose model is called
-directly: the default on a CPU, and what is left where a module cannot be vmapped.
+Runs are independent, so the gradient of the sum of their losses is the gradient of each run, and an update acts on each
+run's weights alone: stacking changes only the speed. `nets` and `methods` are single-run code; the loss is vmapped over
+a leading run dimension. A plain stack has one training, whose model is called directly: the default on a CPU, and the
+fallback for modules that cannot be vmapped.
 """
 
 from __future__ import annotations
@@ -16,48 +16,40 @@ import torch
 from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task, View
-from kcl.core.randomness import check_seed, derive, numpy_generator
+from kcl.core.randomness import check_seed, numpy_generator
 from kcl.core.shapes import Float, Shaped
 from kcl.errors import KclError
-from kcl.methods.method import Memory, Method, Plan
+from kcl.methods.method import Learnable, Memory, Method, Plan
 from kcl.nets.backbone import Backbone
 from kcl.ops.precision import products, used
 from kcl.ops.torch_private import tree_map
 from kcl.training.batches import CannotStack, TaskExamples, batch_sizes
 from kcl.training.checkpoint import Saved, Tree, digest, fit_all
-from kcl.training.cuda_graph import BetweenSteps, OnStep
 from kcl.training.draws import PhiloxSource, Request, RunNoise, SeparateSource, Source
 from kcl.training.evaluation import Evaluator, as_seen
 from kcl.training.optimizers import OPTIMIZERS
+from kcl.training.plain_trainer import PlainTrainer
 from kcl.training.restoring import (
-    Lessons,
     fit_memory,
     fit_method_state,
     from_single_run,
-    learned_tasks,
+    learned_count,
     memory_template,
     whole_number,
 )
 from kcl.training.stacked_trainer import StackedTrainer
-from kcl.training.state import StackState, memory_of, stack_memories
-from kcl.training.trainer import PlainTrainer, StackedTask, Trainer
+from kcl.training.state import StackState, build_model, check_device, memory_of, on_device, stack_memories
+from kcl.training.step_progress import BetweenSteps, OnStep
+from kcl.training.trainer import StackedTask, Trainer
 from kcl.training.variants import PerRun, once_per_training, test_groups, variants_of
 from kcl.training.weight_average import horizons, weights_size
 
-LONG = 40_000
-"""Steps from which compiling, which takes a quarter of a minute, pays off on a GPU."""
-
-
-def stacks(device: str | torch.device, compiled: bool | None) -> bool:
-    """Whether runs are stacked rather than plain: on a GPU, and on a CPU where the step is to be compiled."""
-    return torch.device(device).type == "cuda" or compiled is True
-
 
 class RunStack:
-    """s runs of one method whose settings differ in numbers, and in how they are tested.
+    """s runs of one method whose settings differ only in numbers and in how they are tested.
 
-    A run's result does not depend on the runs beside it. Runs that differ only in how they are tested share one
-    training; they follow one another. Everything that is passed or returned is of every run, in this order.
+    A run's result does not depend on the other runs. Runs that differ only in how they are tested share one training
+    and are listed one after another. Sequences that are passed or returned have one entry per run, in this order.
     """
 
     def __init__(
@@ -71,14 +63,14 @@ class RunStack:
         variants: Sequence[Sequence[Method]] | None = None,
         plain: bool = False,
     ) -> None:
-        """`methods`, `make_backbones` and `seeds` are of every training; `variants`: where trainings are tested in
-        several ways, the methods of each. `compiled`: PyTorch's compiler fuses the step; that takes it a while and pays
-        for long runs only. `precision`: one of `ops.precision.PRECISIONS`. `plain`: one training without vmap.
+        """`methods`, `make_backbones` and `seeds` have one entry per training; so has `variants`, the methods that each
+        training is tested with. `compiled`: fuse the step with PyTorch's compiler, which only pays off in long runs.
+        `precision`: one of `ops.precision.PRECISIONS`. `plain`: a single training without vmap.
         """
         for seed in seeds:
             check_seed(seed)
         if plain and (len(seeds) != 1 or compiled):
-            raise ValueError("a plain stack holds one training, and does not compile it")
+            raise ValueError("a plain stack has one training and is not compiled")
         self.methods, self.training_seeds, self.device = methods, seeds, check_device(device)
         self.method, self.count, self.plain = methods[0], len(seeds), plain
         self.variants = variants or [[method] for method in methods]
@@ -93,11 +85,11 @@ class RunStack:
         moments = OPTIMIZERS[self.method.settings.optimizer].moments
         self.state = StackState(self.models, [horizons(several) for several in self.variants], moments)
         self.kept: dict[int, tuple[Memory, View]] = {}
-        """By task: what every training keeps of it, and how its samples are seen."""
+        """By task: the memory of every training, and the view of its samples."""
         self.method_state: Memory | None = None
         self.learning = False
         self.version = 0
-        """Another number whenever the weights have changed."""
+        """Increases whenever the weights change."""
         self._evaluator = Evaluator(self)
         self._stored: dict[int, Tensor] = {}
         self._trainer: Trainer | None = None
@@ -112,58 +104,59 @@ class RunStack:
         on_step: OnStep = lambda _: None,
         between_steps: BetweenSteps = lambda: None,
     ) -> None:
-        """Every run learns its own version of the next task, or the rest of it where it was restored midway."""
+        """Every run learns its version of the next task, or the rest of it if it was restored in the middle."""
         tasks = self.once_per_training(tasks)
         for part in tasks[0].parts:
             if part.index in self.kept:
-                raise KclError(f"task {part.index} was learned before; a stream shows each task once")
-        lesson, memory = self._begin(tasks)
-        assert self.method_state is not None  # noqa: S101 - made when the first task begins
+                raise KclError(f"task {part.index} was learned before; a stream contains each task once")
+        stacked_task, memory, self.method_state = self._begin(tasks)
         saved, self._resume_from = self._resume_from, None
         if saved is not None:
-            self.state.load(saved.tensors)  # the beginning of a task changes the heads
-        with products(self.precision):
-            if self._trainer is None or not self._trainer.suits(lesson):
-                self._trainer = None  # its graphs and what they hold go before others are made
-                kind = PlainTrainer if self.plain else StackedTrainer
-                self._trainer = kind(self, lesson, self.method_state)
-            self.learning = True
-            self._trainer.train(lesson, on_step, self._counted(between_steps), saved)
-            self.learning = False
-        memory |= {name: tensor.clone() for name, tensor in self._trainer.trained_state().items()}
-        self._end(tasks, memory, lesson.plans)
-        self.state.gather_buffers()
-        self.weights_changed()
+            self.state.load(saved.tensors)  # beginning a task has reset the head
 
-    def _counted(self, between_steps: BetweenSteps) -> BetweenSteps:
         def after_step() -> None:
             self.version += 1
             between_steps()
 
-        return after_step
+        with products(self.precision):
+            if self._trainer is None or not self._trainer.suits(stacked_task):
+                self._trainer = None  # frees its graphs and their memory before new ones are captured
+                kind = PlainTrainer if self.plain else StackedTrainer
+                self._trainer = kind(self, stacked_task, self.method_state)
+            self.learning = True
+            self._trainer.train(stacked_task, on_step, after_step, saved)
+            self.learning = False
+        memory |= {name: tensor.clone() for name, tensor in self._trainer.trained_state().items()}
+        self._end(tasks, memory, self.method_state, stacked_task.plans)
+        self.state.gather_buffers()
+        self.weights_changed()
 
     def weights_changed(self) -> None:
-        """No head solved before holds any longer."""
+        """Invalidate heads that were solved before."""
         self.version += 1
         self._evaluator.weights_changed()
 
-    def _begin(self, tasks: Sequence[Task]) -> tuple[StackedTask, Memory]:
-        """The task as the stack learns it, and what is kept of it, as stored."""
+    def _begin(self, tasks: Sequence[Task]) -> tuple[StackedTask, Memory, Memory]:
+        """The task as the stack learns it, its memory as stored, and the method state."""
         view = tasks[0].view.to(self.device)
         if any((task.view.mean, task.view.std) != (view.mean, view.std) for task in tasks):
-            raise CannotStack("the runs see their samples scaled in different ways")
-        learnables = []
-        for method, model, task, seed in zip(self.methods, self.models, tasks, self.training_seeds, strict=True):
+            raise CannotStack("the runs scale their samples differently")
+        for method, task in zip(self.methods, tasks, strict=True):
             method.check(task)
-            learnables.append(method.begin_task(model, task, numpy_generator(seed, "coreset", task.index)))
+        learnables = self._learnables(tasks)
         memory = stack_memories([learnable.memory for learnable in learnables], self.device)
         positions = [learnable.positions for learnable in learnables]
         epochs = self.method.settings.epochs
         examples = TaskExamples(tasks, positions, self.training_seeds, epochs, self._on_device)
-        if self.method_state is None:
-            self.method_state = self._initial_state(tasks)
-        plans = self._plans(tasks, examples, self.method_state)
-        return StackedTask(as_seen(memory, view), examples, view, plans), memory
+        method_state = self._initial_state(tasks) if self.method_state is None else self.method_state
+        plans = self._plans(tasks, examples, method_state)
+        return StackedTask(as_seen(memory, view), examples, view, plans), memory, method_state
+
+    def _learnables(self, tasks: Sequence[Task]) -> list[Learnable]:
+        return [
+            method.begin_task(model, task, numpy_generator(seed, "coreset", task.index))
+            for method, model, task, seed in zip(self.methods, self.models, tasks, self.training_seeds, strict=True)
+        ]
 
     def _on_device(self, task: Task) -> Task:
         return task if self.device.type == "cpu" else task.to(self.device, self.stored(task.train.inputs))
@@ -173,7 +166,7 @@ class RunStack:
         return stack_memories([method.initial_state(model, task) for method, model, task in parts], self.device)
 
     def _plans(self, tasks: Sequence[Task], examples: TaskExamples, method_state: Memory) -> list[Plan] | None:
-        """What every run recalls in the task; None where the method recalls nothing."""
+        """What each run recalls in the task; None if the method recalls nothing."""
         plans = []
         sizes = batch_sizes(self.models[0], examples.length, self.method.settings.batch_size)
         for run, (method, task, seed) in enumerate(zip(self.methods, tasks, self.training_seeds, strict=True)):
@@ -182,74 +175,66 @@ class RunStack:
         return [plan for plan in plans if plan is not None] or None
 
     @torch.no_grad()
-    def _end(self, tasks: Sequence[Task], memory: Memory, plans: Sequence[Plan] | None) -> None:
-        """Keep of the task, and of all tasks so far, what the method says."""
-        assert self.method_state is not None  # noqa: S101 - made when the first task begins
+    def _end(self, tasks: Sequence[Task], memory: Memory, method_state: Memory, plans: Sequence[Plan] | None) -> None:
+        """Let the method update the memory of the task, and its state of all tasks so far."""
         parts = zip(self.methods, self.models, tasks, self.training_seeds, strict=True)
         ended = []
         for run, (method, model, task, seed) in enumerate(parts):
             ended.append(method.end_task(model, memory_of(run, memory)))
-            before, rng = memory_of(run, self.method_state), numpy_generator(seed, "consolidation", task.index)
+            before, rng = memory_of(run, method_state), numpy_generator(seed, "consolidation", task.index)
             after = method.consolidate(model, before, self._on_device(task), plans[run] if plans else None, rng)
             for name, tensor in after.items():
-                self.method_state[name][run].copy_(tensor)
+                method_state[name][run].copy_(tensor)
         for versions in zip(*(task.parts for task in tasks), strict=True):
             if versions[0] is not tasks[0]:  # several tasks were learned as one
                 ended = [method.unseen_memory(part) for method, part in zip(self.methods, versions, strict=True)]
             self.kept[versions[0].index] = (stack_memories(ended, self.device), versions[0].view.to(self.device))
 
     def rehearse(self, tasks: Sequence[Task]) -> None:
-        """One step over the first batch, to see that the runs stack and what memory that takes; no weight moves. A task
-        per training.
+        """One step on the first batch that changes no weights, to check that the runs can be stacked and to measure
+        the memory. One task per training.
         """
-        before = self.method_state
-        lesson, _ = self._begin(tasks)
-        assert self.method_state is not None  # noqa: S101 - made when the first task begins
+        stacked_task, _, method_state = self._begin(tasks)
         with products(self.precision):
-            StackedTrainer(self, lesson, self.method_state).rehearse()
-        self.method_state = before
+            StackedTrainer(self, stacked_task, method_state).rehearse()
 
     def rehearse_classifier(self, tasks: Sequence[Task]) -> None:
-        """The head of a task in every way it is tested, to see what memory that takes. A task per training."""
-        learnables = [
-            method.begin_task(model, task, numpy_generator(seed, "coreset", task.index))
-            for method, model, task, seed in zip(self.methods, self.models, tasks, self.training_seeds, strict=True)
-        ]
-        pairs = zip(self.methods, self.models, learnables, strict=True)
+        """Solve the head of a task for every test group, to measure the memory that takes. One task per training."""
+        pairs = zip(self.methods, self.models, self._learnables(tasks), strict=True)
         ended = [method.end_task(model, learnable.memory) for method, model, learnable in pairs]
         self._evaluator.rehearse(stack_memories(ended, self.device), tasks[0].view.to(self.device), tasks[0].index)
 
     # Answering
 
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
-        """Percent correct of every run on its own version of a task; of no meaning where a run has diverged."""
+        """Percent correct of every run on its version of a task; meaningless where a run has diverged."""
         return self._evaluator.accuracy(tasks)
 
     def scores(self, tasks: Sequence[Task]) -> list[Float[Tensor, "n c"]]:
-        """Scores of the classes of every run's own version of a learned task."""
+        """Class scores of every run on its version of a learned task."""
         return self._evaluator.scores(tasks)
 
     def model_at_test(self, run: int) -> nn.Module:
-        """A run's model as it answers: with its last weights, or with their average."""
+        """The model that a run is tested with: with its last weights or with their average."""
         return self.state.model_at_test(*self.runs[run])
 
     def memory_kept(self, run: int, index: int) -> Memory:
-        """What a run keeps of a learned task."""
+        """A run's memory of a learned task."""
         return memory_of(self.runs[run].training, self.kept[index][0])
 
     def kept_inputs(self, index: int) -> list[Shaped[Tensor, "m ..."] | None]:
-        """The samples every run keeps of a learned task, as they are stored; None where none are kept by task."""
+        """The samples that each run keeps of a learned task, as stored; None if the method keeps none per task."""
         inputs = self.kept[index][0].get("inputs")
         return [None if inputs is None else inputs[run.training].cpu() for run in self.runs]
 
     @property
     def diverged(self) -> list[bool]:
-        """Which runs met a loss that is not finite; they stay as they were before it."""
+        """Which runs had a loss that was not finite; their weights stay as they were before it."""
         alive = self.state.alive[:, 0].tolist()
         return [not alive[run.training] for run in self.runs]
 
     def memory_use(self) -> list[dict[str, int]]:
-        """Samples and bytes kept by every run; separately, the bytes of averaged weights."""
+        """Samples and bytes kept by every run; the bytes of averaged weights separately."""
         of_trainings = [
             method.memory_use(
                 [memory_of(run, memory) for memory, _ in self.kept.values()], memory_of(run, self.method_state or {})
@@ -271,15 +256,15 @@ class RunStack:
             tree, about = tree | tensors, about | about_trainer
         return Saved(tree, about)
 
-    def restore(self, saved: Saved, lessons: Sequence[Lessons]) -> None:
-        """Continue from a saved state; for runs that have learned nothing yet. `lessons`: of every run."""
+    def restore(self, saved: Saved, training_tasks: Sequence[Sequence[Task]]) -> None:
+        """Continue from a saved state, in a new stack. `training_tasks`: what each run learns, in order."""
         if "separate runs" in saved.about:
             saved = from_single_run(saved, self.state)
-        lessons, (tree, about) = self.once_per_training(lessons), saved
+        training_tasks, (tree, about) = self.once_per_training(training_tasks), saved
         if about.get("stacked runs") != self.count:
-            raise KclError(f"the checkpoint does not fit the run: it is not one of {self.count} runs trained together")
-        for number, _ in enumerate(learned_tasks(tree, lessons[0])):
-            tasks = [of_run[number] for of_run in lessons]
+            raise KclError(f"the checkpoint does not fit the run: it is not of {self.count} runs trained together")
+        for number in range(learned_count(tree, training_tasks[0])):
+            tasks = [of_run[number] for of_run in training_tasks]
             parts = zip(self.methods, self.models, tasks, self.training_seeds, strict=True)
             templates = [memory_template(method, model, task, seed) for method, model, task, seed in parts]
             for part, memories in zip(tasks[0].parts, zip(*templates, strict=True), strict=True):
@@ -287,7 +272,7 @@ class RunStack:
                 memory = fit_memory(tree["kept"].get(str(part.index)), template, part.index)
                 self.kept[part.index] = (on_device(self.device, memory), part.view.to(self.device))
         if "carried" in tree:
-            template = self._initial_state([of_run[0] for of_run in lessons])
+            template = self._initial_state([of_run[0] for of_run in training_tasks])
             state = fit_method_state(tree["carried"], template, self.method.class_count)
             self.method_state = on_device(self.device, state)
         self.state.load(tree)
@@ -296,7 +281,7 @@ class RunStack:
             self._resume_from = saved
 
     def load_run(self, weights: dict[str, Tensor], average: dict[str, Tensor]) -> None:
-        """Take the weights of a saved model, and their average where the run answers with one. For one run."""
+        """Take the weights of a saved model, and their average if the run is tested with one. For a single run."""
         self.models[0].load_state_dict(weights)
         if self.runs[0].average is not None:
             like = self.average_state(0)
@@ -305,7 +290,7 @@ class RunStack:
         self.weights_changed()
 
     def snapshot(self) -> Callable[[], None]:
-        """A function that brings the runs back to their present state, between two tasks."""
+        """A function that restores the current state of the runs, between two tasks."""
         state = tree_map(lambda tensor: tensor.clone(), self.state.saved())
         kept = dict(self.kept)
         method_state = None if self.method_state is None else {n: t.clone() for n, t in self.method_state.items()}
@@ -332,9 +317,9 @@ class RunStack:
         ]
 
     def average_state(self, run: int) -> dict[str, Tensor]:
-        """The average of the weights that a run answers with, by name, and over how many updates it was made."""
+        """The weight average that a run is tested with, by name, and its number of updates."""
         average = self.runs[run].average
-        assert average is not None  # noqa: S101 - asked of runs that answer with one
+        assert average is not None  # noqa: S101 - only called for runs with an average
         model = {f"model.{name}": tensor for name, tensor in self.model_at_test(run).state_dict().items()}
         return model | {"updates": self.state.averages[average].updates}
 
@@ -343,39 +328,21 @@ class RunStack:
     def source(
         self, requests: Sequence[Request], purpose: str, index: int, seeds: Sequence[int] | None = None
     ) -> Source:
-        """The noise of all trainings, unless `seeds` names some."""
+        """The noise of all trainings, or of those with `seeds`."""
         seeds = self.training_seeds if seeds is None else seeds
         if self.device.type == "cpu" and not self.compiled:
             return SeparateSource(requests, [RunNoise(self.device, seed, purpose, index) for seed in seeds])
         return PhiloxSource(requests, self.device, seeds, purpose, index)
 
     def stored(self, inputs: Tensor) -> Tensor:
-        """A stored array on the device: moved once, as bytes, for all runs and tasks."""
+        """A stored array on the device: moved once for all runs and tasks, without conversion."""
         if self.device.type == "cpu":
             return inputs
         key = id(inputs)
         if key not in self._stored:
             self._stored[key] = inputs.to(self.device)
-            weakref.finalize(inputs, self._stored.pop, key, None)  # an id may be used again
+            weakref.finalize(inputs, self._stored.pop, key, None)  # an id may be reused
         return self._stored[key]
 
     def once_per_training(self, values: Sequence[PerRun]) -> list[PerRun]:
         return once_per_training(values, [len(several) for several in self.variants])
-
-
-def build_model(method: Method, make_backbone: Callable[[], Backbone], seed: int) -> nn.Module:
-    """A run's model with its initial weights, without touching PyTorch's global generator."""
-    with torch.random.fork_rng(devices=[]):  # the initialisers draw from the global generator only
-        torch.manual_seed(derive(seed, "initial weights"))
-        return method.make(make_backbone())
-
-
-def check_device(device: str | torch.device) -> torch.device:
-    device = torch.device(device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise KclError(f"device {str(device)!r}: PyTorch finds no CUDA GPU here; use 'cpu'")
-    return device
-
-
-def on_device(device: torch.device, memory: Memory) -> Memory:
-    return {name: tensor.to(device) for name, tensor in memory.items()}

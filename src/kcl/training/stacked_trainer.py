@@ -1,5 +1,5 @@
-"""The training of many runs at once: one step over all of them, vmapped, compiled if asked for, and on a GPU captured
-in a CUDA graph and replayed.
+"""Training many runs at once: one vmapped step for all of them, optionally compiled, and on a GPU captured in a CUDA
+graph and replayed.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from kcl.training.trainer import Stack, StackedTask, StepTensors, Trainer
 
 
 class StackedTrainer(Trainer):
-    """Holds the samples of a whole epoch, so that nothing has to come from the host during a step."""
+    """Holds the samples of a whole epoch on the device, so that a step needs nothing from the host."""
 
-    def __init__(self, stack: Stack, lesson: StackedTask, method_state: Memory) -> None:
-        super().__init__(stack, lesson, method_state)
+    def __init__(self, stack: Stack, task: StackedTask, method_state: Memory) -> None:
+        super().__init__(stack, task, method_state)
         device = stack.device
         whole = self.method.modifies_gradient or stack.state.averages or stack.count > 1
         plain_sgd = type(self.optimizer) is SGD
         self.in_parts = stack.compiled and device.type == "cpu" and plain_sgd and not whole
-        self.length = lesson.examples.length
-        self.inputs, self.labels = lesson.examples.in_order(0)
+        self.length = task.examples.length
+        self.inputs, self.labels = task.examples.in_order(0)
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         """Where in the epoch the next batch begins."""
         self.done = torch.zeros(1, dtype=torch.int64, device=device)
         self.offsets = torch.arange(max(self.sizes), device=device)
-        self.recalls = self._planned(lesson)
+        self.recalls = self._planned(task)
         self._await_draws: Callable[[], None] = lambda: None
         self.requests = {size: self._requests(size) for size in set(self.sizes)}
         self._check_that_it_stacks(self.sizes[0])
@@ -51,28 +51,28 @@ class StackedTrainer(Trainer):
         self.compiled: dict[int, Callable[[], Any]] = {}
         self.sources: dict[int, Source] = {}
 
-    def suits(self, lesson: StackedTask) -> bool:
-        """Whether another task has the shapes this trainer was made for."""
-        examples, planned = lesson.examples, [lesson.recalled_per_step] * bool(lesson.recalled_per_step)
-        shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in lesson.memory.items()}
+    def suits(self, task: StackedTask) -> bool:
+        """Whether another task has the shapes that this trainer was built for."""
+        examples, planned = task.examples, [task.recalled_per_step] * bool(task.recalled_per_step)
+        shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in task.memory.items()}
         return (
             shapes == {name: (tensor.shape, tensor.dtype) for name, tensor in self.memory.items()}
             and (examples.length, examples.shape, examples.dtype)
             == (self.length, self.inputs.shape[2:], self.inputs.dtype)
-            and (lesson.view.mean, lesson.view.std) == (self.view.mean, self.view.std)
+            and (task.view.mean, task.view.std) == (self.view.mean, self.view.std)
             and planned == [places.shape[2] for places in self.recalls[:1]]
         )
 
     def rehearse(self) -> None:
-        """One step over the first batch, at rates of zero, to see what memory that takes."""
+        """One step on the first batch, with all rates zero, to measure the memory it takes."""
         self._restart(0)
         for number in self.state.numbers.values():
             number.zero_()
         self._renew_noise(0)
         self._uncaptured_step(self.sizes[0])
 
-    def _begin(self, lesson: StackedTask, index: int) -> None:
-        for tensor, planned in zip(self.recalls, self._planned(lesson), strict=True):
+    def _begin(self, task: StackedTask, index: int) -> None:
+        for tensor, planned in zip(self.recalls, self._planned(task), strict=True):
             tensor.copy_(planned)
         self._renew_noise(index)
 
@@ -83,12 +83,12 @@ class StackedTrainer(Trainer):
         self.done.fill_(self.steps_done)
         self.cursor.fill_(sum(self.sizes[: first - first % self.updates : self.updates]))
 
-    def _planned(self, lesson: StackedTask) -> list[Tensor]:
-        """Places and weights of what is recalled (steps × s × m), or nothing."""
-        if lesson.plans is None or not lesson.recalled_per_step:
+    def _planned(self, task: StackedTask) -> list[Tensor]:
+        """Places and weights of recalled samples (steps × s × m); empty if nothing is recalled."""
+        if task.plans is None or not task.recalled_per_step:
             return []
-        places = [lesson.examples.places_in_order(run, plan) for run, plan in enumerate(lesson.plans)]
-        weights = [plan.weights for plan in lesson.plans]
+        places = [task.examples.places_in_order(run, plan) for run, plan in enumerate(task.plans)]
+        weights = [plan.weights for plan in task.plans]
         stacked = (np.stack(arrays, axis=1) for arrays in (places, weights))
         return [torch.from_numpy(array).to(self.stack.device) for array in stacked]
 
@@ -106,35 +106,35 @@ class StackedTrainer(Trainer):
 
     @torch.no_grad()
     def _uncaptured_step(self, size: int) -> None:
-        """One batch of every run, from the cursor on. Nothing leaves the device."""
+        """One batch of every run, starting at the cursor. Nothing leaves the device."""
         if not self.stack.compiled:
             with drawn_beside(self.sources[size], self.stack.device) as self._await_draws:
                 self._next_batch(*self._arguments(size))
             return
         self.sources[size].draw()
         if size not in self.compiled:
-            with warnings.catch_warnings(action="ignore"):  # the compiler's, about its own parts
+            with warnings.catch_warnings(action="ignore"):  # the compiler warns about its internals
                 self.compiled[size] = self._compile(self._arguments(size))
                 self.compiled[size]()
             return
         self.compiled[size]()
 
     def _compile(self, arguments: tuple[Any, ...]) -> Callable[[], Any]:
-        """The step over these tensors, which stay in place, traced and compiled."""
+        """The step on these tensors, whose addresses are fixed, traced and compiled."""
         tensors, structure = tree_flatten(arguments)
         copies = [tensor.clone() for tensor in tensors]  # tracing runs the step
         traced = make_fx(lambda *flat: self._next_batch(*tree_unflatten(list(flat), structure)))(*copies)
         return partial(compiler.compile_step(traced, copies), *tensors)
 
     def _arguments(self, size: int) -> tuple[Any, ...]:
-        """Everything that a step over `size` samples reads and changes."""
+        """Everything that a step on `size` samples reads and changes."""
         epoch = [self.inputs, self.labels, self.offsets[:size], self.cursor, self.done, self.losses]
         return self._tensors(), epoch, self.recalls, self.sources[size].drawn
 
     def _next_batch(
         self, tensors: StepTensors, epoch: list[Tensor], recalls: list[Tensor], drawn: list[Tensor]
     ) -> None:
-        """The step over the batch at the cursor. A function of its arguments alone, so that it can be traced."""
+        """The step on the batch at the cursor. Depends on its arguments alone, so that it can be traced."""
         inputs, labels, offsets, cursor, done, losses = epoch
         batch = cursor + offsets
         number = done if self.updates == 1 else done // self.updates
@@ -148,7 +148,7 @@ class StackedTrainer(Trainer):
     def _recall(
         self, memory: Memory, method_state: Memory, planned: list[Tensor], inputs: Tensor, labels: Tensor
     ) -> list[Recalled]:
-        """What every run recalls in a step, as stored; `planned`: places and weights (s × m), or nothing."""
+        """What each run recalls in a step, as stored. `planned`: places and weights (s × m), or empty."""
         if not planned:
             return []
         places, weights = planned
@@ -176,7 +176,7 @@ class StackedTrainer(Trainer):
     # Noise
 
     def _requests(self, size: int) -> list[Request]:
-        """What a step over `size` samples asks of the noise: seen in a dry pass over a copy of each model."""
+        """The noise that a step on `size` samples requests, recorded in a dry pass on a copy of each model."""
         requests = []
         for run, model in enumerate(self.stack.models):
             recorder = Recorder(self.stack.device)
@@ -188,8 +188,8 @@ class StackedTrainer(Trainer):
         return merge(requests)
 
     def _check_that_it_stacks(self, size: int) -> None:
-        """One loss of all runs on copies: a module that cannot be vmapped is found here, before anything changes."""
-        drawn = [request.harmless(self.stack.count, device=self.stack.device) for request in self.requests[size]]
+        """Compute one loss of all runs on copies, to detect a module that cannot be vmapped before anything changes."""
+        drawn = [request.placeholder(self.stack.count, device=self.stack.device) for request in self.requests[size]]
         statistics = self.state.statistics([flat.clone() for flat in self.state.running])
         state = self.state.parameters() | self.state.buffers | statistics
         arguments = self.memory, self.inputs[:, :size], self.labels[:, :size], self._first_recalled(), drawn
@@ -206,7 +206,7 @@ class StackedTrainer(Trainer):
         return self._recall(self.memory, self.method_state, planned, self.inputs, self.labels)
 
     def _renew_noise(self, index: int) -> None:
-        """The noise of a new task. Batches of different sizes draw from one sequence of steps."""
+        """The noise of a new task. Batches of all sizes draw from one sequence of steps."""
         fresh = {size: self.stack.source(requests, "training noise", index) for size, requests in self.requests.items()}
         first = fresh[self.sizes[0]]
         for size, source in fresh.items():
@@ -220,4 +220,4 @@ class StackedTrainer(Trainer):
         return self.sources[self.sizes[0]].state()
 
     def _restore_noise(self, state: Any) -> None:
-        self.sources[self.sizes[0]].restore(state)  # the others follow it
+        self.sources[self.sizes[0]].restore(state)  # the other sizes share it

@@ -1,4 +1,4 @@
-"""The parameters, statistics and averages of s runs, as one tensor of each kind."""
+"""The parameters, statistics and averages of s runs, with one tensor for each kind."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from kcl.core.randomness import derive
 from kcl.core.shapes import Float
-from kcl.methods.method import Memory
+from kcl.errors import KclError
+from kcl.methods.method import Memory, Method
+from kcl.nets.backbone import Backbone
 from kcl.nets.flat import Layout
 from kcl.ops.torch_private import BatchNormBase, tree_map
 from kcl.training.batches import CannotStack
@@ -22,16 +25,16 @@ from kcl.training.weight_average import AverageHorizon, WeightAverage, average_n
 
 
 class StackState:
-    """All parameters of all runs in one tensor, of which the models' own parameters become views.
+    """All parameters of all runs in one tensor. The parameters of the models become views of it.
 
-    So whatever a method does to one run's model is done to the stack, and one update moves everything.
+    So whatever a method does to a run's model is done to the stack, and one update covers all runs.
     """
 
     def __init__(
         self, models: Sequence[nn.Module], horizons: Sequence[Sequence[AverageHorizon]] = (), moments: int = 1
     ) -> None:
-        """`horizons`: of each run's averages, if it has any. A run with fewer averages than another gets ones that are
-        its present weights. `moments`: tensors like the weights that the optimiser carries.
+        """`horizons`: those of each run's averages. A run with fewer averages than another gets extra ones that equal
+        its current weights. `moments`: how many tensors like the weights the optimiser needs.
         """
         template, runs = models[0], len(models)
         self.models = models
@@ -54,8 +57,8 @@ class StackState:
         self._average_models: dict[tuple[int, int], nn.Module] = {}
 
     def _stack_buffers(self) -> None:
-        """Buffers of all runs by name. Those that a step changes lie in one tensor for each data type, `running`;
-        `owners` holds the run of each of its entries.
+        """Stack the buffers of all runs by name. Those that a step changes lie in one tensor per data type, `running`;
+        `owners` holds the run of each entry.
         """
         template = self.models[0]
         changing = {id(buffer) for buffer in running_statistics(template)}
@@ -77,7 +80,7 @@ class StackState:
                 model.get_buffer(name).data = stacked[run]
 
     def gather_buffers(self) -> None:
-        """Take in buffers that a module has replaced by others, instead of changing them in place."""
+        """Copy back buffers that a module has replaced instead of changing them in place."""
         for name, stacked in (self.buffers | self.statistics()).items():
             for run, model in enumerate(self.models):
                 buffer = model.get_buffer(name)
@@ -86,7 +89,7 @@ class StackState:
                     buffer.data = stacked[run]
 
     def statistics(self, running: Sequence[Tensor] | None = None) -> dict[str, Float[Tensor, "s ..."]]:
-        """BatchNorm's running statistics by name, as views; each must be dense to be changed in place."""
+        """BatchNorm's running statistics by name, as views; each is contiguous so that it can be changed in place."""
         views, runs = {}, len(self.flat)
         for flat, shapes in zip(self.running if running is None else running, self._statistics.values(), strict=True):
             parts = flat.split([runs * shape.numel() for shape in shapes.values()])
@@ -95,25 +98,25 @@ class StackState:
         return views
 
     def running_in_order(self, tensors: dict[str, Tensor]) -> list[Tensor]:
-        """The running statistics of a single run, by name, as they lie in `running`."""
+        """The running statistics of a single run, flattened in the order of `running`."""
         return [
             torch.cat([tensors[name].flatten() for name in shapes]).to(dtype)
             for dtype, shapes in self._statistics.items()
         ]
 
     def parameters(self, flat: Tensor | Sequence[Tensor] | None = None) -> dict[str, Float[Tensor, "s ..."]]:
-        """The parameters by name, as views of the one tensor, or of its parts."""
+        """The parameters by name, as views of the flat tensor or of its parts."""
         if isinstance(flat, Sequence):
             return self.layout.named([part.detach() for part in flat])
         return self.layout.split((self.flat if flat is None else flat).detach())
 
     def used_at_test(self, average: int | None) -> dict[str, Float[Tensor, "s ..."]]:
-        """Parameters and buffers by name as the runs answer with them: the last ones, or one of the averages."""
+        """The parameters and buffers used at test, by name: the last ones, or those of an average."""
         source = self if average is None else self.averages[average]
         return self.parameters(source.flat) | self.buffers | self.statistics(source.running)
 
     def model_at_test(self, run: int, average: int | None) -> nn.Module:
-        """A run's model as it answers. The model of an average shares the average's tensors, and the run's buffers."""
+        """The model a run is tested with. That of an average shares the average's tensors and the run's buffers."""
         if average is None:
             return self.models[run]
         self.gather_buffers()
@@ -126,7 +129,7 @@ class StackState:
         return self._average_models[run, average]
 
     def restart(self, numbers: Sequence[dict[str, float]]) -> None:
-        """Begin a task with the optimiser's moments at zero. `numbers`: of every run, as `Optimizer.numbers` gives."""
+        """Begin a task with the optimiser's moments at zero. `numbers`: `Optimizer.numbers` of every run."""
         for moment in self.moments:
             moment.zero_()
         for name in numbers[0]:
@@ -137,14 +140,14 @@ class StackState:
                 self.numbers[name] = column.to(self.flat.device)
 
     def optimizer(self, in_parts: bool = False) -> OptimizerState:
-        """What an optimiser works on. `in_parts`: weights and moments parameter by parameter."""
+        """The state that an optimiser updates. `in_parts`: with weights and moments split by parameter."""
         tensors: list[Any] = [self.flat, *self.moments]
         if in_parts:
             tensors = [self.layout.parts(flat) for flat in tensors]
         return OptimizerState(tensors[0], tensors[1:], self.alive, self.numbers)
 
     def saved(self) -> Tree:
-        """What tasks leave behind in the runs. Buffers that settings decide are not saved."""
+        """The state of the runs between tasks, without buffers that are determined by settings."""
         self.gather_buffers()
         running = {str(place): flat for place, flat in enumerate(self.running)}
         tree: Tree = {"weights": self.flat, "alive": self.alive, "running": running, "buffers": self._kept_buffers()}
@@ -160,14 +163,14 @@ class StackState:
         for name in ("weights", "alive"):
             present[name].copy_(fit(saved.get(name), present[name], name))
         buffers = {name: value for name, value in branch(saved, "buffers").items() if name not in self._fixed_buffers()}
-        for part, given in (("running", saved.get("running")), ("buffers", buffers)):
-            for name, tensor in fit_all(given, present[part], part).items():
+        for part, tensors in (("running", saved.get("running")), ("buffers", buffers)):
+            for name, tensor in fit_all(tensors, present[part], part).items():
                 present[part][name].copy_(tensor)
         for place, average in enumerate(self.averages):
             average.load(branch(saved, average_name(place)))
 
     def _fixed_buffers(self) -> set[str]:
-        """Buffers that settings decide; older checkpoints hold them."""
+        """Buffers that are determined by settings; older checkpoints contain them."""
         return {"gamma", "tau", "soft_targets"} | (self.buffers.keys() - self._kept_buffers().keys())
 
     def changed(self) -> list[Tensor]:
@@ -177,13 +180,13 @@ class StackState:
 
 
 def running_statistics(model: nn.Module) -> list[Tensor]:
-    """What a forward pass changes: BatchNorm's running averages."""
+    """The buffers that a forward pass changes: BatchNorm's running averages."""
     norms = [module for module in model.modules() if isinstance(module, BatchNormBase)]
     return [buffer for norm in norms for buffer in norm.buffers()]
 
 
 def for_one_run(function: Callable[..., Any], model: nn.Module, *arguments: Any) -> Any:
-    """function(model, *arguments) of the only run of a stack; arguments and result have the runs as first dimension."""
+    """function(model, *arguments) for the only run of a stack; arguments and result have a leading run dimension."""
     return tree_map(lambda tensor: tensor[None], function(model, *tree_map(lambda tensor: tensor[0], arguments)))
 
 
@@ -194,10 +197,10 @@ def over_runs(
     *arguments: Any,
     vmapped: bool = False,
 ) -> Any:
-    """function(model, *arguments) for every run at once, a model like `template` lent each run's state in turn.
+    """function(model, *arguments) for every run at once, on a model like `template` with each run's state.
 
-    State and arguments have the runs as first dimension. A single run on a CPU goes without vmap unless `vmapped`:
-    batches of one matrix are slower than matrices.
+    State and arguments have a leading run dimension. A single run on a CPU does without vmap unless `vmapped`, because
+    batched products of one matrix are slower than plain ones.
     """
     call = _Call(template, function)
 
@@ -212,7 +215,7 @@ def over_runs(
 
 
 class _Call(nn.Module):
-    """A function of a model as a module's forward, so that `functional_call` can lend it a run's parameters."""
+    """A function of a model as a module's forward, so that `functional_call` can give it a run's parameters."""
 
     def __init__(self, model: nn.Module, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -232,3 +235,21 @@ def stack_memories(memories: Sequence[Memory], device: torch.device) -> Memory:
 def memory_of(run: int, stacked: Memory) -> Memory:
     """One run's part of a stacked memory."""
     return {name: tensor[run] for name, tensor in stacked.items()}
+
+
+def build_model(method: Method, make_backbone: Callable[[], Backbone], seed: int) -> nn.Module:
+    """A run's model with its initial weights, without touching PyTorch's global generator."""
+    with torch.random.fork_rng(devices=[]):  # initialisers can only draw from the global generator
+        torch.manual_seed(derive(seed, "initial weights"))
+        return method.make(make_backbone())
+
+
+def check_device(device: str | torch.device) -> torch.device:
+    device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise KclError(f"device {str(device)!r}: PyTorch finds no CUDA GPU on this machine; use 'cpu'")
+    return device
+
+
+def on_device(device: torch.device, memory: Memory) -> Memory:
+    return {name: tensor.to(device) for name, tensor in memory.items()}

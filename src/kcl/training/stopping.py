@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first asks the runs to stop where they can go on from, the second ends everything at once."""
+"""SIGINT and SIGTERM: the first stops the runs where they can be resumed, the second ends the process at once."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ class Interrupted(KeyboardInterrupt):
 
 
 def exit_code(interrupt: KeyboardInterrupt) -> int:
-    """As shells have it: 130 after Ctrl-C, 143 after SIGTERM."""
+    """The convention of shells: 130 after Ctrl-C, 143 after SIGTERM."""
     return 128 + (interrupt.number if isinstance(interrupt, Interrupted) else signal.SIGINT)
 
 
 class Stop:
-    """Whether a signal has come. Where nothing needs care it interrupts at once; while runs are learning it waits to
-    be asked (`check`).
+    """The signal received, if any. By default it interrupts at once; while runs are learning (`deferred`) it waits for
+    the next `check`.
     """
 
     def __init__(self) -> None:
-        self.asked: int | None = None
-        self._careful = False
+        self.signal: int | None = None
+        self._deferred = False
 
     def check(self) -> None:
-        if self.asked is not None:
-            raise Interrupted(self.asked)
+        if self.signal is not None:
+            raise Interrupted(self.signal)
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """A signal that comes now is only noted."""
-        before, self._careful = self._careful, True
+        """In here, a signal is only recorded."""
+        before, self._deferred = self._deferred, True
         try:
             yield
         finally:
-            self._careful = before
+            self._deferred = before
 
     @contextmanager
     def promptly(self) -> Iterator[None]:
-        """Within `deferred`, where nothing needs care again: a signal interrupts at once."""
-        before, self._careful = self._careful, False
+        """Within `deferred`: in here, a signal interrupts at once again."""
+        before, self._deferred = self._deferred, False
         try:
             self.check()
             yield
         finally:
-            self._careful = before
+            self._deferred = before
 
     @contextmanager
     def listening(self) -> Iterator[Stop]:
-        """Answer signals in here. In a thread that is not the main one Python lets nobody listen."""
+        """Handle signals in here. Only possible in the main thread; without effect in others."""
         before = {}
         try:
             for name in SIGNALS:
                 number = getattr(signal, name)
-                if signal.getsignal(number) is not signal.SIG_IGN:  # whoever started us wants it ignored
-                    before[number] = signal.signal(number, self._note)
+                if signal.getsignal(number) is not signal.SIG_IGN:  # the parent process wants it ignored
+                    before[number] = signal.signal(number, self._receive)
         except ValueError:
             pass
         try:
@@ -73,10 +73,10 @@ class Stop:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _note(self, number: int, _: Any) -> None:
-        if self.asked is not None:
+    def _receive(self, number: int, _: Any) -> None:
+        if self.signal is not None:
             os.write(2, b"kcl: stopped at once\n")
             os._exit(128 + number)
-        self.asked = number
-        if not self._careful:
+        self.signal = number
+        if not self._deferred:
             raise Interrupted(number)

@@ -1,4 +1,4 @@
-"""Runs over their whole streams: tasks in order, evaluation after each, and what was measured."""
+"""Runs over their whole streams: the tasks in order, a test after each, and the results."""
 
 from __future__ import annotations
 
@@ -7,43 +7,53 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from kcl.benchmarks.joint_task import JointTask, join
-from kcl.benchmarks.task import Stream
+from kcl.benchmarks.joint_task import join
+from kcl.benchmarks.task import Stream, Task
 from kcl.core.metrics import AccuracyMatrix
 from kcl.errors import KclError
 from kcl.training.checkpoint import Saved
-from kcl.training.checkpointer import Keeper
-from kcl.training.cuda_graph import Step
-from kcl.training.history import Ledger
-from kcl.training.run_progress import Standing, standings_after
+from kcl.training.checkpointer import Checkpointer
+from kcl.training.history import RunHistory
 from kcl.training.stack import RunStack
+from kcl.training.step_progress import Step
 from kcl.training.stopping import Interrupted
 
 
+class RunProgress(NamedTuple):
+    """One run after a task: percent correct on the tasks so far, their average, and forgetting. Empty if it diverged or
+    has learned nothing yet.
+    """
+
+    seed: int
+    accuracies: list[float | None]
+    average_accuracy: float | None
+    forgetting: float | None
+
+
 class Progress(NamedTuple):
-    """Where the runs stand: at a step of the task being learned, or (step None) at the end of that task."""
+    """Progress of runs trained together: a step of the task being learned, or (step None) the end of that task."""
 
     task: int
     tasks: int
     step: Step | None
     average_accuracy: float | None
     """After the last task, averaged over the runs that have not diverged."""
-    runs: tuple[Standing, ...] = ()
-    """Every run after the last task, and before the first with nothing but its seed."""
+    runs: tuple[RunProgress, ...] = ()
+    """Every run after the last task."""
 
 
 class Outcome(NamedTuple):
-    """What a finished run leaves: what was measured, and how long all the runs trained together took."""
+    """The result of a finished run. Times are those of all runs trained together."""
 
     matrix: AccuracyMatrix
     initial_accuracy: list[float] | None
     seconds: float
     learning_seconds: list[float]
-    """What learning each task took, without the evaluation."""
+    """Time spent learning each task, without tests."""
     diverged: bool
     memory: dict[str, int]
     resumed: int
-    """How often the run was gone on with after it had been stopped."""
+    """How often the run was resumed after an interruption."""
     fingerprint: str
     """A digest of every parameter, statistic and memory at the end."""
 
@@ -55,140 +65,150 @@ def run_streams(
     learner: RunStack,
     streams: Sequence[Stream],
     on_progress: OnProgress = lambda _: None,
-    keeper: Keeper | None = None,
+    checkpointer: Checkpointer | None = None,
 ) -> list[Outcome]:
     """Learn every task in order; after each, test every task seen so far, and the next one where that is possible.
 
-    Runs that learn all tasks at once are tested on all of them after that: the last row of the matrix is theirs.
-    `keeper` saves the runs on the way, and where it has them saved already they go on from there.
+    Runs that learn all tasks jointly are tested on all of them afterwards, which fills the last row of the matrix.
+    `checkpointer` saves the runs on the way. If it already has a checkpoint of them, they resume from it.
     """
-    made: dict[int, Stream | list[JointTask]] = {  # runs that share a training share a stream
-        id(stream): [join(list(stream), len(stream.class_labels))] if learner.joint else stream for stream in streams
-    }
-    lessons = [made[id(stream)] for stream in streams]
-    journey = _Journey(learner, streams, lessons, keeper or Keeper())
-    ledger = journey.ledger
-    with journey.keeper.stop.deferred():
-        journey.go(on_progress)
-    seconds, use, fingerprints = ledger.seconds, learner.memory_use(), learner.fingerprints()
-    return [
-        Outcome(
-            ledger.matrices[run],
-            [accuracies[run] for accuracies in ledger.initial] if learner.answers_unseen else None,
-            seconds,
-            ledger.learning,
-            learner.diverged[run],
-            use[run],
-            ledger.resumed,
-            fingerprints[run],
-        )
-        for run in range(len(streams))
-    ]
+    run = _StreamRun(learner, streams, checkpointer or Checkpointer())
+    with run.checkpointer.stop.deferred():
+        run.finish(on_progress)
+    return run.outcomes()
 
 
-class _Journey:
-    """Runs on their way through their streams."""
+class _StreamRun:
+    """Runs in the middle of their streams.
 
-    def __init__(
-        self,
-        learner: RunStack,
-        streams: Sequence[Stream],
-        lessons: Sequence[Stream | list[JointTask]],
-        keeper: Keeper,
-    ) -> None:
-        self.learner, self.streams, self.lessons, self.keeper = learner, streams, lessons, keeper
-        self.count = len(streams[0])
-        self.ledger = Ledger(len(streams), self.count)
+    Each run has a stream, which it is tested on, and training tasks: the same stream, or all its tasks joined into one.
+    """
 
-    def go(self, on_progress: OnProgress) -> None:
-        """All of the way, or what is left of it."""
-        self.resume()
-        with self.interruptible():
-            self.test_untrained()
-        for lesson in range(self.ledger.tested, len(self.lessons[0])):
-            self.learn(lesson, on_progress)
+    def __init__(self, learner: RunStack, streams: Sequence[Stream], checkpointer: Checkpointer) -> None:
+        self.learner, self.streams, self.checkpointer = learner, streams, checkpointer
+        by_stream: dict[int, Stream | list[Task]] = {  # runs that share a training share a stream
+            id(stream): [join(list(stream), len(stream.class_labels))] if learner.joint else stream
+            for stream in streams
+        }
+        self.training_tasks = [by_stream[id(stream)] for stream in streams]
+        self.task_count, self.training_count = len(streams[0]), len(self.training_tasks[0])
+        self.history = RunHistory(len(streams), self.task_count)
+
+    def finish(self, on_progress: OnProgress) -> None:
+        """Learn and test all tasks that are left."""
+        self._resume()
+        with self._interruptible():
+            self._test_untrained()
+        for number in range(self.history.tested, self.training_count):
+            self._learn(number, on_progress)
             if all(self.learner.diverged):
                 break
-            with self.interruptible():
-                average = self.test(lesson)
-            on_progress(Progress(lesson, len(self.lessons[0]), None, average, self._standings(lesson)))
-            self.keeper.after_task(self.state)
+            with self._interruptible():
+                average = self._test(number)
+            on_progress(Progress(number, self.training_count, None, average, self._progress_after(number)))
+            self.checkpointer.after_task(self._state)
 
-    def resume(self) -> None:
-        """Stand where the newest checkpoint was saved, if there is one."""
-        saved = self.keeper.newest()
+    def outcomes(self) -> list[Outcome]:
+        learner, history, seconds = self.learner, self.history, self.history.seconds
+        memory, fingerprints = learner.memory_use(), learner.fingerprints()
+        return [
+            Outcome(
+                history.matrices[run],
+                [accuracies[run] for accuracies in history.initial] if learner.answers_unseen else None,
+                seconds,
+                history.learning,
+                learner.diverged[run],
+                memory[run],
+                history.resumed,
+                fingerprints[run],
+            )
+            for run in range(len(self.streams))
+        ]
+
+    def _resume(self) -> None:
+        """Restore the newest checkpoint, if there is one."""
+        saved = self.checkpointer.newest()
         if saved is not None:
-            self.ledger.restore(saved.about.get("ledger"))
-            if self.ledger.learned > len(self.lessons[0]):
-                raise KclError("the checkpoint does not fit the run: it has learned more than there is")
-            made = {id(own): list(own) for own in self.lessons}
-            self.learner.restore(saved, [made[id(own)] for own in self.lessons])
+            self.history.restore(saved.about.get("ledger"))
+            if self.history.learned > self.training_count:
+                raise KclError("the checkpoint does not fit the run: it has learned more tasks than the stream has")
+            by_run = {id(tasks): list(tasks) for tasks in self.training_tasks}
+            self.learner.restore(saved, [by_run[id(tasks)] for tasks in self.training_tasks])
 
-    def state(self, learning: float | None = None) -> Saved:
+    def _state(self, learning: float | None = None) -> Saved:
         tensors, about = self.learner.saved()
-        return Saved(tensors, about | {"ledger": self.ledger.to_dict(learning)})
+        return Saved(tensors, about | {"ledger": self.history.to_dict(learning)})
 
     @contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """A test changes nothing, so that a signal may cut it short; what was learned before is saved."""
+    def _interruptible(self) -> Iterator[None]:
+        """A test changes nothing, so a signal may cut it short; what was learned before is saved."""
         try:
-            with self.keeper.stop.promptly():
+            with self.checkpointer.stop.promptly():
                 yield
         except Interrupted:
-            if self.ledger.learned:
-                self.keeper.save(self.state)
+            if self.history.learned:
+                self.checkpointer.save(self._state)
             raise
 
-    def test_untrained(self) -> None:
-        """What the runs know before they have learned anything, where they can answer at all."""
+    def _test_untrained(self) -> None:
+        """Test the untrained runs, if the method can answer at all before it has learned."""
         if self.learner.answers_unseen:
-            for index in range(len(self.ledger.initial), self.count):
-                self.ledger.initial.append(self._accuracy(index))
+            for index in range(len(self.history.initial), self.task_count):
+                self.history.initial.append(self._accuracy(index))
 
-    def learn(self, lesson: int, on_progress: OnProgress) -> None:
-        """The lesson, or what is left of it."""
-        ledger, total = self.ledger, len(self.lessons[0])
-        if ledger.learned > lesson:
+    def _learn(self, number: int, on_progress: OnProgress) -> None:
+        """Learn a training task, or the rest of it."""
+        history = self.history
+        if history.learned > number:
             return
         alive = self._alive()
-        average = ledger.average(self._index(lesson - 1), alive) if lesson and alive else None
-        before = ledger.learning.pop() if len(ledger.learning) > lesson else 0.0
-        begun = time.perf_counter()
+        average = history.average(self._index(number - 1), alive) if number and alive else None
+        runs = self._progress_after(number - 1)
+        seconds_before = history.learning.pop() if len(history.learning) > number else 0.0
+        start = time.perf_counter()
 
-        standings = self._standings(lesson - 1)
+        def seconds() -> float:
+            return seconds_before + time.perf_counter() - start
 
         def report(step: Step) -> None:
-            on_progress(Progress(lesson, total, step, average, standings))
+            on_progress(Progress(number, self.training_count, step, average, runs))
 
-        def state() -> Saved:
-            return self.state(before + time.perf_counter() - begun)
+        tasks = [tasks[number] for tasks in self.training_tasks]
+        self.learner.learn(tasks, report, lambda: self.checkpointer.after_step(lambda: self._state(seconds())))
+        history.learning.append(seconds())
+        history.learned = number + 1
 
-        tasks = [own[lesson] for own in self.lessons]
-        self.learner.learn(tasks, report, lambda: self.keeper.after_step(state))
-        ledger.learning.append(before + time.perf_counter() - begun)
-        ledger.learned = lesson + 1
-
-    def test(self, lesson: int) -> float:
-        """A row of the matrix of every run that is alive; their average accuracy."""
-        index, alive = self._index(lesson), self._alive()
-        for other in range(min(index + 1 + self.learner.answers_unseen, self.count)):
-            measured = self._accuracy(other)
+    def _test(self, number: int) -> float:
+        """Fill a row of the matrix of every run that is alive; returns their average accuracy."""
+        row, alive = self._index(number), self._alive()
+        for index in range(min(row + 1 + self.learner.answers_unseen, self.task_count)):
+            accuracies = self._accuracy(index)
             for run in alive:
-                self.ledger.matrices[run].record(index, other, measured[run])
-        self.ledger.tested = lesson + 1
-        return self.ledger.average(index, alive)
+                self.history.matrices[run].record(row, index, accuracies[run])
+        self.history.tested = number + 1
+        return self.history.average(row, alive)
 
     def _accuracy(self, index: int) -> list[float]:
         return self.learner.accuracy([stream[index] for stream in self.streams])
 
-    def _standings(self, lesson: int) -> tuple[Standing, ...]:
-        """How each run did after a lesson; before the first there is nothing to tell."""
-        after = self._index(lesson) if lesson >= 0 else None
-        return standings_after(after, self.learner.seeds, self.ledger.matrices, self._alive())
+    def _progress_after(self, number: int) -> tuple[RunProgress, ...]:
+        """Every run after a training task; −1: before the first."""
+        row, alive = self._index(number), self._alive()
+        return tuple(
+            RunProgress(seed, [], None, None)
+            if number < 0 or run not in alive
+            else RunProgress(
+                seed,
+                matrix.to_lists()[row][: row + 1],
+                matrix.average_accuracy_after(row),
+                matrix.forgetting_after(row),
+            )
+            for run, (seed, matrix) in enumerate(zip(self.learner.seeds, self.history.matrices, strict=True))
+        )
 
     def _alive(self) -> list[int]:
         return [run for run, diverged in enumerate(self.learner.diverged) if not diverged]
 
-    def _index(self, lesson: int) -> int:
-        """The row of the matrix that follows a lesson."""
-        return self.count - len(self.lessons[0]) + lesson
+    def _index(self, number: int) -> int:
+        """The row of the matrix that the test after a training task fills."""
+        return self.task_count - self.training_count + number

@@ -1,12 +1,11 @@
-"""The training of a stack of runs on a task: the loop over its batches, and the step.
+"""Training a stack of runs on a task: the loop over its batches, and the step.
 
-A step is the same for one run and for many: noise, losses, gradients, update, averages. `PlainTrainer` does it for one
-run by calling its model directly, which any module can do. `stacked_trainer` does it for many at once.
+A step is the same for one run and for many: noise, losses, gradients, update, averages. `plain_trainer` does it for one
+run by calling its model directly, `stacked_trainer` for many runs at once.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,29 +18,26 @@ from torch.func import vmap
 from kcl.benchmarks.task import View
 from kcl.core.shapes import Float
 from kcl.functional.noise import Noise
-from kcl.methods.episodic import recall
 from kcl.methods.method import Memory, Method, Plan, Recalled
 from kcl.ops.convolution_cuda import weights_beside
 from kcl.training.batches import TaskExamples, batch_sizes
 from kcl.training.checkpoint import Saved, Tree, fit, fit_all
-from kcl.training.cuda_graph import BetweenSteps, OnStep, Watcher
-from kcl.training.draws import Request, RunNoise, Source
+from kcl.training.draws import Request, Source
 from kcl.training.optimizers import (
     OPTIMIZERS,
-    SGD,
-    FusedSGD,
     OptimizerState,
     descend_in_parts,
     move,
     per_run,
 )
 from kcl.training.restoring import whole_number
-from kcl.training.state import StackState, for_one_run
+from kcl.training.state import StackState
+from kcl.training.step_progress import BetweenSteps, OnStep, Watcher
 from kcl.training.weight_average import update as update_average
 
 
 class Stack(Protocol):
-    """What training needs of the runs it trains."""
+    """The interface of `stack.RunStack` that training needs."""
 
     methods: Sequence[Method]
     method: Method
@@ -56,14 +52,14 @@ class Stack(Protocol):
 
 
 class StackedTask(NamedTuple):
-    """A task as a stack learns it. Tensors have the runs as first dimension."""
+    """A task of every run of a stack. The first dimension of tensors is the runs."""
 
     memory: Memory
-    """What is kept of the task, its samples as the network sees them."""
+    """The memory of the task, its samples scaled as the network sees them."""
     examples: TaskExamples
     view: View
     plans: Sequence[Plan] | None
-    """What every run recalls; None where the method recalls nothing."""
+    """What each run recalls; None if the method recalls nothing."""
 
     @property
     def recalled_per_step(self) -> int:
@@ -85,19 +81,19 @@ class StepTensors(NamedTuple):
 
 
 class Trainer(ABC):
-    """Trains a stack on one task after another, with tensors that stay in place as long as shapes do."""
+    """Trains a stack on one task after another. Its tensors keep their addresses as long as shapes do not change."""
 
     in_parts = False
-    """Whether each parameter is updated by itself, because nothing needs all gradients in one tensor."""
+    """Whether parameters are updated one by one, because nothing needs all gradients in one tensor."""
 
-    def __init__(self, stack: Stack, lesson: StackedTask, method_state: Memory) -> None:
-        self.stack, self.state, self.method, self.view = stack, stack.state, stack.method, lesson.view
-        self.memory = {name: tensor.clone() for name, tensor in lesson.memory.items()}
+    def __init__(self, stack: Stack, task: StackedTask, method_state: Memory) -> None:
+        self.stack, self.state, self.method, self.view = stack, stack.state, stack.method, task.view
+        self.memory = {name: tensor.clone() for name, tensor in task.memory.items()}
         self.velocities = {name: torch.zeros_like(self.memory[name]) for name in self.method.trained_state}
         self.method_state = method_state
         settings = self.method.settings
         self.updates, self.epochs = settings.updates_per_batch, settings.epochs
-        sizes = batch_sizes(stack.models[0], lesson.examples.length, settings.batch_size)
+        sizes = batch_sizes(stack.models[0], task.examples.length, settings.batch_size)
         self.sizes = [size for size in sizes for _ in range(self.updates)]
         """The batch size of every update of an epoch."""
         self.steps = self.epochs * len(self.sizes)
@@ -107,24 +103,24 @@ class Trainer(ABC):
 
     def train(
         self,
-        lesson: StackedTask,
+        task: StackedTask,
         on_step: OnStep,
         between_steps: BetweenSteps = lambda: None,
         saved: Saved | None = None,
     ) -> None:
-        """Learn a task; `saved`: the rest of it, from the state saved in the middle of the task."""
-        index = lesson.examples.tasks[0].index
-        for name, tensor in lesson.memory.items():
+        """Learn a task, or the rest of it from a state `saved` in the middle of the task."""
+        index = task.examples.tasks[0].index
+        for name, tensor in task.memory.items():
             self.memory[name].copy_(tensor)
         for velocity in self.velocities.values():
             velocity.zero_()
         self._restart(index)
-        self._begin(lesson, index)
+        self._begin(task, index)
         self.steps_done = 0 if saved is None else self._resume(saved)
         watcher = Watcher(self.stack.device, self.losses, on_step, self.steps_done)
         for epoch in range(self.steps_done // len(self.sizes), self.epochs):
             first = self.steps_done - epoch * len(self.sizes)
-            self._begin_epoch(lesson.examples, epoch, first)
+            self._begin_epoch(task.examples, epoch, first)
             for size in self.sizes[first:]:
                 if not self._step(size):
                     return
@@ -137,7 +133,7 @@ class Trainer(ABC):
         self.state.restart([self.optimizer.numbers(method.settings, index) for method in self.stack.methods])
 
     def saved(self) -> Saved:
-        """What the steps of a task have changed beside the weights; to be called between two steps."""
+        """What the steps of a task have changed apart from the weights. Call between two steps."""
         moments = {_moment_name(place): moment for place, moment in enumerate(self.state.moments)}
         tensors: Tree = {**moments, "noise": self._noise_state()}
         if self.velocities:
@@ -145,7 +141,7 @@ class Trainer(ABC):
         return Saved(tensors, {"step": self.steps_done})
 
     def trained_state(self) -> Memory:
-        """Task state that is trained together with the parameters, as the steps so far have left it."""
+        """Task state that is trained together with the parameters, at its current values."""
         return {name: self.memory[name] for name in self.velocities}
 
     def _resume(self, saved: Saved) -> int:
@@ -158,37 +154,37 @@ class Trainer(ABC):
         self._restore_noise(saved.tensors.get("noise"))
         return int(whole_number(saved.about.get("step"), "the step", self.steps))
 
-    # What the two ways of training differ in
+    # What plain and stacked training do differently
 
     @abstractmethod
-    def suits(self, lesson: StackedTask) -> bool:
-        """Whether this trainer can also train a stack on another lesson."""
+    def suits(self, task: StackedTask) -> bool:
+        """Whether this trainer can be used for another task."""
 
     @abstractmethod
-    def _begin(self, lesson: StackedTask, index: int) -> None:
-        """Prepare noise and plans of a task."""
+    def _begin(self, task: StackedTask, index: int) -> None:
+        """Prepare the noise and the plans of a task."""
 
     @abstractmethod
     def _begin_epoch(self, examples: TaskExamples, epoch: int, first: int) -> None:
-        """Prepare the batches of an epoch, which begins at its update number `first`."""
+        """Prepare the batches of an epoch from its update number `first` on."""
 
     @abstractmethod
     def _step(self, size: int) -> bool:
-        """One update of every run; whether to go on."""
+        """One update of every run; returns whether to continue."""
 
     @abstractmethod
     def _leaves(self, weights: Any) -> dict[str, Tensor]:
-        """The parameters by name, ready to be differentiated by."""
+        """The parameters by name, as leaves of the autograd graph."""
 
     @abstractmethod
     def _losses_of_runs(
         self, parameters: dict[str, Tensor], tensors: StepTensors, *arguments: Any
     ) -> tuple[Float[Tensor, " s"], ...]:
-        """All losses of a step of every run."""
+        """All losses of a step, for every run."""
 
     @abstractmethod
     def _noise_state(self) -> dict[str, Tensor]:
-        """Where in its sequence of draws the noise is."""
+        """The position of the noise in its sequence of draws."""
 
     @abstractmethod
     def _restore_noise(self, state: Any) -> None: ...
@@ -209,8 +205,8 @@ class Trainer(ABC):
     def _advance(
         self, tensors: StepTensors, inputs: Tensor, labels: Tensor, recalled: list[Recalled], noise: Any
     ) -> Float[Tensor, " s"]:
-        """One update of every run, in place; the first loss of each. A function of its arguments alone, so that it can
-        be traced.
+        """One update of every run, in place; returns the first loss of each. Depends on its arguments alone, so that it
+        can be traced.
         """
         optimizer, running = tensors.optimizer, tensors.running
         running_before = [flat.clone() for flat in running]
@@ -236,7 +232,7 @@ class Trainer(ABC):
         return losses[0].detach()
 
     def _note_diverged(self, optimizer: OptimizerState, total: Float[Tensor, " s"]) -> None:
-        """A run with a loss that is not finite stops for good, as it was before."""
+        """A run with a loss that is not finite stops for good, with the weights it had before."""
         optimizer.alive.logical_and_(torch.isfinite(total)[:, None])
 
     def _weights_beside(self) -> AbstractContextManager[None]:
@@ -247,7 +243,7 @@ class Trainer(ABC):
     def _descend(
         self, tensors: StepTensors, parameters: dict[str, Tensor], gradients: list[Sequence[Tensor]]
     ) -> dict[str, Tensor]:
-        """Move the weights by the gradients of each loss; what of the method's state changes with that."""
+        """Update the weights with the gradients of each loss; returns the method state that changes with them."""
         optimizer = tensors.optimizer
         if self.in_parts:
             each = iter(gradients[0])
@@ -264,20 +260,20 @@ class Trainer(ABC):
         self.optimizer.step(optimizer, gradient)
 
     def _keep_method_state(self, tensors: StepTensors, changed: dict[str, Tensor]) -> None:
-        """Of the runs that are alive."""
+        """Store changed method state of the runs that are alive."""
         for name, after in changed.items():
             before = tensors.method_state[name]
             before.copy_(torch.where(per_run(tensors.optimizer.alive, after), after, before))
 
     def _train_task_state(self, tensors: StepTensors, gradients: Sequence[Tensor]) -> None:
-        """Task state follows SGD, whatever the weights follow."""
+        """Task state is trained by SGD, whatever the optimiser of the weights."""
         for (name, velocity), gradient in zip(tensors.velocities.items(), gradients, strict=True):
             move(tensors.memory[name], velocity, gradient, tensors.optimizer)
 
     def _direction(
         self, weights: Float[Tensor, "s p"], gradients: Float[Tensor, "s l p"], method_state: Memory
     ) -> tuple[Float[Tensor, "s p"], Memory]:
-        """What the method makes of the gradients of its losses, and what of its state changes with that."""
+        """The gradient as modified by the method, and the method state that changes with it."""
         return vmap(self.method.direction)(weights, gradients, method_state)
 
     def _flatten(self, parameters: dict[str, Tensor], gradients: Sequence[Tensor]) -> Float[Tensor, "s p"]:
@@ -301,131 +297,10 @@ class Trainer(ABC):
         recalled: list[Recalled],
         noise: Noise,
     ) -> tuple[Float[Tensor, ""], ...]:
-        """All losses of a step of one run, from samples as they are stored."""
+        """All losses of a step of one run, from samples as stored."""
         scaled = recalled[0]._replace(inputs=self.view.scale(recalled[0].inputs)) if recalled else None
         return self.method.observe(model, memory, self.view.scale(inputs), labels, scaled, noise)
 
 
 def _moment_name(place: int) -> str:
     return "velocity" if place == 0 else f"moment {place}"
-
-
-class PlainTrainer(Trainer):
-    """Trains one run by calling its model directly: no vmap, no captured step, noise drawn when it is asked for."""
-
-    def __init__(self, stack: Stack, lesson: StackedTask, method_state: Memory) -> None:
-        super().__init__(stack, lesson, method_state)
-        self.model = stack.models[0]
-        named = dict(self.model.named_parameters())
-        self._parameters = {name: named[name] for name in stack.state.layout.shapes}
-        self._trained = [name for name, leaf in self._parameters.items() if leaf.requires_grad]
-        self._memory = {name: tensor[0] for name, tensor in self.memory.items()}
-        self._fused, self._alive = type(self.optimizer) is SGD, bool(stack.state.alive)
-
-    def suits(self, lesson: StackedTask) -> bool:  # noqa: ARG002
-        return False  # there is nothing worth keeping
-
-    def _begin(self, lesson: StackedTask, index: int) -> None:
-        self.task = lesson.examples.on_device(0)
-        self.plan = lesson.plans[0] if lesson.plans and lesson.recalled_per_step else None
-        self.noise = RunNoise(self.stack.device, self.stack.training_seeds[0], "training noise", index)
-        if self._fused:
-            numbers, velocities = SGD.numbers(self.method.settings, index), self.state.parameters(self.state.moments[0])
-            names = self._trained
-            parameters = [self._parameters[name] for name in names]
-            self._sgd = FusedSGD(parameters, [velocities[name][0] for name in names], numbers)
-            task_state = [self.memory[name] for name in self.velocities]
-            self._task_state_sgd = FusedSGD(task_state, list(self.velocities.values()), numbers)
-
-    def _begin_epoch(self, examples: TaskExamples, epoch: int, first: int) -> None:
-        order = torch.from_numpy(examples.orders(0)[epoch]).to(self.stack.device)
-        self._batches = iter(order.split(self.sizes[:: self.updates])[first // self.updates :])
-        self._batch = next(self._batches) if first % self.updates else order[:0]
-
-    def _step(self, size: int) -> bool:  # noqa: ARG002
-        if self.steps_done % self.updates == 0:
-            self._batch = next(self._batches)
-        batch = self.task.moved(self._batch)[None], self.task.train.labels[self._batch][None]
-        losses = self._advance(self._tensors(), *batch, self._recall(), None)
-        self.losses[self.steps_done] = losses
-        return self._alive
-
-    def _note_diverged(self, optimizer: OptimizerState, total: Float[Tensor, " s"]) -> None:
-        self._alive = self._alive and math.isfinite(total.item())
-        if not self._alive:
-            optimizer.alive.fill_(False)
-
-    def _recall(self) -> list[Recalled]:
-        """What the run recalls beside its batch, the same in all updates on it; not yet scaled."""
-        if self.plan is None:
-            return []
-        number = self.steps_done // self.updates
-        places, weights = (
-            torch.from_numpy(array[number]).to(self.stack.device) for array in (self.plan.places, self.plan.weights)
-        )
-        method_state = {name: tensor[0] for name, tensor in self.method_state.items()}
-        new = (places - len(method_state["inputs"])).clamp_min(0)
-        samples, labels = self.task.moved(new), self.task.train.labels[new]
-        drawn = recall(method_state, places, weights, samples, labels, self.memory["classes"][0])
-        return [Recalled(*(tensor[None] for tensor in drawn))]
-
-    def _leaves(self, weights: Any) -> dict[str, Tensor]:  # noqa: ARG002
-        return dict(self._parameters)
-
-    def _losses_of_runs(
-        self,
-        parameters: dict[str, Tensor],  # noqa: ARG002
-        tensors: StepTensors,  # noqa: ARG002
-        *arguments: Any,
-    ) -> tuple[Float[Tensor, " s"], ...]:
-        memory, inputs, labels, recalled, _ = arguments
-        own_memory = self._memory | {name: memory[name][0] for name in self.velocities}
-        own_recalled = [Recalled(*(tensor[0] for tensor in each)) for each in recalled]
-        losses = self._losses(self.model, own_memory, inputs[0], labels[0], own_recalled, self.noise)
-        values = tuple(loss[None] for loss in losses)
-        if self._fused:
-            self._sgd.release()
-        return values
-
-    def _descend(
-        self, tensors: StepTensors, parameters: dict[str, Tensor], gradients: list[Sequence[Tensor]]
-    ) -> dict[str, Tensor]:
-        if not self._alive:
-            return {}
-        if self._fused and not self.method.modifies_gradient:
-            self._sgd.step(gradients[0])
-            return {}
-        return super()._descend(tensors, parameters, gradients)
-
-    def _follow(self, optimizer: OptimizerState, gradient: Float[Tensor, "s p"]) -> None:
-        if not self._fused:
-            return super()._follow(optimizer, gradient)
-        by_name = self.state.layout.split(gradient[0])
-        return self._sgd.step([by_name[name] for name in self._trained])
-
-    def _keep_method_state(self, tensors: StepTensors, changed: dict[str, Tensor]) -> None:
-        tensors.method_state.update(changed)  # without a copy: a run that is not alive changes nothing
-
-    def _train_task_state(self, tensors: StepTensors, gradients: Sequence[Tensor]) -> None:
-        if not self._fused:
-            return super()._train_task_state(tensors, gradients)
-        return self._task_state_sgd.step(gradients) if gradients and self._alive else None
-
-    def _direction(
-        self, weights: Float[Tensor, "s p"], gradients: Float[Tensor, "s l p"], method_state: Memory
-    ) -> tuple[Float[Tensor, "s p"], Memory]:
-        def direction(_: nn.Module, *arguments: Any) -> Any:
-            return self.method.direction(*arguments)
-
-        return for_one_run(direction, self.model, weights, gradients, method_state)
-
-    def _update_averages(self, tensors: StepTensors) -> None:
-        if self._alive:
-            for average in self.state.averages:
-                average.update_alone(tensors.optimizer.weights, tensors.running)
-
-    def _noise_state(self) -> dict[str, Tensor]:
-        return {"0": self.noise.generator.get_state()}
-
-    def _restore_noise(self, state: Any) -> None:
-        self.noise.restore(fit_all(state, self._noise_state(), "noise")["0"])

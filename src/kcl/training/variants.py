@@ -1,4 +1,4 @@
-"""Runs that share a training and differ only in how they are tested."""
+"""Variants: runs that share a training and differ only in how they are tested."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ PerRun = TypeVar("PerRun")
 
 
 class Variant(NamedTuple):
-    """One run: the training it shares, and the average of the weights it answers with; None: the last weights."""
+    """One run: its training, and the weight average it is tested with (None: the last weights)."""
 
     training: int
     average: int | None
 
 
 class TestGroup(NamedTuple):
-    """Runs of different trainings that are tested in the same way, and so together."""
+    """Runs of different trainings that are tested in the same way, and therefore together."""
 
     method: Method
     runs: list[int]
@@ -29,7 +29,7 @@ class TestGroup(NamedTuple):
 
 
 def variants_of(methods: Sequence[Sequence[Method]]) -> list[Variant]:
-    """Every run, training by training. `methods`: of each training, the methods it is tested by."""
+    """Every run, training by training. `methods`: the methods that each training is tested with."""
     variants = []
     for training, tested_by in enumerate(methods):
         places = {each: place for place, each in enumerate(horizons(tested_by))}
@@ -38,7 +38,7 @@ def variants_of(methods: Sequence[Sequence[Method]]) -> list[Variant]:
 
 
 def test_groups(methods: Sequence[Sequence[Method]]) -> list[TestGroup]:
-    """All runs, those that are tested in the same way together."""
+    """All runs, grouped by how they are tested."""
     groups: dict[Any, TestGroup] = {}
     runs = zip(itertools.chain(*methods), variants_of(methods), strict=True)
     for run, (method, (training, average)) in enumerate(runs):
@@ -49,7 +49,7 @@ def test_groups(methods: Sequence[Sequence[Method]]) -> list[TestGroup]:
 
 
 def once_per_training(values: Sequence[PerRun], counts: Sequence[int]) -> list[PerRun]:
-    """What is given for every run, once for every training. `counts`: how many runs share each training."""
+    """The values of the first run of each training. `counts`: how many runs share each training."""
     firsts = [0, *itertools.accumulate(counts)]
     if len(values) != firsts.pop():
         raise ValueError(f"{len(values)} values for {sum(counts)} runs")

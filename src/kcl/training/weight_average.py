@@ -1,6 +1,6 @@
-"""An exponential moving average of the weights, used at test.
+"""An exponential moving average (EMA) of the weights, used at test.
 
-After update t (from 0) the average moves towards the present weights by 1 − d_t, d_t = min(d, (1 + t) / (1 + r + t)):
+After update t (from 0) the average moves towards the current weights by 1 − d_t, d_t = min(d, (1 + t) / (1 + r + t)):
 it reaches back over 1 / (1 − d) updates, and never over more than about one in r of those made so far. BatchNorm's
 running statistics are averaged in the same way, because they belong to the weights.
 """
@@ -28,22 +28,22 @@ class AverageHorizon(NamedTuple):
 
 
 def horizon(settings: Settings) -> AverageHorizon:
-    """Of the average that runs with these settings answer with; a decay of zero means none."""
+    """The horizon of the average that runs with these settings are tested with; a decay of zero means none."""
     return AverageHorizon(settings.weight_average, settings.average_ramp)
 
 
 def horizons(variants: Sequence[Method]) -> list[AverageHorizon]:
-    """The different averages that the variants of a training answer with."""
+    """The distinct averages that the variants of a training are tested with."""
     return [each for each in dict.fromkeys(horizon(method.settings) for method in variants) if each.decay]
 
 
 def weights_size(model: nn.Module) -> int:
-    """Bytes of a model's weights and running statistics, which an average holds once more."""
+    """Bytes of a model's weights and running statistics, which an average adds once more."""
     return sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
 
 
 def average_name(place: int) -> str:
-    """The name of an average in a checkpoint; a run that is tested in several ways may have several."""
+    """The name of an average in a checkpoint; a training with several variants may have several."""
     return "average" if place == 0 else f"average {place}"
 
 
@@ -63,7 +63,7 @@ class WeightAverage:
         return [self.limits, self.updates, self.flat, *self.running]
 
     def update_alone(self, flat: Float[Tensor, "1 p"], running: Sequence[Tensor]) -> None:
-        """`update` of a single run that is alive, its step computed in double precision on the host."""
+        """`update` for a single run that is alive, with the decay computed in double precision on the host."""
         (decay, ramp), done = self.horizons[0], int(self.updates)
         weight = 1.0 - min(decay, (1.0 + done) / (1.0 + ramp + done))
         for average, present in zip([self.flat, *self.running], [flat, *running], strict=True):
@@ -93,7 +93,7 @@ def update(
     alive: Float[Tensor, "s 1"],
     owners: Sequence[Tensor],
 ) -> None:
-    """Move the averages of the runs that are alive, in place. `owners`: the run of each entry of `running`."""
+    """Update the averages of the runs that are alive, in place. `owners`: the run of each entry of `running`."""
     limits, updates, flat_average, *running_averages = average
     decay, ramp = limits.split(1, dim=1)
     done = updates.to(flat.dtype)
