@@ -298,6 +298,7 @@ class RunStack:
         def restore() -> None:
             self.state.load({"stack": state})
             self.kept, self.method_state, self.learning = kept, method_state, False
+            self._trainer = None  # it may hold the state that is given up
             self.weights_changed()
 
         return restore
