@@ -295,8 +295,8 @@ def _model(name: str, signed: bool = False) -> Format:
         for other, content in whole.items():
             if not (path.parent / other).exists():
                 (path.parent / other).write_bytes(content)
-        digest = json.loads(whole[model_folder.ABOUT])["sha256"]
-        with mock.patch.object(model_folder, "_digest", return_value=digest) if signed else contextlib.nullcontext():
+        digest = mock.Mock(hexdigest=lambda: json.loads(whole[model_folder.ABOUT])["sha256"])
+        with mock.patch.object(hashlib, "file_digest", return_value=digest) if signed else contextlib.nullcontext():
             with contextlib.redirect_stdout(io.StringIO()):
                 model_commands._inspect(argparse.Namespace(model=path.parent, json=False))
             loaded = model_folder.load_model(path.parent)
