@@ -4,8 +4,7 @@
 
 Both train the same run on the same samples; times are CPU time of this process, the median of the steps of each turn,
 and the ratio is the median over turns. The reference uses the same methods, nets and operations as the engine, so this
-shows the cost of the loop alone. Against the code before the single engine (commit 13db735) a step is slower: see
-`before` in results/cpu-plain-engine.json.
+shows the cost of the loop alone; `against_commit.py` compares with the code before the single engine.
 """
 
 from __future__ import annotations
