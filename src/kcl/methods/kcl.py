@@ -147,7 +147,7 @@ class KernelContinualLearning(Method):
         features = ridge_head.in_metric(features, metric)
         heads = []
         for _ in range(self.settings.test_draws if posterior else 1):
-            frequencies = kernel.frequencies(model, posterior, noise) if kernel.fourier else None
+            frequencies = kernel.frequencies(model, posterior, noise)
             heads.append(ridge_head.fold(kernel, model, features, targets, learned, frequencies, variance))
         return ridge_head.join(heads)._replace(moments=moments, metric=metric)
 

@@ -65,9 +65,14 @@ class Kernel(ABC):
         """What is computed once per sample; for inferred frequencies, with one draw of them."""
         return x
 
-    def frequencies(self, model: Any, posterior: DiagonalGaussian | None, noise: Noise) -> Float[Tensor, "D d"]:
-        """Where `fourier`: the frequencies ω, formed once because many queries will meet the same ones."""
-        raise NotImplementedError
+    def frequencies(
+        self,
+        model: Any,  # noqa: ARG002
+        posterior: DiagonalGaussian | None,  # noqa: ARG002
+        noise: Noise,  # noqa: ARG002
+    ) -> Float[Tensor, "D d"] | None:
+        """With `fourier`: the frequencies ω, formed once because many queries will meet the same ones."""
+        return None
 
     @abstractmethod
     def compare(self, model: Any, x: Float[Tensor, "n r"], y: Float[Tensor, "m r"]) -> Float[Tensor, "n m"]:
