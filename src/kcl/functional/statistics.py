@@ -1,0 +1,257 @@
+"""Ridge regression from sufficient statistics: exact, in any order and any portions, without stored samples.
+
+min_W Σ_i ‖y_i − ψ_iW‖² + λ‖W‖² depends on the samples through G = Σ ψᵀψ, C = Σ ψᵀy and Σ y² alone, and all three are
+sums. Adding statistics is learning, subtracting them is forgetting, and W = (G + λI)⁻¹C is the batch solution whatever
+the order (Eq. 1 of the paper in its primal form, over all samples instead of a coreset).
+
+The same sums give λ without held-out data: one eigendecomposition of G serves every λ, for the solution, for the
+evidence of the Gaussian process whose posterior mean the solution is, and for generalised cross-validation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kcl.core.shapes import Float, Shaped
+
+SMALLEST, LARGEST = 1e-8, 1e4
+"""Bounds of λ, relative to the mean of ‖ψ‖²."""
+GRID = 25
+REFINEMENTS = 20
+
+
+@dataclass(frozen=True)
+class SecondMoment:
+    """G = Σ ψᵀψ: as rows R with G = RᵀR while there are fewer than D of them, which is smaller and quicker to solve; as
+    the D × D matrix from then on.
+    """
+
+    rows: Float[Tensor, "k D"] | None = None
+    matrix: Float[Tensor, "D D"] | None = None
+
+    @property
+    def tensor(self) -> Float[Tensor, "k D"]:
+        kept = self.matrix if self.rows is None else self.rows
+        assert kept is not None  # noqa: S101 - one of the two is always there
+        return kept
+
+    @property
+    def trace(self) -> float:
+        """Σ ‖ψ‖²."""
+        return float(self.tensor.diagonal().sum() if self.rows is None else self.tensor.square().sum())
+
+    def dense(self) -> Float[Tensor, "D D"]:
+        return self.tensor if self.rows is None else self.rows.mT @ self.rows
+
+    def scaled(self, factor: float) -> SecondMoment:
+        if self.rows is None:
+            return SecondMoment(matrix=factor * self.tensor)
+        return SecondMoment(rows=math.sqrt(factor) * self.rows)
+
+
+def add_moments(parts: Sequence[SecondMoment]) -> SecondMoment:
+    """The sum of at least one."""
+    rows = [part.rows for part in parts if part.rows is not None]
+    matrices = [part.matrix for part in parts if part.matrix is not None]
+    dimension = parts[0].tensor.shape[1]
+    joined = torch.cat(rows) if rows else parts[0].tensor[:0]
+    if not matrices and len(joined) < dimension:
+        return SecondMoment(rows=joined)
+    return SecondMoment(matrix=_total([*([joined.mT @ joined] if rows else []), *matrices]))
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What ridge regression needs of n weighted samples with features ψ (D) and targets y (c)."""
+
+    moment: SecondMoment
+    cross: Float[Tensor, "D c"]
+    """C = Σ ψᵀy."""
+    sums: Float[Tensor, " c"]
+    """Σ y: how many samples each class has, where targets are one-hot."""
+    squares: Float[Tensor, " c"]
+    """Σ y²."""
+    count: float
+    """n: the sum of the sample weights."""
+
+    @property
+    def targets(self) -> int:
+        return self.cross.shape[1]
+
+    def placed(self, places: Sequence[int], targets: int) -> Statistics:
+        """The same samples with target j at `places[j]` of a longer list. Targets that share a place are added up, as
+        one-hot targets are when classes are joined.
+        """
+        index = torch.tensor(list(places), dtype=torch.int64, device=self.cross.device)
+
+        def spread(tensor: Tensor) -> Tensor:
+            return tensor.new_zeros(*tensor.shape[:-1], targets).index_add_(-1, index, tensor)
+
+        return Statistics(self.moment, spread(self.cross), spread(self.sums), spread(self.squares), self.count)
+
+    def scaled(self, factor: float) -> Statistics:
+        """As if every sample had been learned `factor` times."""
+        return Statistics(
+            self.moment.scaled(factor),
+            factor * self.cross,
+            factor * self.sums,
+            factor * self.squares,
+            factor * self.count,
+        )
+
+
+def of_samples(
+    features: Float[Tensor, "n D"], targets: Shaped[Tensor, "n c"], weights: Float[Tensor, " n"] | None = None
+) -> Statistics:
+    """The statistics of some samples, in float64. A weight counts a sample that many times."""
+    features, targets = features.double(), targets.double()
+    weighted, rows, count = targets, features, float(len(features))
+    if weights is not None:
+        weighted, rows = weights[:, None] * targets, weights.sqrt()[:, None] * features
+        count = float(weights.sum())
+    moment = add_moments([SecondMoment(rows=rows)])
+    return Statistics(moment, features.mT @ weighted, weighted.sum(0), (weighted * targets).sum(0), count)
+
+
+def add(parts: Sequence[Statistics], moment: SecondMoment | None = None) -> Statistics:
+    """The statistics of all samples together. Parts with fewer targets have the first ones. `moment`: the sum of the
+    second moments, where the caller keeps it.
+    """
+    targets = max(part.targets for part in parts)
+    parts = [part if part.targets == targets else part.placed(range(part.targets), targets) for part in parts]
+    return Statistics(
+        add_moments([part.moment for part in parts]) if moment is None else moment,
+        _total([part.cross for part in parts]),
+        _total([part.sums for part in parts]),
+        _total([part.squares for part in parts]),
+        math.fsum(part.count for part in parts),
+    )
+
+
+def subtract(whole: Statistics, part: Statistics) -> Statistics:
+    """The statistics without some of the samples, which the caller knows to be among them."""
+    return Statistics(
+        SecondMoment(matrix=whole.moment.dense() - part.moment.dense()),
+        whole.cross - part.cross,
+        whole.sums - part.sums,
+        whole.squares - part.squares,
+        whole.count - part.count,
+    )
+
+
+def _total(tensors: Sequence[Tensor]) -> Tensor:
+    total = tensors[0].clone()
+    for tensor in tensors[1:]:
+        total += tensor
+    return total
+
+
+class Spectrum(NamedTuple):
+    """G = U diag(e) Uᵀ of rank k at most, and what every λ needs of the statistics."""
+
+    values: Float[Tensor, " k"]
+    vectors: Float[Tensor, "D k"]
+    projected: Float[Tensor, "k c"]
+    """UᵀC."""
+    squares: float
+    """Σ y² over samples and targets."""
+    samples: float
+    """n."""
+    scale: float
+    """The mean of ‖ψ‖²."""
+
+    @property
+    def condition(self) -> float:
+        """The ratio of the largest eigenvalue of G to the smallest one that rounding leaves meaningful."""
+        top = float(self.values[-1]) if len(self.values) else 0.0
+        reliable = self.values[self.values > top * len(self.values) * torch.finfo(self.values.dtype).eps]
+        return top / float(reliable[0]) if len(reliable) else 1.0
+
+
+def spectrum(statistics: Statistics) -> Spectrum:
+    """One eigendecomposition, of the k × k matrix RRᵀ where there are fewer rows than features."""
+    rows, cross, count = statistics.moment.rows, statistics.cross, statistics.count
+    if rows is None:
+        values, vectors = torch.linalg.eigh(statistics.moment.dense())
+        values = values.clamp_min(0.0)
+    else:
+        values, left = torch.linalg.eigh(rows @ rows.mT)
+        kept = values > values.amax(0) * len(values) * torch.finfo(values.dtype).eps
+        values = values[kept]
+        vectors = (rows.mT @ left[:, kept]) / values.sqrt()
+    scale = statistics.moment.trace / count
+    return Spectrum(values, vectors, vectors.mT @ cross, float(statistics.squares.sum()), count, scale)
+
+
+def weights(spectrum: Spectrum, strength: float) -> Float[Tensor, "D c"]:
+    """W = (G + λI)⁻¹C."""
+    return spectrum.vectors @ (spectrum.projected / (spectrum.values + strength)[:, None])
+
+
+def variance(spectrum: Spectrum, strength: float, features: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:
+    """λψ(G + λI)⁻¹ψᵀ, the posterior variance k(x, x) − k_xᵀ(K + λI)⁻¹k_x of the same Gaussian process as
+    `ridge.predictive_variance`.
+    """
+    shrunk = spectrum.values / (spectrum.values + strength)
+    explained = ((features @ spectrum.vectors).square() * shrunk).sum(-1)
+    return (features.square().sum(-1) - explained).clamp_min(0.0)
+
+
+def evidence(spectrum: Spectrum, strength: float) -> float:
+    """−2 log p(y | λ) per target, up to a constant, of the Gaussian process y ~ N(0, σ²(K/λ + I)) with σ² at its best
+    value (Rasmussen and Williams, "Gaussian processes for machine learning", 2006, Eq. 5.8): lower is better.
+
+    With G's eigenvalues e: yᵀ(K + λI)⁻¹y = (Σy² − Σ_j a_j²/(e_j + λ)) / λ and log|K + λI| = Σ log(e_j + λ) +
+    (n − k) log λ.
+    """
+    values, count = spectrum.values, spectrum.samples
+    explained = float((spectrum.projected.square().sum(1) / (values + strength)).sum())
+    residual = max(spectrum.squares - explained, 1e-12 * max(spectrum.squares, 1e-300))
+    determinant = float(torch.log1p(values / strength).sum())  # log|K/λ + I|
+    return count * math.log(residual) + determinant
+
+
+def generalised_cross_validation(spectrum: Spectrum, strength: float) -> float:
+    """RSS / (1 − df/n)² (Golub, Heath and Wahba, 1979): lower is better. Unreliable where n is close to D.
+
+    Both parts are sums of positive terms, because they vanish together as λ → 0 where n ≤ D.
+    """
+    positive = spectrum.values > 0
+    values, energy = spectrum.values[positive], spectrum.projected[positive].square().sum(1)
+    left = strength / (values + strength)
+    unexplained = spectrum.squares - float((energy / values).sum())
+    if unexplained < 1e-10 * spectrum.squares:  # rounding: the features explain every target
+        unexplained = 0.0
+    residual = unexplained + float((energy / values * left.square()).sum())
+    freedom = spectrum.samples - len(values) + float(left.sum())
+    return residual * (spectrum.samples / freedom) ** 2 if freedom > 0.0 else math.inf
+
+
+STRENGTH_RULES: dict[str, Callable[[Spectrum, float], float]] = {
+    "evidence": evidence,
+    "gcv": generalised_cross_validation,
+}
+"""How λ is chosen from the statistics alone."""
+
+
+def best_strength(spectrum: Spectrum, rule: str = "evidence") -> float:
+    """The λ with the lowest criterion: the best of a grid, refined by golden-section search between its neighbours."""
+    judge = STRENGTH_RULES[rule]
+    low, high = math.log(SMALLEST * spectrum.scale), math.log(LARGEST * spectrum.scale)
+    step = (high - low) / (GRID - 1)
+    grid = [low + step * place for place in range(GRID)]
+    best = min(grid, key=lambda value: judge(spectrum, math.exp(value)))
+    left, right, golden = max(low, best - step), min(high, best + step), (math.sqrt(5.0) - 1.0) / 2.0
+    for _ in range(REFINEMENTS):
+        inner, outer = right - golden * (right - left), left + golden * (right - left)
+        if judge(spectrum, math.exp(inner)) <= judge(spectrum, math.exp(outer)):
+            right = outer
+        else:
+            left = inner
+    return math.exp((left + right) / 2.0)

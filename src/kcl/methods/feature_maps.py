@@ -1,0 +1,151 @@
+"""Explicit features ψ with ψ(x)·ψ(y) ≈ k(x, y), fixed before any data are seen: by a seed, or by given landmarks.
+
+They are what `functional.statistics` sums up. A map is a subclass of `FeatureMap` and a line in `FEATURE_MAPS`. Inputs
+arrive scaled and divided by the kernel's width, so that every map has its natural scale at one.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kcl.core.shapes import Float
+from kcl.functional import kernels
+
+DEGREE = 2
+"""Of the polynomial kernel."""
+Buffers = dict[str, Tensor]
+
+
+class FeatureMap(ABC):
+    """ψ: its random tensors, and how they are applied. One object serves every model; the tensors belong to a model."""
+
+    summary: ClassVar[str]
+    local: ClassVar[bool] = False
+    """Whether k depends on distances, so that its width should follow the distances between samples."""
+
+    @abstractmethod
+    def draw(self, inputs: int, bases: int, rng: np.random.Generator) -> Buffers:
+        """The tensors of a map from `inputs` numbers to about `bases` features, in float64."""
+
+    @abstractmethod
+    def apply(self, x: Float[Tensor, "n d"], buffers: Buffers) -> Float[Tensor, "n D"]:
+        """ψ(x)."""
+
+
+class LinearMap(FeatureMap):
+    summary = "x and a constant: linear ridge regression"
+
+    def draw(self, inputs: int, bases: int, rng: np.random.Generator) -> Buffers:  # noqa: ARG002
+        return {}
+
+    def apply(self, x: Tensor, buffers: Buffers) -> Tensor:  # noqa: ARG002
+        return torch.cat([x, x.new_ones(len(x), 1)], dim=1)
+
+
+class RBFMap(FeatureMap):
+    """exp(−‖x − y‖²/2) by random Fourier features (Rahimi and Recht, 2007). Frequencies are drawn in orthogonal blocks,
+    which lowers the variance of the approximation (Yu et al., "Orthogonal random features", 2016).
+    """
+
+    summary = "random Fourier features of the RBF kernel exp(−‖x − y‖²/(2·width²))"
+    local = True
+
+    def draw(self, inputs: int, bases: int, rng: np.random.Generator) -> Buffers:
+        blocks = []
+        for start in range(0, bases, inputs):
+            rows = min(inputs, bases - start)
+            directions = np.linalg.qr(rng.standard_normal((inputs, inputs)))[0][:rows]
+            lengths = np.sqrt(rng.chisquare(inputs, size=rows))
+            blocks.append(lengths[:, None] * directions)
+        return _fourier(np.concatenate(blocks), rng)
+
+    def apply(self, x: Tensor, buffers: Buffers) -> Tensor:
+        return kernels.fourier_features(x, buffers["frequencies"], buffers["phases"])
+
+
+class LaplacianMap(RBFMap):
+    summary = "random Fourier features of the Laplacian kernel exp(−‖x − y‖₁/width)"
+
+    def draw(self, inputs: int, bases: int, rng: np.random.Generator) -> Buffers:
+        return _fourier(rng.standard_cauchy((bases, inputs)), rng)
+
+
+class ReluMap(FeatureMap):
+    """max(0, ωx): the arc-cosine kernel of order one (Cho and Saul, 2009), the features of RanPAC (McDonnell et al.,
+    2023).
+    """
+
+    summary = "random ReLU features (arc-cosine kernel)"
+
+    def draw(self, inputs: int, bases: int, rng: np.random.Generator) -> Buffers:
+        return {"frequencies": torch.from_numpy(rng.standard_normal((bases, inputs)))}
+
+    def apply(self, x: Tensor, buffers: Buffers) -> Tensor:
+        frequencies = buffers["frequencies"]
+        return math.sqrt(2.0 / len(frequencies)) * (x @ frequencies.mT).relu()
+
+
+class PolynomialMap(FeatureMap):
+    """(x·y + 1)^degree by TensorSketch: the circular convolution of independent count sketches, taken as a product of
+    their Fourier transforms (Pham and Pagh, 2013).
+    """
+
+    summary = f"sketch of the polynomial kernel (x·y/width² + 1)^{DEGREE}"
+
+    def draw(self, inputs: int, bases: int, rng: np.random.Generator) -> Buffers:
+        shape = (DEGREE, inputs + 1)
+        signs = torch.from_numpy(rng.choice([-1.0, 1.0], shape))
+        return {
+            "places": torch.from_numpy(rng.integers(bases, size=shape)),
+            "signs": signs,
+            "bases": torch.tensor(bases),
+        }
+
+    def apply(self, x: Tensor, buffers: Buffers) -> Tensor:
+        extended = torch.cat([x, x.new_ones(len(x), 1)], dim=1)
+        bases = int(buffers["bases"])
+        product = x.new_ones((), dtype=torch.complex128)
+        for places, signs in zip(buffers["places"], buffers["signs"], strict=True):
+            sketch = x.new_zeros(len(x), bases).index_add_(1, places, extended * signs.to(x.dtype))
+            product = product * torch.fft.rfft(sketch)
+        return torch.fft.irfft(product, n=bases).to(x.dtype)
+
+
+class NystroemMap(FeatureMap):
+    """ψ(x) = k(x, L) k(L, L)^(−1/2) for landmarks L (Williams and Seeger, 2001), with the RBF kernel."""
+
+    summary = "RBF kernel with given landmarks (Nyström)"
+    local = True
+
+    def draw(self, inputs: int, bases: int, rng: np.random.Generator) -> Buffers:  # noqa: ARG002
+        raise ValueError("its landmarks are given, not drawn")
+
+    @staticmethod
+    def of_landmarks(landmarks: Float[Tensor, "m d"]) -> Buffers:
+        values, vectors = torch.linalg.eigh(kernels.rbf(landmarks, landmarks))
+        kept = values > values.max() * len(values) * torch.finfo(values.dtype).eps
+        return {"landmarks": landmarks, "whitening": vectors[:, kept] / values[kept].sqrt()}
+
+    def apply(self, x: Tensor, buffers: Buffers) -> Tensor:
+        return kernels.rbf(x, buffers["landmarks"]) @ buffers["whitening"]
+
+
+FEATURE_MAPS: dict[str, FeatureMap] = {
+    "rbf": RBFMap(),
+    "laplacian": LaplacianMap(),
+    "relu": ReluMap(),
+    "polynomial": PolynomialMap(),
+    "linear": LinearMap(),
+    "nystroem": NystroemMap(),
+}
+
+
+def _fourier(frequencies: np.ndarray, rng: np.random.Generator) -> Buffers:
+    phases = 2.0 * math.pi * rng.random(len(frequencies))
+    return {"frequencies": torch.from_numpy(frequencies), "phases": torch.from_numpy(phases)}

@@ -1,0 +1,147 @@
+"""Ridge regression from sums: against scikit-learn and direct formulas, in any order and any portions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kcl.functional import statistics
+from kcl.functional.statistics import Statistics
+
+CLASSES = 4
+
+
+def _samples(seed: int, count: int, features: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, features, dtype=torch.float64, generator=generator)
+    return x, torch.randint(CLASSES, (count,), generator=generator)
+
+
+def _one_hot(labels: Tensor) -> Tensor:
+    return torch.nn.functional.one_hot(labels, CLASSES).double()
+
+
+def _solve(whole: Statistics, strength: float) -> Tensor:
+    return statistics.weights(statistics.spectrum(whole), strength)
+
+
+@pytest.mark.parametrize(("count", "features"), [(3, 20), (19, 20), (20, 20), (200, 20)])
+@pytest.mark.parametrize("strength", [1e-3, 1.0, 50.0])
+def test_weights_equal_scikit_learns_ridge(count: int, features: int, strength: float) -> None:
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    x, labels = _samples(1, count, features)
+    ridge = linear_model.Ridge(alpha=strength, fit_intercept=False, solver="cholesky").fit(x, _one_hot(labels))
+    weights = _solve(statistics.of_samples(x, _one_hot(labels)), strength)
+    torch.testing.assert_close(weights, torch.from_numpy(ridge.coef_.T), rtol=1e-8, atol=1e-9)
+
+
+@given(st.integers(0, 2**31), st.integers(1, 60), st.integers(1, 12), st.integers(1, 30))
+def test_portions_and_their_order_do_not_matter(seed: int, count: int, portions: int, features: int) -> None:
+    x, labels = _samples(seed, count, features)
+    order = np.random.default_rng(seed).permutation(count)
+    parts = [
+        statistics.of_samples(x[rows], _one_hot(labels[rows]))
+        for rows in map(torch.from_numpy, np.array_split(order, min(portions, count)))
+    ]
+    whole = statistics.of_samples(x, _one_hot(labels))
+    joined = statistics.add(parts)
+    assert joined.count == whole.count
+    torch.testing.assert_close(_solve(joined, 0.1), _solve(whole, 0.1), rtol=1e-8, atol=1e-8)
+
+
+@given(st.integers(0, 2**31), st.integers(1, 40), st.integers(1, 40), st.integers(1, 25))
+def test_subtracting_samples_is_never_having_seen_them(seed: int, kept: int, dropped: int, features: int) -> None:
+    x, labels = _samples(seed, kept + dropped, features)
+    whole = statistics.of_samples(x, _one_hot(labels))
+    part = statistics.of_samples(x[kept:], _one_hot(labels[kept:]))
+    without = statistics.of_samples(x[:kept], _one_hot(labels[:kept]))
+    torch.testing.assert_close(_solve(statistics.subtract(whole, part), 0.1), _solve(without, 0.1), rtol=0, atol=1e-8)
+
+
+def test_a_weight_counts_a_sample_that_many_times() -> None:
+    x, labels = _samples(2, 30, 8)
+    times = torch.arange(30) % 4
+    weighted = statistics.of_samples(x, _one_hot(labels), times.double())
+    repeated = statistics.of_samples(x.repeat_interleave(times, 0), _one_hot(labels.repeat_interleave(times)))
+    assert weighted.count == repeated.count
+    torch.testing.assert_close(_solve(weighted, 0.3), _solve(repeated, 0.3))
+    torch.testing.assert_close(_solve(repeated.scaled(2.0), 0.6), _solve(repeated, 0.3))
+
+
+def test_placed_targets_share_a_place_as_joined_classes_do() -> None:
+    x, labels = _samples(3, 50, 6)
+    apart = statistics.of_samples(x, _one_hot(labels)).placed([0, 2, 0, 1], 5)
+    joined = torch.nn.functional.one_hot(torch.tensor([0, 2, 0, 1])[labels], 5)
+    torch.testing.assert_close(_solve(apart, 0.1), _solve(statistics.of_samples(x, joined), 0.1))
+
+
+@pytest.mark.parametrize(("count", "features"), [(15, 40), (60, 12)])
+class TestCriteria:
+    """Against the formulas of the Gaussian process and of ridge regression with all samples at hand."""
+
+    @pytest.fixture
+    def samples(self, count: int, features: int) -> tuple[Tensor, Tensor]:
+        x, labels = _samples(4, count, features)
+        return x, _one_hot(labels)
+
+    def test_evidence_is_the_marginal_likelihood(self, samples: tuple[Tensor, Tensor]) -> None:
+        x, y = samples
+        spectrum, count = statistics.spectrum(statistics.of_samples(x, y)), len(x)
+
+        def direct(strength: float) -> float:
+            covariance = x @ x.mT / strength + torch.eye(count, dtype=torch.float64)
+            variance = float((y * torch.linalg.solve(covariance, y)).sum()) / y.numel()
+            normal = torch.distributions.MultivariateNormal(
+                torch.zeros(count, dtype=torch.float64), variance * covariance
+            )
+            return -2.0 * float(normal.log_prob(y.mT).sum()) / y.shape[1]
+
+        differences = [statistics.evidence(spectrum, value) - direct(value) for value in (1e-2, 0.3, 5.0, 100.0)]
+        assert max(differences) - min(differences) < 1e-8
+
+    def test_cross_validation_is_golub_heath_wahba(self, samples: tuple[Tensor, Tensor]) -> None:
+        x, y = samples
+        spectrum = statistics.spectrum(statistics.of_samples(x, y))
+        for strength in (0.01, 1.0, 30.0):
+            inverse = torch.linalg.inv(x.mT @ x + strength * torch.eye(x.shape[1], dtype=torch.float64))
+            hat = x @ inverse @ x.mT
+            expected = float((y - hat @ y).square().sum()) / (1.0 - float(hat.trace()) / len(x)) ** 2
+            assert statistics.generalised_cross_validation(spectrum, strength) == pytest.approx(expected, rel=1e-8)
+
+    def test_variance_is_that_of_the_kernel(self, samples: tuple[Tensor, Tensor]) -> None:
+        x, y = samples
+        queries, strength = _samples(5, 9, x.shape[1])[0], 0.2
+        gram = x @ x.mT + strength * torch.eye(len(x), dtype=torch.float64)
+        across = queries @ x.mT
+        expected = queries.square().sum(1) - (across * torch.linalg.solve(gram, across.mT).mT).sum(1)
+        spectrum = statistics.spectrum(statistics.of_samples(x, y))
+        torch.testing.assert_close(statistics.variance(spectrum, strength, queries), expected, rtol=1e-7, atol=1e-8)
+
+    @pytest.mark.parametrize("rule", statistics.STRENGTH_RULES)
+    def test_the_best_strength_is_the_minimum(self, samples: tuple[Tensor, Tensor], rule: str) -> None:
+        spectrum = statistics.spectrum(statistics.of_samples(*samples))
+        judge = statistics.STRENGTH_RULES[rule]
+        best = judge(spectrum, statistics.best_strength(spectrum, rule))
+        low, high = (math.log(bound * spectrum.scale) for bound in (statistics.SMALLEST, statistics.LARGEST))
+        dense = [judge(spectrum, math.exp(value)) for value in np.linspace(low, high, 400)]
+        assert best <= min(dense) + 1e-3 * abs(min(dense))
+
+
+def test_evidence_finds_the_noise_of_a_linear_model(draw64: Any) -> None:
+    x, true = draw64.normal(400, 10), draw64.normal(10, 1)
+    for noise in (0.1, 1.0, 3.0):
+        y = x @ true + noise * draw64.normal(400, 1)
+        strength = statistics.best_strength(statistics.spectrum(statistics.of_samples(x, y)))
+        assert strength == pytest.approx(noise**2 / float(true.square().mean()), rel=1.0)
+
+
+def test_condition_is_told(draw64: Any) -> None:
+    x = draw64.normal(50, 4) * torch.tensor([1.0, 1.0, 1.0, 1e-4])
+    assert 1e7 < statistics.spectrum(statistics.of_samples(x, x[:, :1])).condition < 1e10
