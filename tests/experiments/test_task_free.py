@@ -19,6 +19,7 @@ from kcl.experiments import learner_building, task_free
 from kcl.experiments.run_spec import RunSpec
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.recipes import published_backbone, published_settings
+from kcl.models.inference import Answerer
 from kcl.training.stack import RunStack
 from one_run import OneRun
 
@@ -71,7 +72,7 @@ def test_what_is_told_is_what_the_answers_say() -> None:
     for task in stream:
         run.learn(task)
     temperatures = {0: 3.0, 1: 0.4, 2: 1.0}
-    calibrated, plain = (task_free._answerer(run.stack, 0, own) for own in (temperatures, {}))
+    calibrated, plain = (Answerer(run.stack, 0, own) for own in (temperatures, {}))
     found = task_free.evaluate(calibrated, stream, "cpu", 60)
     rows: dict[str, list[Any]] = {"right": [], "sure": [], "raw": [], "task": [], "free": []}
     for task in stream:
@@ -109,7 +110,7 @@ def test_stacked_runs_are_measured_as_plain_ones_are() -> None:
         for run, stream in zip(plain, streams, strict=True):
             run.learn(stream[index])
     for place, (run, stream) in enumerate(zip(plain, streams, strict=True)):
-        answerers = task_free._answerer(stacked, place, {}), task_free._answerer(run.stack, 0, {})
+        answerers = Answerer(stacked, place, {}), Answerer(run.stack, 0, {})
         found = [task_free.evaluate(answerer, stream, "cpu") for answerer in answerers]
         assert found[0]["known_task_accuracy"] == pytest.approx(found[1]["known_task_accuracy"], abs=0.5)
         named = sum(run.accuracy(task) for task in stream) / 2

@@ -94,7 +94,6 @@ def test_heads_follow_the_weights() -> None:
     queries = torch.from_numpy(_points(0.1, ["a", "b"])[0])
     before = made.logits(queries, "low")
     made.learn(*_points(0.7, ["c", "d"]), task="middle")
-    anew = Answerer(made.answerer.method, made.answerer.model, made.seed)
-    anew.tasks = made.answerer.tasks
+    anew = Answerer(made.stack)
     torch.testing.assert_close(made.logits(queries, "low"), anew.logits(made.view.scale(queries), 0))
     assert (made.logits(queries, "low") - before).abs().max() > 1e-2

@@ -26,11 +26,11 @@ from kcl.bench import reference_loop
 from kcl.bench.step_time import WORKS, Work, aligned
 from kcl.benchmarks.task import View
 from kcl.errors import KclError
-from kcl.methods.kcl import KernelContinualLearning, KernelModel
+from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.method import Memory
-from kcl.models.inference import Answerer, KnownTask
+from kcl.models.inference import Answerer
 from kcl.training.draws import RunNoise
-from kcl.training.state import build_model
+from kcl.training.stack import RunStack
 
 CORESETS, BASES, TASKS = (5, 10, 20, 40), (256, 512, 1024, 2048), (20, 100, 1000)
 QUERIES = {"mnist": (1, 10_000), "cifar100": (1, 500)}
@@ -66,9 +66,7 @@ class _Model:
     def __init__(self, work: Work, changes: dict[str, int], tasks: int, queries: int, device: str) -> None:
         self.settings, self.device = work.settings.replace(**changes), torch.device(device)
         self.method = KernelContinualLearning(self.settings, work.ways)
-        model = build_model(self.method, work.backbone, 0)
-        assert isinstance(model, KernelModel)  # noqa: S101 - what the method builds
-        self.model = model.to(self.device)
+        stack = RunStack([self.method], [work.backbone], [0], self.device, precision="float32", plain=True)
         random, size = torch.Generator().manual_seed(0), work.ways * self.settings.coreset_size_per_class
         images = torch.randint(0, 256, (size, *work.input_shape), generator=random, dtype=torch.uint8)
         self.memory: Memory = {
@@ -78,20 +76,21 @@ class _Model:
             "scale": torch.tensor(1.0, device=self.device),
             "shift": torch.tensor(0.0, device=self.device),
         }
-        self.answerer = Answerer(self.method, self.model, 0)
-        self.answerer.tasks = {index: KnownTask(self.memory, View()) for index in range(tasks)}
+        stacked = {name: tensor[None] for name, tensor in self.memory.items()}
+        stack.kept = dict.fromkeys(range(tasks), (stacked, View()))
+        self.answerer = Answerer(stack)
         self.queries = torch.rand(queries, *work.input_shape, generator=random).to(self.device)
 
     @torch.inference_mode()
     def uncollapsed(self, x: torch.Tensor) -> torch.Tensor:
         noise = RunNoise(self.device, 0, "test noise", 0)
         memory = self.memory | {"inputs": View().scale(self.memory["inputs"])}
-        classifier = self.method.classifier(self.model, self.method.show(memory), noise)
-        return self.method.logits(self.model, classifier, x)
+        classifier = self.method.classifier(self.answerer.model, self.method.show(memory), noise)
+        return self.method.logits(self.answerer.model, classifier, x)
 
     @torch.inference_mode()
     def backbone(self, x: torch.Tensor) -> torch.Tensor:
-        return self.method.features(self.model, x)
+        return self.method.features(self.answerer.model, x)
 
 
 def measure(device: str, works: Sequence[str] = ()) -> Iterator[AnswerTime]:

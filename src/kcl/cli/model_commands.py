@@ -241,7 +241,7 @@ def _task_free(options: argparse.Namespace) -> int:
     from kcl.core.devices import describe_machine
     from kcl.core.files import write_json
     from kcl.experiments import task_free
-    from kcl.models.continual_model import LEAST_HELD_OUT
+    from kcl.models.lessons import LEAST_HELD_OUT
     from kcl.ops.precision import used
 
     if options.held_out < LEAST_HELD_OUT or (options.test_per_task is not None and options.test_per_task < 1):

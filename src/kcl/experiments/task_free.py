@@ -23,11 +23,9 @@ from kcl.experiments.admission import RunPlan, admit
 from kcl.experiments.grouping import RunGroup, group_trainings
 from kcl.experiments.learner_building import build_learner
 from kcl.experiments.run_spec import RunSpec
-from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.models.calibration import expected_calibration_error, fit_temperature
-from kcl.models.inference import TASK_SCORES, Answerer, KnownTask
+from kcl.models.inference import TASK_SCORES, Answerer
 from kcl.training.batches import CannotStack
-from kcl.training.stack import RunStack
 
 COVERAGES = (0.5, 0.8, 0.9, 1.0)
 
@@ -82,7 +80,7 @@ def _measure_group(
         for run, (task, examples) in enumerate(splits):
             if learner.diverged[run]:
                 raise KclError(f"seed {specs[run].seed}: the loss is not finite in task {index}; try a lower lr")
-            answerer = _answerer(learner, run, {})
+            answerer = Answerer(learner, run)
             logits = answerer.evidence(answerer.features(_inputs(task, examples, device), index), index).logits
             temperatures[run][index] = fit_temperature(logits, examples.labels.to(device))
         say(f"{specs[0].benchmark}: learned task {index + 1} of {len(streams[0])}")
@@ -96,7 +94,7 @@ def _measure_group(
             "held_out": samples.held_out,
             "test_per_task": samples.test,
             "settings": spec.settings.to_dict(),
-            **evaluate(_answerer(learner, run, temperatures[run]), stream, device, samples.test),
+            **evaluate(Answerer(learner, run, temperatures[run]), stream, device, samples.test),
         }
 
 
@@ -110,19 +108,6 @@ def hold_out(task: Task, seed: int, count: int) -> HeldOut:
         replace(task, train=Examples(train.inputs, train.rows[rest], train.labels[rest])),
         Examples(train.inputs, train.rows[held], train.labels[held]),
     )
-
-
-def _answerer(learner: RunStack, run: int, temperatures: dict[int, float]) -> Answerer:
-    """Answers of one run with its present weights."""
-    method, model = learner.variants[run][0], learner.model_at_test(run)
-    assert isinstance(method, KernelContinualLearning)  # noqa: S101 - checked in `measure`
-    assert isinstance(model, KernelModel)  # noqa: S101 - what that method builds
-    answerer = Answerer(method, model, learner.seeds[run])
-    answerer.tasks = {
-        index: KnownTask(learner.memory_kept(run, index), view, temperatures.get(index, 1.0))
-        for index, (_, view) in learner.kept.items()
-    }
-    return answerer
 
 
 def _inputs(task: Task, examples: Examples, device: str) -> Tensor:
@@ -150,7 +135,7 @@ def evaluate(answerer: Answerer, stream: Stream, device: str, test_per_task: int
             chosen = torch.stack([judge(e) for e in evidence]).argmax(0)
             counts[score][0] += int((chosen == task.index).sum())
             counts[score][1] += int((predicted.gather(0, chosen[None])[0] == truth).sum())
-        logits, temperature = evidence[task.index].logits, answerer.tasks[task.index].temperature
+        logits, temperature = evidence[task.index].logits, answerer.temperatures.get(task.index, 1.0)
         known.append(predicted[task.index] == truth)
         confidences.append(logits.softmax(-1).amax(-1))
         raw.append((logits * temperature).softmax(-1).amax(-1))

@@ -36,7 +36,7 @@ from kcl.benchmarks.task import Examples, Stream, Task, View
 from kcl.errors import KclError
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.kcl_settings import KclSettings
-from kcl.models.inference import KnownTask, start_run
+from kcl.models.inference import Answerer, start_run
 from kcl.training.step_progress import Step
 
 BATCH = 1024
@@ -80,7 +80,8 @@ class KernelContinualStrategy(SupervisedTemplate):  # type: ignore[misc]
             _check_plugin(plugin)
         self.input_shape, self.class_count = tuple(input_shape), class_count
         method = KernelContinualLearning(settings, class_count)
-        self.stack, self.answerer = start_run(method, input_shape, backbone, seed, device)
+        self.stack = start_run(method, input_shape, backbone, seed, device)
+        self.answerer = Answerer(self.stack)
         self.classes: dict[int, tuple[int, ...]] = {}
         """The classes of every learned task, by its index."""
         self.task_indices: dict[int, int] = {}
@@ -123,8 +124,6 @@ class KernelContinualStrategy(SupervisedTemplate):  # type: ignore[misc]
         if self.stack.diverged[0]:
             raise KclError(f"the loss of task {label} stopped being finite; try a lower lr")
         self.task_indices[label], self.classes[index] = index, task.classes
-        self.answerer.tasks[index] = KnownTask(self.stack.memory_kept(0, index), task.view)
-        self.answerer.weights_changed()
 
     def _count(self, step: Step) -> None:
         """Advance Avalanche's clock, by which metrics are logged."""

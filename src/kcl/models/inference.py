@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kcl.benchmarks.task import View
 from kcl.core.settings import nearest
-from kcl.core.shapes import Bool, Float, Int
+from kcl.core.shapes import Float, Int
 from kcl.errors import KclError
 from kcl.methods import ridge_head, views
 from kcl.methods.kcl import KernelContinualLearning, KernelModel
@@ -63,7 +63,7 @@ class Answers(NamedTuple):
     """The answers to n queries."""
 
     task: Int[Tensor, " n"]
-    """The position of the task, in the order in which the tasks were learned."""
+    """The number of the task."""
     label: Int[Tensor, " n"]
     """The position of the class among that task's classes; −1 where the model abstains."""
     confidence: Float[Tensor, " n"]
@@ -73,70 +73,57 @@ class Answers(NamedTuple):
     task_margin: Float[Tensor, " n"]
     """Difference between the best and second-best task score; infinite if the task was named or is the only one."""
 
-    @property
-    def withheld(self) -> Bool[Tensor, " n"]:
-        return self.label < 0
-
-
-class KnownTask(NamedTuple):
-    """What inference needs of a learned task."""
-
-    memory: Memory
-    view: View
-    temperature: float = 1.0
-
-    def as_seen(self) -> Memory:
-        """The task's memory with its samples scaled for the network."""
-        return self.memory | {"inputs": self.view.scale(self.memory["inputs"])}
-
 
 class Answerer:
-    """Predicts with a model. Its owner keeps `tasks` up to date and calls `weights_changed` after training.
+    """Predicts with the tasks that a run has learned so far.
 
-    A task's head is solved when first needed and then cached, so that the cost of a prediction for a named task does
-    not depend on the number of tasks.
+    A task's head is solved when first needed and kept until the weights change, so that the cost of a prediction for a
+    named task does not depend on the number of tasks. `temperatures`: those of calibrated tasks.
     """
 
-    def __init__(self, method: KernelContinualLearning, model: KernelModel, seed: int) -> None:
-        self.method, self.model, self.seed = method, model, seed
-        self.tasks: dict[int, KnownTask] = {}
+    def __init__(self, stack: RunStack, run: int = 0, temperatures: dict[int, float] | None = None) -> None:
+        method, model = list(itertools.chain(*stack.variants))[run], stack.model_at_test(run)
+        assert isinstance(method, KernelContinualLearning)  # noqa: S101 - callers refuse other methods
+        assert isinstance(model, KernelModel)  # noqa: S101 - what that method builds
+        self.stack, self.run, self.method, self.model = stack, run, method, model
+        self.temperatures = dict(temperatures or {})
         self._turns, self._mirrors = views.rotations(method.settings), views.mirrors(method.settings)
         self._copies = self._turns * self._mirrors
-        self._batch = max(1, BATCH // self._copies)
         self.by_task = method.settings.batch_norm == "coreset"
         """Whether the features of a query depend on the task."""
-        self._heads: dict[int, Head] = {}
-        self._shared: Memory | None = None
+        self.install({})
 
-    def weights_changed(self) -> None:
-        """Discard all cached heads."""
-        self._heads, self._shared = {}, None
+    def install(self, heads: dict[int, Head]) -> None:
+        """Use heads that were solved earlier at the current weights, such as those of a saved model."""
+        self._heads, self._version = dict(heads), self.stack.version
+        self._shared: Memory | None = None
 
     @torch.no_grad()
     def head(self, index: int) -> Head:
         """The task's head at the current weights. The draws of ω are the same as in every other evaluation."""
+        if self._version != self.stack.version:
+            self.install({})
         if index not in self._heads:
-            task = self.tasks[index]
-            noise = RunNoise(task.memory["inputs"].device, self.seed, "test noise", index)
-            memory = self.method.show(task.as_seen() | self._common())
+            if self._shared is None:
+                self._shared = self.method.in_common(self.model, map(self._as_seen, sorted(self.stack.kept)))
+            noise = RunNoise(self.stack.device, self.stack.seeds[self.run], "test noise", index)
+            memory = self.method.show(self._as_seen(index) | self._shared)
             self._heads[index] = self.method.head(self.model, memory, noise)
         return self._heads[index]
 
-    def _common(self) -> Memory:
-        """What all heads share (`Method.in_common`)."""
-        if self._shared is None:
-            self._shared = self.method.in_common(self.model, (task.as_seen() for task in self.tasks.values()))
-        return self._shared
+    def _as_seen(self, index: int) -> Memory:
+        """The task's memory with its samples scaled for the network."""
+        memory, (_, view) = self.stack.memory_kept(self.run, index), self.stack.kept[index]
+        return memory | {"inputs": view.scale(memory["inputs"])}
 
-    def install(self, heads: dict[int, Head]) -> None:
-        """Use heads that were solved earlier at the current weights, such as those of a saved model."""
-        self._heads = dict(heads)
+    def _batches(self, inputs: Tensor) -> Sequence[Tensor]:
+        size = min(BATCH, LARGEST_BATCH // max(1, inputs.shape[1:].numel())) // self._copies
+        return [inputs] if len(inputs) <= size else inputs.split(max(1, size))
 
     @torch.inference_mode()
     def features(self, inputs: Float[Tensor, "n ..."], index: int) -> Float[Tensor, "v d"]:
         """Kernel inputs of all copies of the queries (`methods.views`), the same for all tasks unless `by_task`."""
-        batch = max(1, min(self._batch, LARGEST_BATCH // (self._copies * inputs[0].numel()))) if len(inputs) else 1
-        parts = [self._features(part, index).unflatten(0, (self._copies, -1)) for part in inputs.split(batch)]
+        parts = [self._features(part, index).unflatten(0, (self._copies, -1)) for part in self._batches(inputs)]
         return torch.cat(parts, dim=1).flatten(0, 1)
 
     def _features(self, inputs: Tensor, index: int) -> Tensor:
@@ -146,12 +133,12 @@ class Answerer:
     @torch.inference_mode()
     def logits(self, inputs: Float[Tensor, "n ..."], index: int) -> Float[Tensor, "n c"]:
         """Scores of a task's classes for scaled inputs, without variances: the fast way."""
-        head, temperature = self.head(index), self.tasks[index].temperature
+        head, kernel = self.head(index), self.method.kernel
         scores = [
-            self._vote(ridge_head.scores(head, self.method.kernel, self.model, self._features(part, index)))
-            for part in ([inputs] if len(inputs) <= self._batch else inputs.split(self._batch))
+            self._vote(ridge_head.scores(head, kernel, self.model, self._features(part, index)))
+            for part in self._batches(inputs)
         ]
-        joined = scores[0] if len(scores) == 1 else torch.cat(scores)
+        joined, temperature = scores[0] if len(scores) == 1 else torch.cat(scores), self.temperatures.get(index, 1.0)
         return joined if temperature == 1.0 else joined / temperature
 
     def _vote(self, scores: Tensor) -> Tensor:
@@ -165,7 +152,7 @@ class Answerer:
         scores, variance = ridge_head.scores_and_variance(head, self.method.kernel, self.model, features)
         scores, variance = self._vote(scores), views.mean_over_copies(variance, self._copies)
         mean, deviation = head.usual.mean(0)
-        logits, responses = scores / self.tasks[index].temperature, (scores - head.shift) / head.scale
+        logits, responses = scores / self.temperatures.get(index, 1.0), (scores - head.shift) / head.scale
         return Evidence(logits, responses, variance, (variance - mean) / deviation.clamp_min(1e-6))
 
     @torch.inference_mode()
@@ -186,33 +173,33 @@ class Answerer:
             raise KclError(f"abstain_below must be a probability, not {abstain_below}")
         if score not in TASK_SCORES:
             raise KclError(f"unknown score {score!r}; {nearest(score, list(TASK_SCORES))}")
-        candidates = sorted(self.tasks) if index is None else [index]
+        candidates = sorted(self.stack.kept) if index is None else [index]
         if not candidates:
             raise KclError(NOTHING_LEARNED)
-        parts = [self._answer(part, candidates, score, index is None) for part in inputs.split(self._batch)]
+        parts = [self._best(part, candidates, score) for part in self._batches(inputs)]
         joined = Answers(*(torch.cat(column) for column in zip(*parts, strict=True)))
         return joined._replace(label=joined.label.masked_fill(joined.confidence < abstain_below, -1))
 
-    def _answer(self, inputs: Tensor, candidates: Sequence[int], score: str, inferred: bool) -> Answers:
+    def _best(self, inputs: Tensor, candidates: Sequence[int], score: str) -> Answers:
+        """The answers of the task with the best score."""
         features = self._features(inputs, candidates[0])
-        best = Answers(*([torch.empty(0)] * 5))
-        first = second = inputs.new_full((len(inputs),), -torch.inf, dtype=features.dtype)
-        for position, index in enumerate(candidates):
-            features = self._features(inputs, index) if self.by_task and position else features
-            evidence = self.evidence(features, index)
-            confidence, label = evidence.logits.softmax(-1).max(-1)
-            fit = TASK_SCORES[score](evidence)
-            answers = Answers(torch.full_like(label, position), label, confidence, evidence.variance, fit)
-            better = fit > first
-            best = answers if position == 0 else Answers(
-                *(torch.where(better, new, old) for new, old in zip(answers, best, strict=True))
-            )  # fmt: skip
-            second = torch.where(better, first, torch.maximum(second, fit))
-            first = torch.where(better, fit, first)
-        if inferred:
-            return best._replace(task_margin=first - second)
-        task = torch.full_like(best.label, sorted(self.tasks).index(candidates[0]))
-        return best._replace(task=task, task_margin=torch.full_like(first, torch.inf))
+        best = self._scored(features, candidates[0], score)
+        second = torch.full_like(best.task_margin, -torch.inf)
+        for index in candidates[1:]:
+            features = self._features(inputs, index) if self.by_task else features
+            answers = self._scored(features, index, score)
+            better = answers.task_margin > best.task_margin
+            second = torch.where(better, best.task_margin, torch.maximum(second, answers.task_margin))
+            best = Answers(*(torch.where(better, new, old) for new, old in zip(answers, best, strict=True)))
+        return best._replace(task_margin=best.task_margin - second)
+
+    def _scored(self, features: Tensor, index: int, score: str) -> Answers:
+        """The answers of one task, with its score in place of the margin."""
+        evidence = self.evidence(features, index)
+        confidence, label = evidence.logits.softmax(-1).max(-1)
+        fit = TASK_SCORES[score](evidence)
+        fit = fit.masked_fill(fit.isnan(), -torch.inf)  # never the best
+        return Answers(torch.full_like(label, index), label, confidence, evidence.variance, fit)
 
 
 def as_tensor(inputs: Any) -> Tensor:
@@ -246,10 +233,7 @@ def start_run(
     module: nn.Module | None,
     seed: int,
     device: str | torch.device,
-) -> tuple[RunStack, Answerer]:
-    """One untrained run, and an answerer for its model. `module`: the user's own backbone, if any."""
+) -> RunStack:
+    """One untrained run. `module`: the user's own backbone, if any."""
     backbone = partial(make_backbone, input_shape, method.settings, module)
-    stack = RunStack([method], [backbone], [seed], device, precision="float32", plain=True)
-    model = stack.model_at_test(0)
-    assert isinstance(model, KernelModel)  # noqa: S101 - what the method builds
-    return stack, Answerer(method, model, seed)
+    return RunStack([method], [backbone], [seed], device, precision="float32", plain=True)

@@ -13,7 +13,7 @@ from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.strong_recipe import recipe_settings
 from kcl.models.continual_model import ContinualModel, LearnedTask, Prediction
-from kcl.models.inference import KnownTask, checked, start_run
+from kcl.models.inference import Answerer, checked, start_run
 from kcl.nets.backbone import Backbone
 from kcl.training.evaluation import predicted
 from kcl.training.step_progress import OnStep
@@ -48,9 +48,9 @@ class KernelContinualLearner:
         self.stream, self._module = stream, backbone
         self.settings = published.replace(kernel=published.kernel if kernel is None else kernel, **settings)
         method = KernelContinualLearning(self.settings, len(stream.class_labels))
-        self._stack, self._answerer = start_run(method, stream.input_shape, backbone, seed, device)
-        self._answers_version = -1
-        self._model: ContinualModel | None = None  # for predictions without a task, until the weights change
+        self._stack = start_run(method, stream.input_shape, backbone, seed, device)
+        self._answerer = Answerer(self._stack)
+        self._model: ContinualModel | None = None  # for predictions without a task, until another one is learned
 
     @property
     def model(self) -> nn.Module:
@@ -80,7 +80,6 @@ class KernelContinualLearner:
         """Scores of the task's classes, in the order of `task.classes`, for inputs as the stream stores them."""
         index = self._index(task)
         queries = checked(inputs, self.stream.input_shape).to(self._stack.device)
-        self._refresh()
         return self._answerer.logits(self._stack.kept[index][1](queries), index)
 
     def _index(self, task: Task | int) -> int:
@@ -90,16 +89,6 @@ class KernelContinualLearner:
                 f"task {index} was not learned yet; learned tasks: {sorted(self._stack.kept)}. Call learn with it first"
             )
         return index
-
-    def _refresh(self) -> None:
-        """Bring the answerer up to date with what was learned since its last use."""
-        if self._answers_version != self._stack.version:
-            self._answerer.tasks = {
-                index: KnownTask(self._stack.memory_kept(0, index), View(None, view.mean, view.std))
-                for index, (_, view) in self._stack.kept.items()
-            }
-            self._answerer.weights_changed()
-            self._answers_version, self._model = self._stack.version, None
 
     @overload
     def predict(self, inputs: Any, task: Task | int) -> Tensor: ...
@@ -114,8 +103,8 @@ class KernelContinualLearner:
         rotate pixels, apply `task.view.move` to the inputs first.
         """
         if task is None:
-            self._refresh()
-            self._model = self._model or self.as_model()
+            if self._model is None or len(self._model.tasks) != len(self._stack.kept):
+                self._model = self.as_model()
             return self._model.predict(inputs)
         best = predicted(self.logits(inputs, task)).cpu()
         if bool((best < 0).any()):
@@ -142,8 +131,7 @@ class KernelContinualLearner:
             seen = self._stack.memory_kept(0, index)["targets"].long().sum(0).tolist()
             model.tasks[str(index)] = LearnedTask(index, labels, tuple(seen))
             model.history.append({"task": str(index), "classes": len(labels)})
-        self._refresh()
-        model.adopt(self._stack, self.stream.input_shape, dtype, View(None, *scalings.pop()), self._answerer)
+        model.adopt(self._answerer, self.stream.input_shape, dtype, View(None, *scalings.pop()))
         return model
 
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from kcl.benchmarks.task import Task
+from kcl.benchmarks.task import Task, View
 from kcl.errors import KclError
 from kcl.methods.coreset import LARGEST
 from kcl.methods.kcl import KernelContinualLearning, KernelModel
+from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Learnable
+from kcl.models.inference import as_tensor
+
+Label = str | int | float | bool
+LEAST_HELD_OUT = 10
+"""Fewer held-out samples would not calibrate anything."""
 
 
 @dataclass(frozen=True)
@@ -64,3 +73,47 @@ def choose_coreset(
     rest = np.setdiff1d(np.arange(old_size, len(labels)), coreset)
     learned = rest if len(rest) else np.arange(old_size, len(labels))
     return tuple(coreset.tolist()), tuple(learned.tolist())
+
+
+def hold_out(x: Tensor, y: Tensor, share: float, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Split the samples into those to learn from and those that only calibrate (none if there are too few)."""
+    count = round(share * len(y))
+    if count < LEAST_HELD_OUT:
+        return x, y, x[:0], y[:0]
+    order = rng.permutation(len(y))
+    # Every class keeps its first sample for training: a class that is not learned cannot be calibrated either.
+    _, first = np.unique(y.numpy()[order], return_index=True)
+    held = np.delete(order, first)[:count]
+    rest = np.delete(np.arange(len(y)), held)
+    return x[rest], y[rest], x[held], y[held]
+
+
+def checked_samples(inputs: Any, labels: Any) -> tuple[Tensor, list[Label]]:
+    x = as_tensor(inputs)
+    y = np.asarray(labels)
+    if y.ndim != 1 or x.ndim < 2 or len(x) != len(y):
+        raise KclError(f"inputs of shape {tuple(x.shape)} do not match labels of shape {y.shape}: give one label each")
+    if len(y) == 0:
+        raise KclError("there are no samples to learn from")
+    values = y.tolist()
+    kinds = {type(value) for value in values}
+    if not kinds <= {str, int, float, bool} or len(kinds) > 1:
+        raise KclError(f"labels must be all text or all numbers, not {', '.join(sorted(k.__name__ for k in kinds))}")
+    if float in kinds and not np.isfinite(y).all():
+        raise KclError("some labels are not finite numbers")
+    return (x if x.dtype == torch.uint8 else x.float()), values
+
+
+def standardising(x: Tensor, settings: KclSettings) -> View:
+    """Scales every input feature to zero mean and unit variance; constant features are only centred.
+
+    Without a backbone and without normalisation, inputs are also divided by √d, so that the width of a kernel does not
+    depend on the number of features.
+    """
+    if x.ndim != 2 or x.dtype == torch.uint8:
+        raise KclError(f"standardise needs rows of numbers, not inputs of shape {tuple(x.shape)} and type {x.dtype}")
+    raw_inputs = settings.backbone == "identity" and settings.feature_norm == "none"
+    std = x.double().std(0, correction=0)
+    # Relative to the feature's size: rounding gives a large constant some spread, and a small unit is no constant.
+    std = torch.where(std > 1e-9 * x.double().abs().amax(0), std, 1.0) * (x.shape[1] ** 0.5 if raw_inputs else 1.0)
+    return View(None, tuple(x.double().mean(0).tolist()), tuple(std.tolist()))

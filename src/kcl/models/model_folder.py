@@ -102,7 +102,7 @@ def load_model(
             model.stack.kept[lesson] = ({name: tensor[None].to(device) for name, tensor in coreset.items()}, view)
             head = _head(tensors[f"task.{lesson}.head"], model, task)
             heads[lesson] = Head(**{name: tensor.to(device) for name, tensor in head.items()})
-        model.refresh()
+        model.answerer.temperatures = {task.lesson: task.temperature for task in model.tasks.values()}
         model.answerer.install(heads)
     return model
 
