@@ -47,7 +47,7 @@ class Kernel(ABC):
     def __init__(self, settings: KernelSettings) -> None:
         self.settings = settings
 
-    def buffers(self, features: int) -> dict[str, Tensor]:  # noqa: ARG002
+    def buffers(self, features: int) -> dict[str, Tensor]:
         """Tensors saved with the model, drawn from PyTorch's generator, which is seeded for the run."""
         return {}
 
@@ -57,19 +57,19 @@ class Kernel(ABC):
 
     def represent(
         self,
-        model: Any,  # noqa: ARG002
+        model: Any,
         x: Float[Tensor, "n d"],
-        posterior: DiagonalGaussian | None,  # noqa: ARG002
-        noise: Noise,  # noqa: ARG002
+        posterior: DiagonalGaussian | None,
+        noise: Noise,
     ) -> Float[Tensor, "n r"]:
         """What is computed once per sample; for inferred frequencies, with one draw of them."""
         return x
 
     def frequencies(
         self,
-        model: Any,  # noqa: ARG002
-        posterior: DiagonalGaussian | None,  # noqa: ARG002
-        noise: Noise,  # noqa: ARG002
+        model: Any,
+        posterior: DiagonalGaussian | None,
+        noise: Noise,
     ) -> Float[Tensor, "D d"] | None:
         """With `fourier`: the frequencies ω, formed once because many queries will meet the same ones."""
         return None
@@ -91,10 +91,10 @@ class Linear(Kernel):
     summary = "inner product of the features"
     explicit = True
 
-    def compare(self, model: Any, x: Tensor, y: Tensor) -> Tensor:  # noqa: ARG002
+    def compare(self, model: Any, x: Tensor, y: Tensor) -> Tensor:
         return kernels.linear(x, y)
 
-    def diagonal(self, model: Any, x: Tensor) -> Tensor:  # noqa: ARG002
+    def diagonal(self, model: Any, x: Tensor) -> Tensor:
         return x.square().sum(-1)
 
 
@@ -102,7 +102,7 @@ class Polynomial(Linear):
     summary = "(x·y + 1)^degree"
     explicit = False
 
-    def compare(self, model: Any, x: Tensor, y: Tensor) -> Tensor:  # noqa: ARG002
+    def compare(self, model: Any, x: Tensor, y: Tensor) -> Tensor:
         return kernels.polynomial(x, y, self.settings.polynomial_degree)
 
     def diagonal(self, model: Any, x: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ class RBF(Kernel):
     def compare(self, model: Any, x: Tensor, y: Tensor) -> Tensor:
         return kernels.rbf(x, y, model.gamma)
 
-    def diagonal(self, model: Any, x: Tensor) -> Tensor:  # noqa: ARG002
+    def diagonal(self, model: Any, x: Tensor) -> Tensor:
         return x.new_ones(len(x))
 
 
@@ -148,12 +148,12 @@ class FixedFourier(Linear):
         self,
         model: Any,
         x: Tensor,
-        posterior: DiagonalGaussian | None,  # noqa: ARG002
-        noise: Noise,  # noqa: ARG002
+        posterior: DiagonalGaussian | None,
+        noise: Noise,
     ) -> Tensor:
         return kernels.fourier_features(x, model.frequencies, model.phases)
 
-    def frequencies(self, model: Any, posterior: DiagonalGaussian | None, noise: Noise) -> Tensor:  # noqa: ARG002
+    def frequencies(self, model: Any, posterior: DiagonalGaussian | None, noise: Noise) -> Tensor:
         frequencies: Tensor = model.frequencies
         return frequencies
 
@@ -163,7 +163,7 @@ class VariationalFourier(Linear):
     fourier = True
     inferred = 2
 
-    def buffers(self, features: int) -> dict[str, Tensor]:  # noqa: ARG002
+    def buffers(self, features: int) -> dict[str, Tensor]:
         return {"phases": 2.0 * math.pi * torch.rand(self.settings.bases)}
 
     def represent(self, model: Any, x: Tensor, posterior: DiagonalGaussian | None, noise: Noise) -> Tensor:
