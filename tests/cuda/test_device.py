@@ -721,7 +721,7 @@ def test_answers_equal_those_of_the_same_weights_on_the_cpu(kernel: str, net: st
     for index in range(2):
         measured, (memory, view) = learner.accuracy(made.tasks(index)), learner.kept[index]
         requests = learner._evaluator._classifier_requests(learner.test_groups[0], as_seen(memory, view))
-        source = learner.source(requests, "test noise", index)
+        source = learner.source(requests, "test noise", index, learner.training_seeds)
         source.draw()
         for run, (method, task) in enumerate(zip(made.methods, made.tasks(index), strict=True)):
             model = copy.deepcopy(learner.models[run]).cpu().double()
@@ -983,7 +983,7 @@ def test_strong_answers_equal_those_of_the_same_weights_on_the_cpu(method: str, 
     for index in range(2):
         memory, view = learner.kept[index]
         requests = learner._evaluator._classifier_requests(learner.test_groups[0], as_seen(memory, view))
-        source = learner.source(requests, "test noise", index)
+        source = learner.source(requests, "test noise", index, learner.training_seeds)
         source.draw()
         scores = learner.scores(made.tasks(index))
         for run, (own, task) in enumerate(zip(made.methods, made.tasks(index), strict=True)):

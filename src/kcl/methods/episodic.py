@@ -62,12 +62,7 @@ class EpisodicMethod(LinearMethod):
         }
 
     def consolidate(
-        self,
-        model: LinearModel,
-        method_state: Memory,
-        task: Task,
-        plan: ReplayPlan | None,
-        rng: np.random.Generator,
+        self, model: LinearModel, method_state: Memory, task: Task, plan: ReplayPlan | None, rng: np.random.Generator
     ) -> Memory:
         """Fill the slots according to the plan."""
         assert plan is not None  # noqa: S101 - these methods plan every task

@@ -102,12 +102,7 @@ class ElasticWeightConsolidation(LinearMethod):
         return gradient + pull, {"fisher": fisher, "window": window * ~full, "steps": steps}
 
     def consolidate(
-        self,
-        model: LinearModel,
-        method_state: Memory,
-        task: Task,
-        plan: ReplayPlan | None,
-        rng: np.random.Generator,
+        self, model: LinearModel, method_state: Memory, task: Task, plan: ReplayPlan | None, rng: np.random.Generator
     ) -> Memory:
         layout = Layout(model)
         weights = layout.weights(model)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,18 +18,8 @@ from kcl.functional import kernels
 from kcl.functional.gaussian import DiagonalGaussian
 from kcl.functional.noise import Noise
 
-
-class KernelSettings(Protocol):
-    """The settings that kernels read."""
-
-    @property
-    def bases(self) -> int: ...
-    @property
-    def rbf_gamma(self) -> float: ...
-    @property
-    def laplacian_gamma(self) -> float: ...
-    @property
-    def polynomial_degree(self) -> int: ...
+if TYPE_CHECKING:
+    from kcl.methods.kcl_settings import KclSettings  # which names the kernels
 
 
 class Kernel(ABC):
@@ -44,7 +34,7 @@ class Kernel(ABC):
     inferred: ClassVar[int] = 0
     """How many Gaussians over frequencies are inferred from features: none, the posterior, or posterior and prior."""
 
-    def __init__(self, settings: KernelSettings) -> None:
+    def __init__(self, settings: KclSettings) -> None:
         self.settings = settings
 
     def buffers(self, features: int) -> dict[str, Tensor]:
@@ -56,21 +46,12 @@ class Kernel(ABC):
         return {}
 
     def represent(
-        self,
-        model: Any,
-        x: Float[Tensor, "n d"],
-        posterior: DiagonalGaussian | None,
-        noise: Noise,
+        self, model: Any, x: Float[Tensor, "n d"], posterior: DiagonalGaussian | None, noise: Noise
     ) -> Float[Tensor, "n r"]:
         """What is computed once per sample; for inferred frequencies, with one draw of them."""
         return x
 
-    def frequencies(
-        self,
-        model: Any,
-        posterior: DiagonalGaussian | None,
-        noise: Noise,
-    ) -> Float[Tensor, "D d"] | None:
+    def frequencies(self, model: Any, posterior: DiagonalGaussian | None, noise: Noise) -> Float[Tensor, "D d"] | None:
         """With `fourier`: the frequencies ω, formed once because many queries will meet the same ones."""
         return None
 
@@ -144,13 +125,7 @@ class FixedFourier(Linear):
         scale = math.sqrt(2.0 * self.settings.rbf_gamma)  # the spectral measure of exp(−γ‖x − y‖²) is N(0, 2γI)
         return {"phases": phases, "frequencies": scale * torch.randn(self.settings.bases, features)}
 
-    def represent(
-        self,
-        model: Any,
-        x: Tensor,
-        posterior: DiagonalGaussian | None,
-        noise: Noise,
-    ) -> Tensor:
+    def represent(self, model: Any, x: Tensor, posterior: DiagonalGaussian | None, noise: Noise) -> Tensor:
         return kernels.fourier_features(x, model.frequencies, model.phases)
 
     def frequencies(self, model: Any, posterior: DiagonalGaussian | None, noise: Noise) -> Tensor:

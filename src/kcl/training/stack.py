@@ -95,10 +95,7 @@ class RunStack:
     # Learning
 
     def learn(
-        self,
-        tasks: Sequence[Task],
-        on_step: OnStep = lambda _: None,
-        between_steps: BetweenSteps = lambda: None,
+        self, tasks: Sequence[Task], on_step: OnStep = lambda _: None, between_steps: BetweenSteps = lambda: None
     ) -> None:
         """Every run learns its version of the next task, or the rest of it if it was restored in the middle."""
         tasks = self.once_per_training(tasks)
@@ -206,14 +203,12 @@ class RunStack:
 
     def memory_use(self) -> list[dict[str, int]]:
         """Samples and bytes kept by every run; the bytes of averaged weights separately."""
-        of_trainings = [
-            method.memory_use(
-                [memory_of(run, memory) for memory, _ in self.kept.values()], memory_of(run, self.method_state or {})
-            )
-            for run, method in enumerate(self.methods)
-        ]
-        more = {"average_bytes": weights_size(self.models[0])}
-        return [of_trainings[training] | ({} if average is None else more) for training, average in self.runs]
+        uses = []
+        for training, average in self.runs:
+            memories = [memory_of(training, memory) for memory, _ in self.kept.values()]
+            use = self.methods[training].memory_use(memories, memory_of(training, self.method_state or {}))
+            uses.append(use if average is None else use | {"average_bytes": weights_size(self.models[0])})
+        return uses
 
     # Saving
 
@@ -263,17 +258,13 @@ class RunStack:
 
     def fingerprints(self) -> list[str]:
         """A digest of every parameter, statistic and memory of each run."""
-        return [
-            digest(
-                {
-                    "model": dict(self.models[training].state_dict()),
-                    "kept": {str(index): memory_of(training, memory) for index, (memory, _) in self.kept.items()},
-                    "carried": memory_of(training, self.method_state or {}),
-                }
-                | ({} if average is None else {"average": self.average_state(run)})
-            )
-            for run, (training, average) in enumerate(self.runs)
-        ]
+        digests = []
+        for run, (training, average) in enumerate(self.runs):
+            kept = {str(index): memory_of(training, memory) for index, (memory, _) in self.kept.items()}
+            carried = memory_of(training, self.method_state or {})
+            tree = {"model": dict(self.models[training].state_dict()), "kept": kept, "carried": carried}
+            digests.append(digest(tree if average is None else tree | {"average": self.average_state(run)}))
+        return digests
 
     def average_state(self, run: int) -> dict[str, Tensor]:
         """The weight average that a run is tested with, by name, and its number of updates."""
@@ -284,11 +275,8 @@ class RunStack:
 
     # Shared with trainer and evaluator
 
-    def source(
-        self, requests: Sequence[Request], purpose: str, index: int, seeds: Sequence[int] | None = None
-    ) -> Source:
-        """The noise of all trainings, or of those with `seeds`."""
-        seeds = self.training_seeds if seeds is None else seeds
+    def source(self, requests: Sequence[Request], purpose: str, index: int, seeds: Sequence[int]) -> Source:
+        """The noise of the trainings with these seeds."""
         if self.device.type == "cpu" and not self.compiled:
             return SeparateSource(requests, [RunNoise(self.device, seed, purpose, index) for seed in seeds])
         return PhiloxSource(requests, self.device, seeds, purpose, index)

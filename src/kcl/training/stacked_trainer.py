@@ -280,7 +280,11 @@ class StackedTrainer(Trainer):
 
     def _renew_noise(self, index: int) -> None:
         """The noise of a new task. Batches of all sizes draw from one sequence of steps."""
-        fresh = {size: self.stack.source(requests, "training noise", index) for size, requests in self.requests.items()}
+        seeds = self.stack.training_seeds
+        fresh = {
+            size: self.stack.source(requests, "training noise", index, seeds)
+            for size, requests in self.requests.items()
+        }
         first = fresh[self.sizes[0]]
         for size, source in fresh.items():
             source.share(first)
