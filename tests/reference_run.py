@@ -18,13 +18,13 @@ from kcl.benchmarks.task import Task, View
 from kcl.core.randomness import numpy_generator
 from kcl.core.settings import Settings
 from kcl.functional import orthogonal
-from kcl.methods.episodic import recall
-from kcl.methods.method import Memory, Method, Plan, Recalled
+from kcl.functional.noise import RunNoise
+from kcl.methods.episodic import replayed_samples
+from kcl.methods.method import Batch, Memory, Method, Replayed, ReplayPlan
 from kcl.nets.backbone import Backbone
 from kcl.nets.flat import Layout, matrix_names
 from kcl.training.batches import batch_order, batch_sizes
 from kcl.training.checkpoint import digest
-from kcl.training.draws import RunNoise
 from kcl.training.evaluation import predicted
 from kcl.training.optimizers import learning_rate
 from kcl.training.state import build_model, on_device, running_statistics
@@ -163,8 +163,8 @@ class ReferenceRun:
             batch = batches[(step - 1) // updates]
             inputs = moved.view.scale(moved.moved(batch))
             before = [buffer.clone() for buffer in statistics]
-            recalled = recalled_in(self.method_state, moved, working, plan, (step - 1) // updates)
-            losses = self.method.observe(self.model, working, inputs, moved.train.labels[batch], recalled, noise)
+            replayed = replayed_in(self.method_state, moved, working, plan, (step - 1) // updates)
+            losses = self.method.observe(self.model, working, Batch(inputs, moved.train.labels[batch], replayed), noise)
             optimizer.zero_grad(set_to_none=True)
             changed = self._differentiate(losses)
             if not all(math.isfinite(loss.item()) for loss in losses):
@@ -250,14 +250,16 @@ def as_seen(memory: Memory, view: View) -> Memory:
     return memory | {"inputs": view.scale(memory["inputs"])} if "inputs" in memory else memory
 
 
-def recalled_in(method_state: Memory, task: Task, memory: Memory, plan: Plan | None, batch: int) -> Recalled | None:
-    """What is recalled beside a batch of a task, the same in all updates on it. `memory`: what is kept of the task."""
+def replayed_in(
+    method_state: Memory, task: Task, memory: Memory, plan: ReplayPlan | None, batch: int
+) -> Replayed | None:
+    """What is replayed beside a batch of a task, the same in all updates on it. `memory`: what is kept of the task."""
     if plan is None or plan.places.shape[1] == 0:
         return None
     device = method_state["inputs"].device
     places, weights = (torch.from_numpy(array[batch]).to(device) for array in (plan.places, plan.weights))
     new = (places - len(method_state["inputs"])).clamp_min(0)
-    drawn = recall(method_state, places, weights, task.moved(new), task.train.labels[new], memory["classes"])
+    drawn = replayed_samples(method_state, places, weights, task.moved(new), task.train.labels[new], memory["classes"])
     return drawn._replace(inputs=task.view.scale(drawn.inputs))
 
 

@@ -24,7 +24,7 @@ import kcl
 from kcl import __main__ as command_line
 from kcl.core import results
 from kcl.models.continual_model import ContinualModel
-from kcl.training.plain_trainer import PlainTrainer
+from kcl.training.trainer import PlainTrainer
 
 PACKAGE = Path(kcl.__file__).parent
 RUN = (

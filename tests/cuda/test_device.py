@@ -45,6 +45,7 @@ from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
 from kcl.functional import orthogonal, ridge
 from kcl.methods.kcl_settings import KclSettings
+from kcl.methods.method import Batch
 from kcl.methods.recipes import METHODS, published_backbone, select_settings
 from kcl.methods.ridge_kernels import KERNELS
 from kcl.methods.strong_recipe import strong_settings
@@ -59,7 +60,7 @@ from kcl.ops.torch_private import can_compile_cuda
 from kcl.training import step_progress
 from kcl.training.batches import batch_order
 from kcl.training.checkpointer import Checkpointer, Every
-from kcl.training.draws import PhiloxSource, Replay, Request
+from kcl.training.draws import DrawnNoise, PhiloxSource, Request
 from kcl.training.evaluation import as_seen
 from kcl.training.optimizers import learning_rate
 from kcl.training.stack import RunStack
@@ -452,8 +453,8 @@ def test_the_first_step_equals_autograd_on_the_cpu(kernel: str, net: str) -> Non
         model.double()
         working = {name: tensor.double() for name, tensor in seen(memory, task.view).items()}
         inputs = task.view(task.train.inputs[task.train.rows[order]]).double()
-        replay = Replay([plain(tensor[run]).cpu().double() for tensor in drawn])
-        loss = method.loss(model, working, inputs, task.train.labels[order], replay)
+        replay = DrawnNoise([plain(tensor[run]).cpu().double() for tensor in drawn])
+        loss = method.loss(model, working, Batch(inputs, task.train.labels[order]), replay)
         assert abs(trainer.losses[0, run].item() - loss.item()) < 1e-5 * max(1.0, abs(loss.item()))
         loss.backward()
         with torch.no_grad():
@@ -490,8 +491,8 @@ def test_the_loss_is_the_same_on_both_devices(kernel: str) -> None:
 
     def loss(device: torch.device) -> Tensor:
         there = {name: tensor.to(device) for name, tensor in working.items()}
-        replay = Replay([tensor.to(device) for tensor in noise])
-        return method.loss(copy.deepcopy(model).to(device), there, inputs.to(device), labels.to(device), replay)
+        replay = DrawnNoise([tensor.to(device) for tensor in noise])
+        return method.loss(copy.deepcopy(model).to(device), there, Batch(inputs.to(device), labels.to(device)), replay)
 
     expected = loss(CPU).item()
     with products("float32"):
@@ -579,7 +580,7 @@ def test_both_kinds_of_layers_make_the_same_resnet(
     template = copy.deepcopy(nets[0]).to(DEVICE)
 
     def features(model: nn.Module, images: Tensor) -> Tensor:
-        return torch.cat(model.forward_parts(list(images.split(parts)), Replay([])))
+        return torch.cat(model.forward_parts(list(images.split(parts)), DrawnNoise([])))
 
     with products(precision):
         found = over_runs(template, features, state, images.float().to(DEVICE))
@@ -720,14 +721,16 @@ def test_answers_equal_those_of_the_same_weights_on_the_cpu(kernel: str, net: st
     for index in range(2):
         measured, (memory, view) = learner.accuracy(made.tasks(index)), learner.kept[index]
         requests = learner._evaluator._classifier_requests(learner.test_groups[0], as_seen(memory, view))
-        source = learner.source(requests, "test noise", index)
+        source = learner.source(requests, "test noise", index, learner.training_seeds)
         source.draw()
         for run, (method, task) in enumerate(zip(made.methods, made.tasks(index), strict=True)):
             model = copy.deepcopy(learner.models[run]).cpu().double()
             own = seen({name: tensor[run].cpu() for name, tensor in memory.items()}, task.view)
             with torch.no_grad():
                 working = {name: tensor.double() for name, tensor in own.items()}
-                classifier = method.classifier(model, working, Replay([t[run].cpu().double() for t in source.drawn]))
+                classifier = method.classifier(
+                    model, working, DrawnNoise([t[run].cpu().double() for t in source.drawn])
+                )
                 scores = method.logits(model, classifier, task.view(task.test.inputs[task.test.rows]).double())
             doubtful = int((scores.topk(2).values.diff().abs() < 1e-4).sum())
             expected = 100.0 * (scores.argmax(-1) == task.test.labels).double().mean().item()
@@ -865,8 +868,8 @@ def test_the_first_strong_step_equals_the_cpu(kernel: str) -> None:
         average = WeightAverage(model, method.settings)
         working = {name: tensor.double() for name, tensor in seen(memory, task.view).items()}
         inputs = task.view(task.train.inputs[task.train.rows[order]]).double()
-        replay = Replay([plain(tensor[run]).cpu().double() for tensor in trainer.sources[10].drawn])
-        loss = method.observe(model, working, inputs, task.train.labels[order], None, replay)[0]
+        replay = DrawnNoise([plain(tensor[run]).cpu().double() for tensor in trainer.sources[10].drawn])
+        loss = method.observe(model, working, Batch(inputs, task.train.labels[order]), replay)[0]
         assert abs(trainer.losses[0, run].item() - loss.item()) < 1e-4 * max(1.0, abs(loss.item()))
         loss.backward()
         optimizer_of(model, method.settings, 0).step()
@@ -980,7 +983,7 @@ def test_strong_answers_equal_those_of_the_same_weights_on_the_cpu(method: str, 
     for index in range(2):
         memory, view = learner.kept[index]
         requests = learner._evaluator._classifier_requests(learner.test_groups[0], as_seen(memory, view))
-        source = learner.source(requests, "test noise", index)
+        source = learner.source(requests, "test noise", index, learner.training_seeds)
         source.draw()
         scores = learner.scores(made.tasks(index))
         for run, (own, task) in enumerate(zip(made.methods, made.tasks(index), strict=True)):
@@ -994,7 +997,7 @@ def test_strong_answers_equal_those_of_the_same_weights_on_the_cpu(method: str, 
             ]
             with torch.no_grad():
                 common = own.in_common(model, working)
-                replay = Replay([t[run].cpu().double() for t in source.drawn])
+                replay = DrawnNoise([t[run].cpu().double() for t in source.drawn])
                 classifier = own.classifier(model, own.show(working[index] | common), replay)
                 expected = own.answer(model, classifier, task.view(task.test.inputs[task.test.rows]).double())
             assert expected.shape == (len(task.test), task.ways)

@@ -13,9 +13,10 @@ from kcl.benchmarks.array_stream import ArrayStream
 from kcl.errors import KclError
 from kcl.methods.agem import AveragedGEM, project
 from kcl.methods.episodic import EpisodicSettings
+from kcl.methods.method import Batch
 from kcl.nets.mlp import MLP
 from one_run import OneRun
-from reference_run import recalled_in
+from reference_run import replayed_in
 
 
 class TestProjection:
@@ -154,7 +155,7 @@ class TestSteps:
         assert plan.weights.tolist() == [[1.0, 1.0, 0.0, 0.0, 0.0, 0.0]] * 4
 
     def test_never_increase_the_reference_loss_to_first_order(self, stream: ArrayStream) -> None:
-        """Along every step's direction the loss on the recalled samples has a slope of zero or less; some are bent."""
+        """Along every step's direction the loss on the replayed samples has a slope of zero or less; some are bent."""
         run = _run(memory_per_class=3)
         method, seen = run.method, []
         direction = method.direction
@@ -185,9 +186,9 @@ class TestSteps:
         run.learn(stream[1])
         plan = run.method.plan(run.method_state, stream[2], [np.arange(40)], [10] * 4, np.random.default_rng(0))
         memory = {"classes": torch.tensor(stream[2].classes)}
-        recalled = recalled_in(run.method_state, stream[2], memory, plan, 0)
+        replayed = replayed_in(run.method_state, stream[2], memory, plan, 0)
         batch = stream[2].train.inputs[:10], stream[2].train.labels[:10]
-        loss, reference = run.method.losses(run.model, memory, *batch, recalled, make_noise(0))
+        loss, reference = run.method.losses(run.model, memory, Batch(*batch, replayed), make_noise(0))
         expected = []
         for place in set(plan.places[0].tolist()):
             value = int(run.method_state["classes"][place])
@@ -195,4 +196,4 @@ class TestSteps:
             scores = run.model.output(run.model.backbone(run.method_state["inputs"][place][None]))[:, list(classes)]
             expected.append(F.cross_entropy(scores, torch.tensor([classes.index(value)])))
         torch.testing.assert_close(reference, torch.stack(expected).mean())
-        torch.testing.assert_close(loss, run.method.loss(run.model, memory, *batch, make_noise(0)))
+        torch.testing.assert_close(loss, run.method.loss(run.model, memory, Batch(*batch), make_noise(0)))

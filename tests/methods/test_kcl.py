@@ -19,7 +19,7 @@ from kcl.errors import KclError
 from kcl.functional.noise import Noise
 from kcl.methods.kcl import KernelContinualLearning, KernelModel, unit_length, weigh_stages
 from kcl.methods.kcl_settings import KclSettings
-from kcl.methods.method import Memory
+from kcl.methods.method import Batch, Memory
 from kcl.methods.ridge_head import Head
 from kcl.methods.ridge_kernels import KERNELS
 from kcl.nets.backbone import Backbone
@@ -168,7 +168,7 @@ class TestEquations:
         self, bench: Any, make_noise: Any, variant: dict[str, Any]
     ) -> None:
         it = bench(**variant)
-        found = it.method.loss(it.model, it.memory, *it.batch, make_noise(8))
+        found = it.method.loss(it.model, it.memory, Batch(*it.batch), make_noise(8))
         expected = Reference(it.model, it.settings, it.memory, make_noise(8)).loss(*it.batch)
         assert found.item() == pytest.approx(expected.item(), rel=1e-4)
 
@@ -214,7 +214,7 @@ def test_the_gradient_of_the_objective_equals_finite_differences(
             self.model = model
 
         def forward(self) -> Tensor:
-            return it.method.loss(self.model, memory, inputs.double(), labels, make_noise(8, torch.float64))
+            return it.method.loss(self.model, memory, Batch(inputs.double(), labels), make_noise(8, torch.float64))
 
     names, values = zip(*Loss().named_parameters(), strict=True)
 
@@ -354,12 +354,12 @@ class TestPasses:
     def test_coreset_and_batch_pass_apart_where_samples_mix(self, parts: Any, make_noise: Any) -> None:
         """Each with its own batch statistics, both in training mode."""
         method, model, memory, task = parts(mixing=True)
-        method.loss(model, memory, task.train.inputs[:7], task.train.labels[:7], make_noise(1))
+        method.loss(model, memory, Batch(task.train.inputs[:7], task.train.labels[:7]), make_noise(1))
         assert sorted(model.backbone.calls) == [(7, True), (9, True)]
 
     def test_everything_passes_with_noise_while_training_and_without_at_test(self, parts: Any, make_noise: Any) -> None:
         method, model, memory, task = parts(mixing=False)
-        method.loss(model, memory, task.train.inputs[:7], task.train.labels[:7], make_noise(1))
+        method.loss(model, memory, Batch(task.train.inputs[:7], task.train.labels[:7]), make_noise(1))
         assert sum(count for count, _ in model.backbone.calls) == 16
         assert all(noisy for _, noisy in model.backbone.calls)
         model.backbone.calls.clear()

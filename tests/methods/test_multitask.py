@@ -13,7 +13,7 @@ from kcl.benchmarks.joint_task import join
 from kcl.core.randomness import numpy_generator
 from kcl.core.settings import Settings
 from kcl.errors import KclError
-from kcl.methods.joint_training import MultiTask
+from kcl.methods.sgd import MultiTask
 from kcl.nets.mlp import MLP
 from kcl.training.state import build_model
 from kcl.training.stream_run import run_streams

@@ -14,11 +14,12 @@ from kcl.benchmarks.array_stream import ArrayStream
 from kcl.core.randomness import numpy_generator
 from kcl.methods import replay
 from kcl.methods.episodic import EpisodicSettings, random_subsets
+from kcl.methods.method import Batch
 from kcl.methods.replay import ReservoirReplay
 from kcl.nets.mlp import MLP
 from kcl.training.batches import batch_order
 from one_run import OneRun
-from reference_run import recalled_in
+from reference_run import replayed_in
 
 # One in a million for each test that counts: |z| of a standard normal.
 RARE = 4.892
@@ -116,7 +117,7 @@ def _run(**settings: Any) -> OneRun:
 
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_equals_the_reservoir_anyone_would_write(stream: ArrayStream, epochs: int) -> None:
-    """Sample by sample and step by step: what is recalled is in the reservoir at that moment, and what stays is too."""
+    """Sample by sample and step by step: what is replayed is in the reservoir at that moment, and what stays is too."""
     run = _run(recalled_per_step=4, epochs=epochs)
     held: list[tuple[int, int]] = []
     seen = 0
@@ -130,12 +131,12 @@ def test_equals_the_reservoir_anyone_would_write(stream: ArrayStream, epochs: in
         old, step = list(held), 0
         for epoch in range(epochs):
             for start in range(0, 40, 10):
-                recalled = [
+                replayed = [
                     old[place] if place < 12 else (task.index, place - 12) for place in plan.places[step].tolist()
                 ]
                 if held:
-                    assert set(recalled) <= set(held)
-                    assert len(set(recalled)) == 4
+                    assert set(replayed) <= set(held)
+                    assert len(set(replayed)) == 4
                     assert plan.weights[step].tolist() == [1.0] * 4
                 else:
                     assert plan.weights[step].tolist() == [0.0] * 4
@@ -162,9 +163,9 @@ def test_a_step_learns_from_batch_and_memory_alike(stream: ArrayStream, make_noi
     task = stream[2]
     plan = run.method.plan(run.method_state, task, [np.arange(40)], [10] * 4, np.random.default_rng(5))
     memory = {"classes": torch.tensor(task.classes)}
-    recalled = recalled_in(run.method_state, task, memory, plan, 3)
+    replayed = replayed_in(run.method_state, task, memory, plan, 3)
     (loss,) = run.method.losses(
-        run.model, memory, task.train.inputs[:10], task.train.labels[:10], recalled, make_noise(0)
+        run.model, memory, Batch(task.train.inputs[:10], task.train.labels[:10], replayed), make_noise(0)
     )
     values = [
         F.cross_entropy(run.model(task.train.inputs[[place]], memory["classes"]), task.train.labels[[place]])
@@ -186,7 +187,7 @@ def test_the_first_step_of_a_stream_has_nothing_to_recall(stream: ArrayStream, m
     task, method_state = stream[0], run.method.initial_state(run.model, stream[0])
     plan = run.method.plan(method_state, task, [np.arange(40)], [10] * 4, np.random.default_rng(5))
     memory, batch = {"classes": torch.tensor(task.classes)}, (task.train.inputs[:10], task.train.labels[:10])
-    recalled = recalled_in(method_state, task, memory, plan, 0)
-    assert recalled is not None
-    (loss,) = run.method.losses(run.model, memory, *batch, recalled, make_noise(0))
-    torch.testing.assert_close(loss, run.method.loss(run.model, memory, *batch, make_noise(0)))
+    replayed = replayed_in(method_state, task, memory, plan, 0)
+    assert replayed is not None
+    (loss,) = run.method.losses(run.model, memory, Batch(*batch, replayed), make_noise(0))
+    torch.testing.assert_close(loss, run.method.loss(run.model, memory, Batch(*batch), make_noise(0)))

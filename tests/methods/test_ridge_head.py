@@ -11,9 +11,9 @@ from torch import Tensor
 
 import kcl
 from kcl.functional import kernels
+from kcl.functional.noise import RunNoise
 from kcl.methods import ridge_head
 from kcl.methods.ridge_kernels import KERNELS
-from kcl.training.draws import RunNoise
 
 SMALL: dict[str, Any] = {"bases": 32, "width": 16, "dropout": 0.1, "coreset_size_per_class": 4}
 

@@ -10,6 +10,7 @@ import torch
 
 from kcl.benchmarks.array_stream import ArrayStream
 from kcl.core.settings import Settings
+from kcl.methods.method import Batch
 from kcl.methods.sgd import LinearMethod, NaiveSGD, StableSGD
 from kcl.nets.mlp import MLP
 from one_run import OneRun
@@ -39,7 +40,9 @@ def test_answers_with_the_tasks_own_slice_of_the_output(
         features, labels = model.backbone(task.train.inputs), task.train.labels
         scores = (features @ model.output.weight.T + model.output.bias)[:, classes]
         expected = -torch.log_softmax(scores, -1)[torch.arange(12), labels].mean()
-        torch.testing.assert_close(method.loss(model, memory, task.train.inputs, labels, make_noise(1)), expected)
+        torch.testing.assert_close(
+            method.loss(model, memory, Batch(task.train.inputs, labels), make_noise(1)), expected
+        )
         classifier = method.classifier(model, method.end_task(model, memory), make_noise(1))
         torch.testing.assert_close(method.logits(model, classifier, task.train.inputs), scores)
 

@@ -13,6 +13,7 @@ from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.data.dataset import Dataset
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.kcl_settings import KclSettings
+from kcl.methods.method import Batch
 from kcl.methods.recipes import published_backbone
 from kcl.methods.ridge_kernels import KERNELS
 from kcl.nets.backbone import ModuleBackbone
@@ -58,7 +59,7 @@ def test_targets_follow_the_gradient_of_what_they_would_give(seeded: Any, draw: 
     made = Made(seeded, soft_targets=RATE)
     learned = made.correction.clone().requires_grad_()
     [found] = made.method.observe(
-        made.model, made.memory | {"correction": learned}, made.batch, made.labels, None, draw
+        made.model, made.memory | {"correction": learned}, Batch(made.batch, made.labels), draw
     )
     assert found.item() == pytest.approx(made.loss(np.zeros((6, 3))), rel=1e-9), "what is told is of one-hot targets"
     [slope] = torch.autograd.grad(found, [learned])

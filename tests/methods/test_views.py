@@ -14,6 +14,7 @@ from kcl.benchmarks.array_stream import ArrayStream
 from kcl.errors import KclError
 from kcl.methods import views
 from kcl.methods.kcl_settings import KclSettings
+from kcl.methods.method import Batch
 from kcl.methods.recipes import METHODS, check_backbone
 from kcl.methods.ridge_kernels import KERNELS
 from kcl.models.continual_model import ContinualModel
@@ -270,7 +271,7 @@ class TestAgainstNumPy:
             for turn in range(4):
                 scores = self.SCALE * self._features(model, self._turned(image, turn)) @ weights + self.SHIFT
                 losses.append(np.log(np.exp(scores).sum()) - scores[4 * label + turn])
-        [found] = method.observe(model, memory, batch, labels, None, draw)
+        [found] = method.observe(model, memory, Batch(batch, labels), draw)
         assert found.item() == pytest.approx(np.mean(losses), rel=1e-9)
 
     def test_the_vote(self, made: Any, draw: Any) -> None:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from kcl.core.randomness import derive
-from kcl.functional.noise import Noise, dropout
+from kcl.functional.noise import Noise, RunNoise, dropout
 from kcl.ops import philox
-from kcl.training.draws import PhiloxSource, Recorder, Replay, Request, RunNoise, SeparateSource, Source, merge
+from kcl.training.draws import DrawnNoise, PhiloxSource, Recorder, Request, SeparateSource, Source, merge
 
 pytestmark = pytest.mark.usefixtures("_draws_without_compiler")
 CPU = torch.device("cpu")
@@ -104,7 +104,7 @@ class TestRecorderAndReplay:
 
     def test_a_replay_hands_out_what_was_drawn_in_order(self, draw: Any) -> None:
         tensors = [draw.normal(*request.shape) for request in REQUESTS]
-        replay = Replay(tensors)
+        replay = DrawnNoise(tensors)
         assert isinstance(replay, Noise)
         for (kind, shape, _), expected in zip(REQUESTS, tensors, strict=True):
             assert (replay.normal if kind == philox.NORMAL else replay.uniform)(*shape) is expected
@@ -126,7 +126,7 @@ class TestRecorderAndReplay:
         for _ in range(3):
             source.draw()
             for run, noise in enumerate(expected):
-                assert torch.equal(compute(Replay([tensor[run] for tensor in source.drawn])), compute(noise))
+                assert torch.equal(compute(DrawnNoise([tensor[run] for tensor in source.drawn])), compute(noise))
 
 
 def test_a_separate_source_gives_the_draws_of_every_run_s_own_noise() -> None:
@@ -191,7 +191,7 @@ def test_a_philox_source_draws_uniforms_ahead_and_the_rest_after_them() -> None:
         expected = _next(whole)
         early = [request.kind == philox.UNIFORM for request in REQUESTS]
         assert [torch.equal(a, b) for a, b in zip(parts.drawn, expected, strict=True)] == early
-        replay = Replay(parts.drawn, lambda: waited.append(parts.draw_others()))
+        replay = DrawnNoise(parts.drawn, lambda: waited.append(parts.draw_others()))
         assert torch.equal(replay.uniform(5, 3), expected[0])
         assert waited == []
         assert torch.equal(replay.normal(7, 2), expected[1])

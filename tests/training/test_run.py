@@ -15,10 +15,11 @@ from kcl.benchmarks.task import Task
 from kcl.core.randomness import numpy_generator
 from kcl.core.settings import Settings
 from kcl.errors import KclError
+from kcl.functional.noise import RunNoise
+from kcl.methods.method import Batch
 from kcl.nets.backbone import ModuleBackbone
 from kcl.nets.mlp import MLP
 from kcl.training.batches import batch_order, batch_sizes
-from kcl.training.draws import RunNoise
 from kcl.training.optimizers import learning_rate
 from kcl.training.state import build_model
 
@@ -199,7 +200,7 @@ class TestRun:
                 rate = max(settings.lr * settings.lr_decay ** (task.index + 1), settings.lr_floor)
                 rest = np.array([place for place in range(45) if place not in set(coreset.tolist())])
                 for batch in _batches(seed, task, rest, settings):
-                    loss = method.loss(model, memory, *_seen(task, batch), noise)
+                    loss = method.loss(model, memory, Batch(*_seen(task, batch)), noise)
                     self._descend(parameters, velocity, loss, rate, settings.momentum)
                 learner.learn([task], lambda _: None)
             torch.testing.assert_close(learner.models[0].state_dict(), model.state_dict(), rtol=1e-9, atol=1e-9)

@@ -154,9 +154,9 @@ class TestUpdatesPerBatch:
         seen: list[Tensor] = []
         observe = learner.method.observe
 
-        def noting(model: nn.Module, memory: Any, inputs: Tensor, *others: Any) -> Any:
-            seen.append(inputs)
-            return observe(model, memory, inputs, *others)
+        def noting(model: nn.Module, memory: Any, batch: Any, noise: Any) -> Any:
+            seen.append(batch.inputs)
+            return observe(model, memory, batch, noise)
 
         monkeypatch.setattr(learner.method, "observe", noting)
         steps: list[Any] = []

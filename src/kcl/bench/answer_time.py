@@ -26,10 +26,10 @@ from kcl.bench import reference_loop
 from kcl.bench.step_time import WORKS, Work, aligned
 from kcl.benchmarks.task import View
 from kcl.errors import KclError
+from kcl.functional.noise import RunNoise
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.method import Memory
 from kcl.models.inference import Answerer
-from kcl.training.draws import RunNoise
 from kcl.training.stack import RunStack
 
 CORESETS, BASES, TASKS = (5, 10, 20, 40), (256, 512, 1024, 2048), (20, 100, 1000)

@@ -113,7 +113,7 @@ def unfinished_group(folder: Path) -> UnfinishedGroup | None:
     if not runs or not listed or not isinstance(conditions, dict):
         raise KclError(f"the checkpoint in {folder} does not say which runs it belongs to; delete it to start over")
     runs = [with_current_settings(run) for run in runs]
-    plain = saved.about.get("plain") is True or "separate runs" in saved.about  # older versions said it this way
+    plain = saved.about.get("plain") is True
     return UnfinishedGroup(folder, runs, conditions, str(command), plain)
 
 

@@ -1,10 +1,13 @@
-"""The random draws a computation may ask for. It never draws itself: the draws belong to a run (`training.draws`)."""
+"""The random draws a computation may ask for. It never draws itself: the draws belong to a run."""
 
 from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
+
+from kcl.core.randomness import torch_generator
 
 
 @runtime_checkable
@@ -22,6 +25,22 @@ class Noise(Protocol):
     def kept(self, rate: Tensor, *shape: int) -> Tensor:
         """Booleans, each false with probability `rate`."""
         ...
+
+
+class RunNoise:
+    """Draws for one purpose of one run, made when they are requested."""
+
+    def __init__(self, device: torch.device, seed: int, purpose: str, *indices: int) -> None:
+        self.generator = torch_generator(device, seed, purpose, *indices)
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.generator, device=self.generator.device)
+
+    def uniform(self, *shape: int) -> Tensor:
+        return torch.rand(shape, generator=self.generator, device=self.generator.device)
+
+    def kept(self, rate: Tensor, *shape: int) -> Tensor:
+        return self.uniform(*shape) >= rate
 
 
 def dropout(x: Tensor, rate: Tensor, noise: Noise) -> Tensor:

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kcl.benchmarks.task import Task
-from kcl.core.shapes import Float, Int
+from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
 from kcl.methods.episodic import EpisodicMethod, random_subsets
-from kcl.methods.method import Memory, Plan, Recalled
+from kcl.methods.method import Batch, Memory, ReplayPlan
 from kcl.methods.sgd import LinearModel, sliced_cross_entropy
 
 
@@ -46,7 +46,7 @@ class AveragedGEM(EpisodicMethod):
         orders: Sequence[np.ndarray],
         sizes: Sequence[int],
         rng: np.random.Generator,
-    ) -> Plan:
+    ) -> ReplayPlan:
         self.check_stored(method_state, task)
         filled, slots = int(method_state["filled"].sum()), self.slots
         labels, size = task.train.labels.cpu().numpy(), self.settings.memory_per_class
@@ -59,30 +59,19 @@ class AveragedGEM(EpisodicMethod):
         kept[:filled] = np.arange(filled)
         kept[filled : filled + len(new)] = slots + new
         steps, width = len(orders) * len(sizes), min(self.settings.recalled_per_step, slots) if filled else 0
-        return Plan(*random_subsets(np.full(steps, filled), width, rng), kept)
+        return ReplayPlan(*random_subsets(np.full(steps, filled), width, rng), kept)
 
-    def losses(
-        self,
-        model: LinearModel,
-        memory: Memory,
-        inputs: Float[Tensor, "n ..."],
-        labels: Int[Tensor, " n"],
-        recalled: Recalled | None,
-        noise: Noise,
-    ) -> tuple[Float[Tensor, ""], ...]:
+    def losses(self, model: LinearModel, memory: Memory, batch: Batch, noise: Noise) -> tuple[Float[Tensor, ""], ...]:
         """The loss on the batch and, from the second task on, the loss on the replayed samples."""
-        if recalled is None:
-            return (self.loss(model, memory, inputs, labels, noise),)
-        past, present = map(model.output, model.backbone.forward_parts([recalled.inputs, inputs], noise))
-        losses = sliced_cross_entropy(past, recalled.classes, recalled.allowed)
-        reference = (recalled.weights * losses).sum() / recalled.weights.sum()
-        return F.cross_entropy(present[:, memory["classes"]], labels), reference
+        if (replayed := batch.replayed) is None:
+            return (self.loss(model, memory, batch, noise),)
+        past, present = map(model.output, model.backbone.forward_parts([replayed.inputs, batch.inputs], noise))
+        losses = sliced_cross_entropy(past, replayed.classes, replayed.allowed)
+        reference = (replayed.weights * losses).sum() / replayed.weights.sum()
+        return F.cross_entropy(present[:, memory["classes"]], batch.labels), reference
 
     def direction(
-        self,
-        weights: Float[Tensor, " p"],  # noqa: ARG002
-        gradients: Float[Tensor, "l p"],
-        method_state: Memory,  # noqa: ARG002
+        self, weights: Float[Tensor, " p"], gradients: Float[Tensor, "l p"], method_state: Memory
     ) -> tuple[Float[Tensor, " p"], Memory]:
         if len(gradients) == 1:
             return gradients[0], {}
@@ -91,9 +80,7 @@ class AveragedGEM(EpisodicMethod):
 
 def project(gradient: Float[Tensor, " p"], reference: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
     """g where g·g_ref ≥ 0, else the vector nearest to g that is orthogonal to g_ref (Eq. 11)."""
-    along, square = (
-        (gradient * reference).sum(),
-        reference.square().sum(),
-    )  # not a matmul, whose precision may be reduced
+    # Not a matmul, whose precision may be reduced.
+    along, square = (gradient * reference).sum(), reference.square().sum()
     share = along.clamp_max(0.0) / square.clamp_min(torch.finfo(square.dtype).tiny)
     return gradient - share * reference

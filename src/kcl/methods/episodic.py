@@ -1,7 +1,7 @@
 """Episodic memory: samples of earlier tasks in a fixed number of slots, some of which are replayed at every step.
 
-Which samples the slots hold and which a step replays is planned on the host before a task begins (`Plan`), with the
-run's own generator. The step then only reads, so that it can be captured in a CUDA graph.
+Which samples the slots hold and which a step replays is planned on the host before a task begins (`ReplayPlan`), with
+the run's own generator. The step then only reads, so that it can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kcl.benchmarks.task import Task
 from kcl.core.settings import Settings, setting
 from kcl.core.shapes import Float, Int, Shaped
 from kcl.errors import KclError
-from kcl.methods.method import Memory, Plan, Recalled
+from kcl.methods.method import Memory, Replayed, ReplayPlan
 from kcl.methods.sgd import LinearMethod, LinearModel
 
 SLOTTED = ("inputs", "classes", "allowed")
@@ -50,7 +50,7 @@ class EpisodicMethod(LinearMethod):
                 f"{self.settings.memory_per_class}; choose a smaller memory_per_class"
             )
 
-    def initial_state(self, model: LinearModel, task: Task) -> Memory:  # noqa: ARG002
+    def initial_state(self, model: LinearModel, task: Task) -> Memory:
         stored, slots = task.train.inputs, self.slots
         return {
             "inputs": torch.zeros(slots, *stored.shape[1:], dtype=stored.dtype),
@@ -62,12 +62,7 @@ class EpisodicMethod(LinearMethod):
         }
 
     def consolidate(
-        self,
-        model: LinearModel,  # noqa: ARG002
-        method_state: Memory,
-        task: Task,
-        plan: Plan | None,
-        rng: np.random.Generator,  # noqa: ARG002
+        self, model: LinearModel, method_state: Memory, task: Task, plan: ReplayPlan | None, rng: np.random.Generator
     ) -> Memory:
         """Fill the slots according to the plan."""
         assert plan is not None  # noqa: S101 - these methods plan every task
@@ -115,20 +110,20 @@ def _scaling(task: Task) -> Tensor:
     return torch.tensor([*(task.view.mean or ()), *(task.view.std or ())], dtype=torch.float64)
 
 
-def recall(
+def replayed_samples(
     method_state: Memory,
     places: Int[Tensor, " m"],
     weights: Float[Tensor, " m"],
     task_inputs: Shaped[Tensor, "m ..."],
     task_labels: Int[Tensor, " m"],
     classes: Int[Tensor, " w"],
-) -> Recalled:
+) -> Replayed:
     """The samples that a step replays, before scaling.
 
     `task_inputs` and `task_labels` are those of the current task's training samples, and ignored where a place is a
     slot. `classes` are the current task's.
     """
-    return Recalled(*_pick(method_state, places, task_inputs, classes[task_labels], classes), weights)
+    return Replayed(*_pick(method_state, places, task_inputs, classes[task_labels], classes), weights)
 
 
 def _pick(

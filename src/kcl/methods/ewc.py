@@ -14,7 +14,7 @@ from kcl.core.settings import Settings, setting
 from kcl.core.shapes import Float
 from kcl.functional.fisher import diagonal_fisher
 from kcl.methods import views
-from kcl.methods.method import Memory, Plan
+from kcl.methods.method import Memory, ReplayPlan
 from kcl.methods.sgd import LinearMethod, LinearModel
 from kcl.nets.flat import Layout
 
@@ -71,7 +71,7 @@ class ElasticWeightConsolidation(LinearMethod):
     keeps = "the importance of every weight and its old value"
     modifies_gradient = True
 
-    def initial_state(self, model: LinearModel, task: Task) -> Memory:  # noqa: ARG002
+    def initial_state(self, model: LinearModel, task: Task) -> Memory:
         weights = Layout(model).weights(model)
         method_state = {
             "importance": torch.zeros_like(weights),
@@ -102,12 +102,7 @@ class ElasticWeightConsolidation(LinearMethod):
         return gradient + pull, {"fisher": fisher, "window": window * ~full, "steps": steps}
 
     def consolidate(
-        self,
-        model: LinearModel,
-        method_state: Memory,
-        task: Task,
-        plan: Plan | None,  # noqa: ARG002
-        rng: np.random.Generator,
+        self, model: LinearModel, method_state: Memory, task: Task, plan: ReplayPlan | None, rng: np.random.Generator
     ) -> Memory:
         layout = Layout(model)
         weights = layout.weights(model)

@@ -19,7 +19,7 @@ from kcl.functional.noise import Noise
 from kcl.methods import ridge_head
 from kcl.methods.coreset import check_coreset, split_coreset
 from kcl.methods.kcl_settings import KclSettings
-from kcl.methods.method import Learnable, Memory, Method
+from kcl.methods.method import Batch, Learnable, Memory, Method
 from kcl.methods.ridge_head import Head
 from kcl.methods.ridge_kernels import KERNELS, Kernel
 from kcl.nets.amortized import AmortizedGaussians
@@ -92,23 +92,16 @@ class KernelContinualLearning(Method):
         corrections = {name: torch.zeros(targets.shape) for name in self.trained_state}
         return {"inputs": task.view.move(stored), "targets": targets.to(torch.uint8)} | corrections
 
-    def loss(
-        self,
-        model: KernelModel,
-        memory: Memory,
-        inputs: Float[Tensor, "n ..."],
-        labels: Int[Tensor, " n"],
-        noise: Noise,
-    ) -> Float[Tensor, ""]:
+    def loss(self, model: KernelModel, memory: Memory, batch: Batch, noise: Noise) -> Float[Tensor, ""]:
         """The negative of the empirical objective (Eq. 11): cross-entropy averaged over L draws of ω, plus τ·KL."""
         # The batch goes first, so that the coreset updates BatchNorm's running statistics last, as published.
-        outputs = model.backbone.forward_parts([inputs, memory["inputs"]], noise)
-        batch, coreset = (self._normalise(features, model.backbone.parts) for features in outputs)
-        features, sizes = torch.cat([coreset, batch]), (len(coreset), len(batch))
+        outputs = model.backbone.forward_parts([batch.inputs, memory["inputs"]], noise)
+        queried, coreset = (self._normalise(features, model.backbone.parts) for features in outputs)
+        features, sizes = torch.cat([coreset, queried]), (len(coreset), len(queried))
         head, targets = model.head(), memory["targets"].to(features.dtype)
-        posterior, prior = self._gaussians(model, coreset, batch)
+        posterior, prior = self._gaussians(model, coreset, queried)
         draws = self.settings.monte_carlo_samples if posterior else 1
-        loss = inputs.new_zeros(())
+        loss = batch.inputs.new_zeros(())
         for _ in range(draws):
             represented = self.kernel.represent(model, features, posterior, noise)
             anchors, queries = represented.split(sizes)
@@ -116,10 +109,10 @@ class KernelContinualLearning(Method):
                 scores = ridge.query_scores(represented, targets, head.strength)
             else:
                 scores = self._scores(model, queries, anchors, self._weights(model, anchors, targets, head))
-            loss = loss + F.cross_entropy(head.scale * scores + head.shift, labels) / draws
+            loss = loss + F.cross_entropy(head.scale * scores + head.shift, batch.labels) / draws
             if self.settings.soft_targets:
                 correction = model.soft_targets * memory["correction"]
-                loss = loss + self._target_loss(model, queries, anchors, scores, correction, head, labels) / draws
+                loss = loss + self._target_loss(model, queries, anchors, scores, correction, head, batch.labels) / draws
         if posterior is not None and prior is not None:
             loss = loss + model.tau * kl_divergence(posterior, prior)
         return loss

@@ -37,7 +37,7 @@ class Learnable(NamedTuple):
     memory: Memory
 
 
-class Plan(NamedTuple):
+class ReplayPlan(NamedTuple):
     """Which samples the steps of a task replay and which are kept after it, decided before the first step.
 
     It depends on positions and on chance, never on the model. A place below the number of slots is a slot as it was
@@ -52,7 +52,7 @@ class Plan(NamedTuple):
     """The place of the sample that each slot holds after the task; −1 for none."""
 
 
-class Recalled(NamedTuple):
+class Replayed(NamedTuple):
     """The samples that one step replays."""
 
     inputs: Float[Tensor, "m ..."]
@@ -61,6 +61,14 @@ class Recalled(NamedTuple):
     allowed: Bool[Tensor, "m c"]
     """The classes of each sample's own task, among which it is classified."""
     weights: Float[Tensor, " m"]
+
+
+class Batch(NamedTuple):
+    """The samples of one step: those of the task, and those replayed with them."""
+
+    inputs: Float[Tensor, "n ..."]
+    labels: Int[Tensor, " n"]
+    replayed: Replayed | None = None
 
 
 class Method(ABC):
@@ -87,9 +95,8 @@ class Method(ABC):
         """
         if type(settings) is not self.settings_type:
             raise KclError(f"{self.name} takes {self.settings_type.__name__}, not {type(settings).__name__}")
-        self.settings = settings
-        self.class_count = class_count
-        self.places = places
+        self.settings, self.class_count, self.places = settings, class_count, places
+        self.shows_views = bool(views.asked(settings))
 
     @property
     def outputs(self) -> int:
@@ -113,28 +120,23 @@ class Method(ABC):
 
     # State over all tasks
 
-    def initial_state(self, model: Any, task: Task) -> Memory:  # noqa: ARG002
+    def initial_state(self, model: Any, task: Task) -> Memory:
         """The method's state before the first task, which is `task`. Its shapes never change afterwards."""
         return {}
 
     def plan(
         self,
-        method_state: Memory,  # noqa: ARG002
-        task: Task,  # noqa: ARG002
-        orders: Sequence[np.ndarray],  # noqa: ARG002
-        sizes: Sequence[int],  # noqa: ARG002
-        rng: np.random.Generator,  # noqa: ARG002
-    ) -> Plan | None:
+        method_state: Memory,
+        task: Task,
+        orders: Sequence[np.ndarray],
+        sizes: Sequence[int],
+        rng: np.random.Generator,
+    ) -> ReplayPlan | None:
         """What is replayed in a task whose epochs visit its samples in these orders, in batches of these sizes."""
         return None
 
     def consolidate(
-        self,
-        model: Any,  # noqa: ARG002
-        method_state: Memory,
-        task: Task,  # noqa: ARG002
-        plan: Plan | None,  # noqa: ARG002
-        rng: np.random.Generator,  # noqa: ARG002
+        self, model: Any, method_state: Memory, task: Task, plan: ReplayPlan | None, rng: np.random.Generator
     ) -> Memory:
         """The method's state after the last batch of a task."""
         return method_state
@@ -151,61 +153,28 @@ class Method(ABC):
         """Called before the first batch of a task."""
 
     @abstractmethod
-    def loss(
-        self,
-        model: Any,
-        memory: Memory,
-        inputs: Float[Tensor, "n ..."],
-        labels: Int[Tensor, " n"],
-        noise: Noise,
-    ) -> Float[Tensor, ""]:
+    def loss(self, model: Any, memory: Memory, batch: Batch, noise: Noise) -> Float[Tensor, ""]:
         """What a training step minimises if nothing is replayed."""
 
-    def losses(
-        self,
-        model: Any,
-        memory: Memory,
-        inputs: Float[Tensor, "n ..."],
-        labels: Int[Tensor, " n"],
-        recalled: Recalled | None,  # noqa: ARG002
-        noise: Noise,
-    ) -> tuple[Float[Tensor, ""], ...]:
+    def losses(self, model: Any, memory: Memory, batch: Batch, noise: Noise) -> tuple[Float[Tensor, ""], ...]:
         """The losses whose gradients a step needs. The first is reported, and followed unless `modifies_gradient`."""
-        return (self.loss(model, memory, inputs, labels, noise),)
+        return (self.loss(model, memory, batch, noise),)
 
-    def observe(
-        self,
-        model: Any,
-        memory: Memory,
-        inputs: Float[Tensor, "n ..."],
-        labels: Int[Tensor, " n"],
-        recalled: Recalled | None,
-        noise: Noise,
-    ) -> tuple[Float[Tensor, ""], ...]:
+    def observe(self, model: Any, memory: Memory, batch: Batch, noise: Noise) -> tuple[Float[Tensor, ""], ...]:
         """`losses` of a step over samples as the settings show them (`methods.views`)."""
-        turns = views.rotations(self.settings)
-        if (augmentation := self.settings.augmentation) != "none":
-            inputs = views.varied(inputs, augmentation, noise)
-            if "inputs" in memory:
-                memory = memory | {"inputs": views.varied(memory["inputs"], augmentation, noise)}
-            if recalled is not None:
-                recalled = recalled._replace(inputs=views.varied(recalled.inputs, augmentation, noise))
-        memory, recalled = views.shown_memory(memory, turns), recalled and views.shown_recalled(recalled, turns)
-        inputs, labels = views.copies(inputs, turns), views.turned_labels(labels, turns)
-        return self.losses(model, memory, inputs, labels, recalled, noise)
+        if self.shows_views:
+            memory, batch = views.shown_in_training(memory, batch, self.settings, noise)
+        return self.losses(model, memory, batch, noise)
 
     def direction(
-        self,
-        weights: Float[Tensor, " p"],  # noqa: ARG002
-        gradients: Float[Tensor, "l p"],
-        method_state: Memory,  # noqa: ARG002
+        self, weights: Float[Tensor, " p"], gradients: Float[Tensor, "l p"], method_state: Memory
     ) -> tuple[Float[Tensor, " p"], Memory]:
         """With `modifies_gradient`: the direction to follow, from the gradients of the losses, and what changes in the
         state. Parameters lie as in `nets.flat.Layout`.
         """
         return gradients[0], {}
 
-    def end_task(self, model: Any, memory: Memory) -> Memory:  # noqa: ARG002
+    def end_task(self, model: Any, memory: Memory) -> Memory:
         """What is kept of a task after its last batch."""
         return memory
 
@@ -220,11 +189,11 @@ class Method(ABC):
         """Whether the classifiers of all tasks have something `in_common`, which changes with the model's weights."""
         return False
 
-    def contribution(self, model: Any, memory: Memory) -> Tensor:  # noqa: ARG002
+    def contribution(self, model: Any, memory: Memory) -> Tensor:
         """With `shares`: the part of one task, to be summed over tasks."""
         return torch.zeros(())
 
-    def common(self, total: Float[Tensor, "*s ..."]) -> Memory:  # noqa: ARG002
+    def common(self, total: Float[Tensor, "*s ..."]) -> Memory:
         """With `shares`: what is added to the memory of every task at test, from that sum; of one run or of several."""
         return {}
 
@@ -235,10 +204,14 @@ class Method(ABC):
 
     def show(self, memory: Memory) -> Memory:
         """What is kept of a task, its samples as the settings show them at test (`methods.views`)."""
+        if not self.shows_views:
+            return memory
         return views.shown_memory(memory, views.rotations(self.settings), views.mirrors(self.settings))
 
     def answer(self, model: Any, classifier: Memory, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
         """Scores of a task's classes, from `logits` of the copies in which the settings show a query."""
+        if not self.shows_views:
+            return self.logits(model, classifier, inputs)
         turns, mirrored = views.rotations(self.settings), views.mirrors(self.settings)
         return views.vote(self.logits(model, classifier, views.copies(inputs, turns, mirrored)), turns, mirrored)
 

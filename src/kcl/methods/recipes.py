@@ -35,12 +35,11 @@ from kcl.core.settings import Settings, nearest
 from kcl.errors import KclError
 from kcl.methods.agem import AveragedGEM
 from kcl.methods.ewc import ElasticWeightConsolidation
-from kcl.methods.joint_training import MultiTask
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Method, check_abilities
 from kcl.methods.replay import ReservoirReplay
-from kcl.methods.sgd import NaiveSGD, StableSGD
+from kcl.methods.sgd import MultiTask, NaiveSGD, StableSGD
 from kcl.nets.backbone import Backbone, ModuleBackbone
 from kcl.nets.identity import Identity
 from kcl.nets.mlp import MLP

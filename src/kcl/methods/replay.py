@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from kcl.benchmarks.task import Task
-from kcl.core.shapes import Float, Int
+from kcl.core.shapes import Float
 from kcl.functional.noise import Noise
 from kcl.methods.episodic import EpisodicMethod, random_subsets
-from kcl.methods.method import Memory, Plan, Recalled
+from kcl.methods.method import Batch, Memory, ReplayPlan
 from kcl.methods.sgd import LinearModel, sliced_cross_entropy
 
 
@@ -42,7 +42,7 @@ class ReservoirReplay(EpisodicMethod):
         orders: Sequence[np.ndarray],
         sizes: Sequence[int],
         rng: np.random.Generator,
-    ) -> Plan:
+    ) -> ReplayPlan:
         self.check_stored(method_state, task)
         slots, seen, offered = self.slots, int(method_state["seen"]), orders[0]
         targets = reservoir_slots(slots, seen, len(offered), rng)
@@ -60,26 +60,19 @@ class ReservoirReplay(EpisodicMethod):
                 taken = np.flatnonzero(targets[start:end] < slots) + start
                 holder[targets[taken]] = slots + offered[taken]  # the later of two samples for one slot stays
         holder[min(seen + len(offered), slots) :] = -1
-        return Plan(places, weights, holder)
+        return ReplayPlan(places, weights, holder)
 
-    def losses(
-        self,
-        model: LinearModel,
-        memory: Memory,
-        inputs: Float[Tensor, "n ..."],
-        labels: Int[Tensor, " n"],
-        recalled: Recalled | None,
-        noise: Noise,
-    ) -> tuple[Float[Tensor, ""], ...]:
-        assert recalled is not None  # noqa: S101 - every step is planned
+    def losses(self, model: LinearModel, memory: Memory, batch: Batch, noise: Noise) -> tuple[Float[Tensor, ""], ...]:
+        inputs, labels, replayed = batch
+        assert replayed is not None  # noqa: S101 - every step is planned
         classes = memory["classes"]
         all_classes = torch.arange(self.outputs, device=classes.device)
         allowed = (all_classes[:, None] == classes).any(1).expand(len(inputs), -1)
-        scores = model.output(model.backbone(torch.cat([inputs, recalled.inputs]), noise))
+        scores = model.output(model.backbone(torch.cat([inputs, replayed.inputs]), noise))
         losses = sliced_cross_entropy(
-            scores, torch.cat([classes[labels], recalled.classes]), torch.cat([allowed, recalled.allowed])
+            scores, torch.cat([classes[labels], replayed.classes]), torch.cat([allowed, replayed.allowed])
         )
-        weights = torch.cat([losses.new_ones(len(inputs)), recalled.weights])
+        weights = torch.cat([losses.new_ones(len(inputs)), replayed.weights])
         return ((weights * losses).sum() / weights.sum(),)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,18 +18,8 @@ from kcl.functional import kernels
 from kcl.functional.gaussian import DiagonalGaussian
 from kcl.functional.noise import Noise
 
-
-class KernelSettings(Protocol):
-    """The settings that kernels read."""
-
-    @property
-    def bases(self) -> int: ...
-    @property
-    def rbf_gamma(self) -> float: ...
-    @property
-    def laplacian_gamma(self) -> float: ...
-    @property
-    def polynomial_degree(self) -> int: ...
+if TYPE_CHECKING:
+    from kcl.methods.kcl_settings import KclSettings  # which names the kernels
 
 
 class Kernel(ABC):
@@ -44,10 +34,10 @@ class Kernel(ABC):
     inferred: ClassVar[int] = 0
     """How many Gaussians over frequencies are inferred from features: none, the posterior, or posterior and prior."""
 
-    def __init__(self, settings: KernelSettings) -> None:
+    def __init__(self, settings: KclSettings) -> None:
         self.settings = settings
 
-    def buffers(self, features: int) -> dict[str, Tensor]:  # noqa: ARG002
+    def buffers(self, features: int) -> dict[str, Tensor]:
         """Tensors saved with the model, drawn from PyTorch's generator, which is seeded for the run."""
         return {}
 
@@ -56,21 +46,12 @@ class Kernel(ABC):
         return {}
 
     def represent(
-        self,
-        model: Any,  # noqa: ARG002
-        x: Float[Tensor, "n d"],
-        posterior: DiagonalGaussian | None,  # noqa: ARG002
-        noise: Noise,  # noqa: ARG002
+        self, model: Any, x: Float[Tensor, "n d"], posterior: DiagonalGaussian | None, noise: Noise
     ) -> Float[Tensor, "n r"]:
         """What is computed once per sample; for inferred frequencies, with one draw of them."""
         return x
 
-    def frequencies(
-        self,
-        model: Any,  # noqa: ARG002
-        posterior: DiagonalGaussian | None,  # noqa: ARG002
-        noise: Noise,  # noqa: ARG002
-    ) -> Float[Tensor, "D d"] | None:
+    def frequencies(self, model: Any, posterior: DiagonalGaussian | None, noise: Noise) -> Float[Tensor, "D d"] | None:
         """With `fourier`: the frequencies ω, formed once because many queries will meet the same ones."""
         return None
 
@@ -91,10 +72,10 @@ class Linear(Kernel):
     summary = "inner product of the features"
     explicit = True
 
-    def compare(self, model: Any, x: Tensor, y: Tensor) -> Tensor:  # noqa: ARG002
+    def compare(self, model: Any, x: Tensor, y: Tensor) -> Tensor:
         return kernels.linear(x, y)
 
-    def diagonal(self, model: Any, x: Tensor) -> Tensor:  # noqa: ARG002
+    def diagonal(self, model: Any, x: Tensor) -> Tensor:
         return x.square().sum(-1)
 
 
@@ -102,7 +83,7 @@ class Polynomial(Linear):
     summary = "(x·y + 1)^degree"
     explicit = False
 
-    def compare(self, model: Any, x: Tensor, y: Tensor) -> Tensor:  # noqa: ARG002
+    def compare(self, model: Any, x: Tensor, y: Tensor) -> Tensor:
         return kernels.polynomial(x, y, self.settings.polynomial_degree)
 
     def diagonal(self, model: Any, x: Tensor) -> Tensor:
@@ -118,7 +99,7 @@ class RBF(Kernel):
     def compare(self, model: Any, x: Tensor, y: Tensor) -> Tensor:
         return kernels.rbf(x, y, model.gamma)
 
-    def diagonal(self, model: Any, x: Tensor) -> Tensor:  # noqa: ARG002
+    def diagonal(self, model: Any, x: Tensor) -> Tensor:
         return x.new_ones(len(x))
 
 
@@ -144,16 +125,10 @@ class FixedFourier(Linear):
         scale = math.sqrt(2.0 * self.settings.rbf_gamma)  # the spectral measure of exp(−γ‖x − y‖²) is N(0, 2γI)
         return {"phases": phases, "frequencies": scale * torch.randn(self.settings.bases, features)}
 
-    def represent(
-        self,
-        model: Any,
-        x: Tensor,
-        posterior: DiagonalGaussian | None,  # noqa: ARG002
-        noise: Noise,  # noqa: ARG002
-    ) -> Tensor:
+    def represent(self, model: Any, x: Tensor, posterior: DiagonalGaussian | None, noise: Noise) -> Tensor:
         return kernels.fourier_features(x, model.frequencies, model.phases)
 
-    def frequencies(self, model: Any, posterior: DiagonalGaussian | None, noise: Noise) -> Tensor:  # noqa: ARG002
+    def frequencies(self, model: Any, posterior: DiagonalGaussian | None, noise: Noise) -> Tensor:
         frequencies: Tensor = model.frequencies
         return frequencies
 
@@ -163,7 +138,7 @@ class VariationalFourier(Linear):
     fourier = True
     inferred = 2
 
-    def buffers(self, features: int) -> dict[str, Tensor]:  # noqa: ARG002
+    def buffers(self, features: int) -> dict[str, Tensor]:
         return {"phases": 2.0 * math.pi * torch.rand(self.settings.bases)}
 
     def represent(self, model: Any, x: Tensor, posterior: DiagonalGaussian | None, noise: Noise) -> Tensor:

@@ -1,16 +1,19 @@
-"""SGD on each task in turn, naive and stable, and the network with a linear head that all baselines share."""
+"""SGD: on each task in turn, naive and stable, or on all tasks together; and the linear head that baselines share."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kcl.benchmarks.joint_task import JointTask
 from kcl.benchmarks.task import Task
 from kcl.core.shapes import Bool, Float, Int
 from kcl.functional.noise import Noise
-from kcl.methods.method import Learnable, Memory, Method
+from kcl.methods.method import Batch, Learnable, Memory, Method
 from kcl.nets.backbone import Backbone
 
 
@@ -33,20 +36,13 @@ class LinearMethod(Method):
     def build(self, backbone: Backbone) -> LinearModel:
         return LinearModel(backbone, self.outputs)
 
-    def begin_task(self, model: LinearModel, task: Task, rng: np.random.Generator) -> Learnable:  # noqa: ARG002
+    def begin_task(self, model: LinearModel, task: Task, rng: np.random.Generator) -> Learnable:
         return Learnable(np.arange(len(task.train)), {"classes": torch.tensor(task.classes)})
 
-    def loss(
-        self,
-        model: LinearModel,
-        memory: Memory,
-        inputs: Float[Tensor, "n ..."],
-        labels: Int[Tensor, " n"],
-        noise: Noise,
-    ) -> Float[Tensor, ""]:
-        return F.cross_entropy(model(inputs, memory["classes"], noise), labels)
+    def loss(self, model: LinearModel, memory: Memory, batch: Batch, noise: Noise) -> Float[Tensor, ""]:
+        return F.cross_entropy(model(batch.inputs, memory["classes"], noise), batch.labels)
 
-    def classifier(self, model: LinearModel, memory: Memory, noise: Noise) -> Memory:  # noqa: ARG002
+    def classifier(self, model: LinearModel, memory: Memory, noise: Noise) -> Memory:
         return {"classes": memory["classes"]}
 
     def logits(self, model: LinearModel, classifier: Memory, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
@@ -72,6 +68,48 @@ class StableSGD(LinearMethod):
     name = "stable-sgd"
     summary = "plain SGD with a learning rate that decays from task to task, and dropout"
     keeps = "nothing"
+
+
+class MultiTask(LinearMethod):
+    """One pass over the samples of all tasks in one random order, each among the classes of its own task.
+
+    This is not continual learning: there is no order of tasks and nothing can be forgotten. Only the accuracies after
+    the whole training are recorded, as the last row of the accuracy matrix. The learning rate is that of a first task.
+    All training samples are needed at once; they are reported as the memory used.
+    """
+
+    name = "multi-task"
+    summary = (
+        "joint training on the shuffled samples of all tasks: usually taken as an upper bound, not continual learning"
+    )
+    keeps = "all samples of all tasks, for one joint training"
+    joint = True
+
+    def initial_state(self, model: LinearModel, task: Task) -> Memory:
+        sample = task.train.inputs[0]
+        return {"needed": torch.tensor([len(task.train), len(task.train) * sample.numel() * sample.element_size()])}
+
+    def begin_task(self, model: LinearModel, task: Task, rng: np.random.Generator) -> Learnable:
+        slices = torch.zeros(len(task.parts), self.class_count, dtype=torch.bool)
+        for index, part in enumerate(task.parts):
+            slices[index, list(part.classes)] = True
+        return Learnable(np.arange(len(task.train)), {"slices": slices})
+
+    def loss(self, model: LinearModel, memory: Memory, batch: Batch, noise: Noise) -> Float[Tensor, ""]:
+        """Labels encode the task, as task · classes + class (`JointTask`), or with (class, rotation) pairs."""
+        scores = model.output(model.backbone(batch.inputs, noise))
+        tasks, classes = batch.labels // self.outputs, batch.labels % self.outputs
+        return sliced_cross_entropy(scores, classes, memory["slices"][tasks]).mean()
+
+    def memory_use(self, memories: Sequence[Memory], method_state: Memory) -> dict[str, int]:
+        samples, size = method_state["needed"].tolist() if method_state else (0, 0)
+        return {"samples": samples, "bytes": size}
+
+    def check(self, task: Task) -> None:
+        super().check(task)
+        if isinstance(task, JointTask):
+            for part in task.parts:
+                part.check()
 
 
 def sliced_cross_entropy(

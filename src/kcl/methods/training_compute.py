@@ -57,7 +57,7 @@ def training_compute(method: str, settings: Settings, tasks: Sequence[Shape]) ->
         coreset = settings.coreset_size_per_class * task.ways if isinstance(settings, KclSettings) else 0
         learned = task.samples - coreset
         batches = _batches(learned, settings)
-        added = coreset or _recalled(kind, settings, ways, index)
+        added = coreset or _replayed(kind, settings, ways, index)
         updates += batches
         images += learned + batches * added
         if isinstance(settings, EwcSettings) and settings.ewc_fisher == "classic":
@@ -72,7 +72,7 @@ def _batches(samples: int, settings: Settings) -> int:
     return whole + (left > (1 if settings.backbone in RESNETS else 0))
 
 
-def _recalled(kind: type[Method], settings: Settings, ways: int, task: int) -> int:
+def _replayed(kind: type[Method], settings: Settings, ways: int, task: int) -> int:
     """Samples replayed per step; A-GEM replays nothing in the first task. `ways`: of all tasks together."""
     if not isinstance(settings, EpisodicSettings) or (kind is AveragedGEM and task == 0):
         return 0

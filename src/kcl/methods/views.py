@@ -23,7 +23,7 @@ from kcl.errors import KclError
 from kcl.functional.noise import Noise
 
 if TYPE_CHECKING:
-    from kcl.methods.method import Memory, Recalled
+    from kcl.methods.method import Batch, Memory, Replayed
 
 ROTATIONS = 4
 REACH = 1 / 8
@@ -122,16 +122,29 @@ def shown_memory(memory: Memory, turns: int, mirrored: int = 1) -> Memory:
     return shown
 
 
-def shown_recalled(recalled: Recalled, turns: int) -> Recalled:
+def shown_replayed(replayed: Replayed, turns: int) -> Replayed:
     """The replayed samples as copies."""
     if turns == 1:
-        return recalled
-    return recalled._replace(
-        inputs=copies(recalled.inputs, turns),
-        classes=turned_labels(recalled.classes, turns),
-        allowed=recalled.allowed.repeat_interleave(turns, dim=-1).repeat(turns, 1),
-        weights=recalled.weights.repeat(turns),
+        return replayed
+    return replayed._replace(
+        inputs=copies(replayed.inputs, turns),
+        classes=turned_labels(replayed.classes, turns),
+        allowed=replayed.allowed.repeat_interleave(turns, dim=-1).repeat(turns, 1),
+        weights=replayed.weights.repeat(turns),
     )
+
+
+def shown_in_training(memory: Memory, batch: Batch, settings: Settings, noise: Noise) -> tuple[Memory, Batch]:
+    """Memory and batch with random augmentation, as copies."""
+    turns, replayed = rotations(settings), batch.replayed
+    inputs = varied(batch.inputs, settings.augmentation, noise)
+    if "inputs" in memory:
+        memory = memory | {"inputs": varied(memory["inputs"], settings.augmentation, noise)}
+    if replayed is not None:
+        replayed = replayed._replace(inputs=varied(replayed.inputs, settings.augmentation, noise))
+        replayed = shown_replayed(replayed, turns)
+    labels = turned_labels(batch.labels, turns)
+    return shown_memory(memory, turns), batch._replace(inputs=copies(inputs, turns), labels=labels, replayed=replayed)
 
 
 def varied(x: Float[Tensor, "n c h w"], augmentation: str, noise: Noise) -> Float[Tensor, "n c h w"]:

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from kcl.core.settings import nearest
 from kcl.core.shapes import Float, Int
 from kcl.errors import KclError
+from kcl.functional.noise import RunNoise
 from kcl.methods import ridge_head, views
 from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.methods.method import Memory
 from kcl.methods.recipes import make_backbone
 from kcl.methods.ridge_head import Head
-from kcl.training.draws import RunNoise
 from kcl.training.stack import RunStack
 
 BATCH = 2048

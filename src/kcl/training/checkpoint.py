@@ -152,3 +152,10 @@ def fit_all(saved: Any, like: Mapping[str, Tensor], what: str) -> dict[str, Tens
     if unknown := sorted(saved.keys() - like.keys())[:3]:
         raise KclError(f"the checkpoint does not fit the run: {what} has unexpected entries {unknown}")
     return {name: fit(saved.get(name), tensor, f"{what}/{name}") for name, tensor in like.items()}
+
+
+def whole_number(value: Any, what: str, most: int) -> int:
+    """A count in a checkpoint, checked to be an integer from 0 to `most`."""
+    if type(value) is int and 0 <= value <= most:
+        return value
+    raise KclError(f"the checkpoint does not fit the run: {what} is {str(value)[:40]!r}")

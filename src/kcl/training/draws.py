@@ -1,8 +1,8 @@
 """Randomness that belongs to a run: the same draws whether the run is alone, stacked with others, or resumed.
 
 A method draws through a `Noise`. A single run gets `RunNoise`. Stacked runs cannot draw inside a vmapped step, so a
-`Recorder` first records what a step requests, a `Source` then draws it for all runs, and a `Replay` hands out the draws
-in the same order.
+`Recorder` first records what a step requests, a `Source` then draws it for all runs, and a `DrawnNoise` hands out the
+draws in the same order.
 """
 
 from __future__ import annotations
@@ -16,34 +16,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kcl.core.randomness import derive, torch_generator
+from kcl.core.randomness import derive
 from kcl.core.shapes import Float
 from kcl.errors import KclError
+from kcl.functional.noise import RunNoise
 from kcl.ops import draw_philox, philox
-from kcl.training.checkpoint import fit, fit_all
-
-
-class RunNoise:
-    """Draws for one purpose of one run, made when they are requested."""
-
-    def __init__(self, device: torch.device, seed: int, purpose: str, *indices: int) -> None:
-        self.generator = torch_generator(device, seed, purpose, *indices)
-
-    def normal(self, *shape: int) -> Tensor:
-        return torch.randn(shape, generator=self.generator, device=self.generator.device)
-
-    def uniform(self, *shape: int) -> Tensor:
-        return torch.rand(shape, generator=self.generator, device=self.generator.device)
-
-    def kept(self, rate: Tensor, *shape: int) -> Tensor:
-        return self.uniform(*shape) >= rate
-
-    def restore(self, state: Any) -> None:
-        """Continue from a saved state of the generator."""
-        try:
-            self.generator.set_state(fit(state, self.generator.get_state(), "noise"))
-        except RuntimeError as error:
-            raise KclError(f"the checkpoint does not fit the run: {str(error).splitlines()[0][:100]}") from None
+from kcl.training.checkpoint import fit_all
 
 
 class Request(NamedTuple):
@@ -88,7 +66,7 @@ def merge(requests: Sequence[Sequence[Request]]) -> list[Request]:
     ]
 
 
-class Replay:
+class DrawnNoise:
     """Hands out draws made beforehand, in the order of the requests. `ready` is called before any draw that is not
     uniform (see `Source.draw_uniforms`).
     """
@@ -174,8 +152,11 @@ class SeparateSource(Source):
 
     def restore(self, state: Any) -> None:
         generators = fit_all(state, self.state(), "noise")
-        for run, noise in enumerate(self.noises):
-            noise.restore(generators[str(run)])
+        try:
+            for run, noise in enumerate(self.noises):
+                noise.generator.set_state(generators[str(run)])
+        except RuntimeError as error:
+            raise KclError(f"the checkpoint does not fit the run: {str(error).splitlines()[0][:100]}") from None
 
 
 class PhiloxSource(Source):

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from kcl.benchmarks.task import Task, View
 from kcl.core.shapes import Float, Int
 from kcl.errors import KclError
+from kcl.functional.noise import RunNoise
 from kcl.methods.method import Memory
 from kcl.methods.views import copies_at_test
 from kcl.ops.precision import answering
-from kcl.training.draws import Recorder, Replay, Request, RunNoise, merge
+from kcl.training.draws import DrawnNoise, Recorder, Request, merge
 from kcl.training.state import for_one_run, over_runs, stack_memories
 from kcl.training.variants import TestGroup
 
@@ -123,7 +124,7 @@ class Evaluator:
         source.draw()
 
         def solve(model: nn.Module, memory: Memory, drawn: list[Tensor]) -> Memory:
-            return method.classifier(model, method.show(memory), Replay(drawn))
+            return method.classifier(model, method.show(memory), DrawnNoise(drawn))
 
         return self._call(group, solve, memory, source.drawn)
 

@@ -167,23 +167,13 @@ def per_run(numbers: Float[Tensor, "s 1"], like: Float[Tensor, "s ..."]) -> Floa
     return numbers.view(-1, *[1] * (like.ndim - 1))
 
 
-class FusedSGD:
+def fused_sgd(
+    weights: list[Tensor], gradients: Sequence[Tensor], velocities: list[Tensor], numbers: dict[str, float]
+) -> None:
     """SGD for a single run with PyTorch's fused kernel, which reads every tensor once."""
-
-    def __init__(self, parameters: Sequence[Tensor], velocities: Sequence[Tensor], numbers: dict[str, float]) -> None:
-        """`velocities`: the momentum buffer of each parameter."""
-        self.parameters, self.rate, self.momentum = list(parameters), numbers["rate"], numbers["momentum"]
-        self.velocities: list[Tensor | None] = list(velocities) if self.momentum else [None] * len(self.parameters)
-        self.gradients: list[Tensor] = []
-
-    @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor]) -> None:
-        self.gradients = list(gradients)
-        sgd(
-            self.parameters, self.gradients, self.velocities, fused=True, lr=self.rate, momentum=self.momentum,
-            weight_decay=0.0, dampening=0.0, nesterov=False, maximize=False,
-        )  # fmt: skip
-
-    def release(self) -> None:
-        """Free the last gradients. Called just before new ones are computed, so that their memory is reused."""
-        self.gradients = []
+    buffers: list[Tensor | None] = [*velocities] if numbers["momentum"] else [None] * len(weights)
+    in_order = [gradient.contiguous() for gradient in gradients]  # the kernel ignores strides
+    sgd(
+        weights, in_order, buffers, fused=True, lr=numbers["rate"], momentum=numbers["momentum"],
+        weight_decay=0.0, dampening=0.0, nesterov=False, maximize=False,
+    )  # fmt: skip

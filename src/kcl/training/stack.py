@@ -8,9 +8,10 @@ fallback for modules that cannot be vmapped.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,30 +20,25 @@ from kcl.benchmarks.task import Task, View
 from kcl.core.randomness import check_seed, numpy_generator
 from kcl.core.shapes import Float, Shaped
 from kcl.errors import KclError
-from kcl.methods.method import Learnable, Memory, Method, Plan
+from kcl.functional.noise import RunNoise
+from kcl.methods.method import Learnable, Memory, Method
 from kcl.nets.backbone import Backbone
 from kcl.ops.precision import products, used
 from kcl.ops.torch_private import tree_map
-from kcl.training.batches import CannotStack, TaskExamples, batch_sizes
-from kcl.training.checkpoint import Saved, Tree, digest, fit_all
-from kcl.training.draws import PhiloxSource, Request, RunNoise, SeparateSource, Source
-from kcl.training.evaluation import Evaluator, as_seen
+from kcl.training.checkpoint import Saved, Tree, digest, fit_all, whole_number
+from kcl.training.draws import PhiloxSource, Request, SeparateSource, Source
+from kcl.training.evaluation import Evaluator
 from kcl.training.optimizers import OPTIMIZERS
-from kcl.training.plain_trainer import PlainTrainer
-from kcl.training.restoring import (
-    fit_memory,
-    fit_method_state,
-    from_single_run,
-    learned_count,
-    memory_template,
-    whole_number,
-)
+from kcl.training.restoring import restore_memories
+from kcl.training.stacked_task import StackedTask
 from kcl.training.stacked_trainer import StackedTrainer
-from kcl.training.state import StackState, build_model, check_device, memory_of, on_device, stack_memories
+from kcl.training.state import StackState, build_model, check_device, memory_of, stack_memories
 from kcl.training.step_progress import BetweenSteps, OnStep
-from kcl.training.trainer import StackedTask, Trainer
-from kcl.training.variants import PerRun, once_per_training, test_groups, variants_of
+from kcl.training.trainer import PlainTrainer, Trainer
+from kcl.training.variants import test_groups, variants_of
 from kcl.training.weight_average import horizons, weights_size
+
+PerRun = TypeVar("PerRun")
 
 
 class RunStack:
@@ -99,17 +95,15 @@ class RunStack:
     # Learning
 
     def learn(
-        self,
-        tasks: Sequence[Task],
-        on_step: OnStep = lambda _: None,
-        between_steps: BetweenSteps = lambda: None,
+        self, tasks: Sequence[Task], on_step: OnStep = lambda _: None, between_steps: BetweenSteps = lambda: None
     ) -> None:
         """Every run learns its version of the next task, or the rest of it if it was restored in the middle."""
         tasks = self.once_per_training(tasks)
         for part in tasks[0].parts:
             if part.index in self.kept:
                 raise KclError(f"task {part.index} was learned before; a stream contains each task once")
-        stacked_task, memory, self.method_state = self._begin(tasks)
+        stacked_task = StackedTask(self, tasks)
+        self.method_state = stacked_task.method_state
         saved, self._resume_from = self._resume_from, None
         if saved is not None:
             self.state.load(saved.tensors)  # beginning a task has reset the head
@@ -122,12 +116,11 @@ class RunStack:
             if self._trainer is None or not self._trainer.suits(stacked_task):
                 self._trainer = None  # frees its graphs and their memory before new ones are captured
                 kind = PlainTrainer if self.plain else StackedTrainer
-                self._trainer = kind(self, stacked_task, self.method_state)
+                self._trainer = kind(self, stacked_task)
             self.learning = True
             self._trainer.train(stacked_task, on_step, after_step, saved)
             self.learning = False
-        memory |= {name: tensor.clone() for name, tensor in self._trainer.trained_state().items()}
-        self._end(tasks, memory, self.method_state, stacked_task.plans)
+        self._end(stacked_task, self._trainer.trained_state())
         self.state.gather_buffers()
         self.weights_changed()
 
@@ -136,56 +129,32 @@ class RunStack:
         self.version += 1
         self._evaluator.weights_changed()
 
-    def _begin(self, tasks: Sequence[Task]) -> tuple[StackedTask, Memory, Memory]:
-        """The task as the stack learns it, its memory as stored, and the method state."""
-        view = tasks[0].view.to(self.device)
-        if any((task.view.mean, task.view.std) != (view.mean, view.std) for task in tasks):
-            raise CannotStack("the runs scale their samples differently")
-        for method, task in zip(self.methods, tasks, strict=True):
-            method.check(task)
-        learnables = self._learnables(tasks)
-        memory = stack_memories([learnable.memory for learnable in learnables], self.device)
-        positions = [learnable.positions for learnable in learnables]
-        epochs = self.method.settings.epochs
-        examples = TaskExamples(tasks, positions, self.training_seeds, epochs, self._on_device)
-        method_state = self._initial_state(tasks) if self.method_state is None else self.method_state
-        plans = self._plans(tasks, examples, method_state)
-        return StackedTask(as_seen(memory, view), examples, view, plans), memory, method_state
-
-    def _learnables(self, tasks: Sequence[Task]) -> list[Learnable]:
+    def learnables(self, tasks: Sequence[Task]) -> list[Learnable]:
         return [
             method.begin_task(model, task, numpy_generator(seed, "coreset", task.index))
             for method, model, task, seed in zip(self.methods, self.models, tasks, self.training_seeds, strict=True)
         ]
 
-    def _on_device(self, task: Task) -> Task:
+    def on_device(self, task: Task) -> Task:
         return task if self.device.type == "cpu" else task.to(self.device, self.stored(task.train.inputs))
 
-    def _initial_state(self, tasks: Sequence[Task]) -> Memory:
+    def initial_state(self, tasks: Sequence[Task]) -> Memory:
         parts = zip(self.methods, self.models, tasks, strict=True)
         return stack_memories([method.initial_state(model, task) for method, model, task in parts], self.device)
 
-    def _plans(self, tasks: Sequence[Task], examples: TaskExamples, method_state: Memory) -> list[Plan] | None:
-        """What each run recalls in the task; None if the method recalls nothing."""
-        plans = []
-        sizes = batch_sizes(self.models[0], examples.length, self.method.settings.batch_size)
-        for run, (method, task, seed) in enumerate(zip(self.methods, tasks, self.training_seeds, strict=True)):
-            rng = numpy_generator(seed, "recalled", task.index)
-            plans.append(method.plan(memory_of(run, method_state), task, examples.orders(run), sizes, rng))
-        return [plan for plan in plans if plan is not None] or None
-
     @torch.no_grad()
-    def _end(self, tasks: Sequence[Task], memory: Memory, method_state: Memory, plans: Sequence[Plan] | None) -> None:
+    def _end(self, task: StackedTask, trained_state: Memory) -> None:
         """Let the method update the memory of the task, and its state of all tasks so far."""
+        memory = task.stored_memory | {name: tensor.clone() for name, tensor in trained_state.items()}
+        tasks, plans, method_state, ended = task.tasks, task.plans, task.method_state, []
         parts = zip(self.methods, self.models, tasks, self.training_seeds, strict=True)
-        ended = []
-        for run, (method, model, task, seed) in enumerate(parts):
+        for run, (method, model, version, seed) in enumerate(parts):
             ended.append(method.end_task(model, memory_of(run, memory)))
             before, rng = memory_of(run, method_state), numpy_generator(seed, "consolidation", task.index)
-            after = method.consolidate(model, before, self._on_device(task), plans[run] if plans else None, rng)
+            after = method.consolidate(model, before, self.on_device(version), plans[run] if plans else None, rng)
             for name, tensor in after.items():
                 method_state[name][run].copy_(tensor)
-        for versions in zip(*(task.parts for task in tasks), strict=True):
+        for versions in zip(*(version.parts for version in tasks), strict=True):
             if versions[0] is not tasks[0]:  # several tasks were learned as one
                 ended = [method.unseen_memory(part) for method, part in zip(self.methods, versions, strict=True)]
             self.kept[versions[0].index] = (stack_memories(ended, self.device), versions[0].view.to(self.device))
@@ -194,13 +163,12 @@ class RunStack:
         """One step on the first batch that changes no weights, to check that the runs can be stacked and to measure
         the memory. One task per training.
         """
-        stacked_task, _, method_state = self._begin(tasks)
         with products(self.precision):
-            StackedTrainer(self, stacked_task, method_state).rehearse()
+            StackedTrainer(self, StackedTask(self, tasks)).rehearse()
 
     def rehearse_classifier(self, tasks: Sequence[Task]) -> None:
         """Solve the head of a task for every test group, to measure the memory that takes. One task per training."""
-        pairs = zip(self.methods, self.models, self._learnables(tasks), strict=True)
+        pairs = zip(self.methods, self.models, self.learnables(tasks), strict=True)
         ended = [method.end_task(model, learnable.memory) for method, model, learnable in pairs]
         self._evaluator.rehearse(stack_memories(ended, self.device), tasks[0].view.to(self.device), tasks[0].index)
 
@@ -235,14 +203,12 @@ class RunStack:
 
     def memory_use(self) -> list[dict[str, int]]:
         """Samples and bytes kept by every run; the bytes of averaged weights separately."""
-        of_trainings = [
-            method.memory_use(
-                [memory_of(run, memory) for memory, _ in self.kept.values()], memory_of(run, self.method_state or {})
-            )
-            for run, method in enumerate(self.methods)
-        ]
-        more = {"average_bytes": weights_size(self.models[0])}
-        return [of_trainings[training] | ({} if average is None else more) for training, average in self.runs]
+        uses = []
+        for training, average in self.runs:
+            memories = [memory_of(training, memory) for memory, _ in self.kept.values()]
+            use = self.methods[training].memory_use(memories, memory_of(training, self.method_state or {}))
+            uses.append(use if average is None else use | {"average_bytes": weights_size(self.models[0])})
+        return uses
 
     # Saving
 
@@ -258,26 +224,13 @@ class RunStack:
 
     def restore(self, saved: Saved, training_tasks: Sequence[Sequence[Task]]) -> None:
         """Continue from a saved state, in a new stack. `training_tasks`: what each run learns, in order."""
-        if "separate runs" in saved.about:
-            saved = from_single_run(saved, self.state)
-        training_tasks, (tree, about) = self.once_per_training(training_tasks), saved
-        if about.get("stacked runs") != self.count:
+        if saved.about.get("stacked runs") != self.count:
             raise KclError(f"the checkpoint does not fit the run: it is not of {self.count} runs trained together")
-        for number in range(learned_count(tree, training_tasks[0])):
-            tasks = [of_run[number] for of_run in training_tasks]
-            parts = zip(self.methods, self.models, tasks, self.training_seeds, strict=True)
-            templates = [memory_template(method, model, task, seed) for method, model, task, seed in parts]
-            for part, memories in zip(tasks[0].parts, zip(*templates, strict=True), strict=True):
-                template = stack_memories(memories, self.device)
-                memory = fit_memory(tree["kept"].get(str(part.index)), template, part.index)
-                self.kept[part.index] = (on_device(self.device, memory), part.view.to(self.device))
-        if "carried" in tree:
-            template = self._initial_state([of_run[0] for of_run in training_tasks])
-            state = fit_method_state(tree["carried"], template, self.method.class_count)
-            self.method_state = on_device(self.device, state)
-        self.state.load(tree)
+        restore_memories(self, saved.tensors, self.once_per_training(training_tasks))
+        self.state.load(saved.tensors)
         self.weights_changed()
-        if whole_number(about.get("step"), "the step", 2**53, or_none=True) is not None:
+        if saved.about.get("step") is not None:
+            whole_number(saved.about["step"], "the step", 2**53)
             self._resume_from = saved
 
     def load_run(self, weights: dict[str, Tensor], average: dict[str, Tensor]) -> None:
@@ -305,17 +258,13 @@ class RunStack:
 
     def fingerprints(self) -> list[str]:
         """A digest of every parameter, statistic and memory of each run."""
-        return [
-            digest(
-                {
-                    "model": dict(self.models[training].state_dict()),
-                    "kept": {str(index): memory_of(training, memory) for index, (memory, _) in self.kept.items()},
-                    "carried": memory_of(training, self.method_state or {}),
-                }
-                | ({} if average is None else {"average": self.average_state(run)})
-            )
-            for run, (training, average) in enumerate(self.runs)
-        ]
+        digests = []
+        for run, (training, average) in enumerate(self.runs):
+            kept = {str(index): memory_of(training, memory) for index, (memory, _) in self.kept.items()}
+            carried = memory_of(training, self.method_state or {})
+            tree = {"model": dict(self.models[training].state_dict()), "kept": kept, "carried": carried}
+            digests.append(digest(tree if average is None else tree | {"average": self.average_state(run)}))
+        return digests
 
     def average_state(self, run: int) -> dict[str, Tensor]:
         """The weight average that a run is tested with, by name, and its number of updates."""
@@ -326,11 +275,8 @@ class RunStack:
 
     # Shared with trainer and evaluator
 
-    def source(
-        self, requests: Sequence[Request], purpose: str, index: int, seeds: Sequence[int] | None = None
-    ) -> Source:
-        """The noise of all trainings, or of those with `seeds`."""
-        seeds = self.training_seeds if seeds is None else seeds
+    def source(self, requests: Sequence[Request], purpose: str, index: int, seeds: Sequence[int]) -> Source:
+        """The noise of the trainings with these seeds."""
         if self.device.type == "cpu" and not self.compiled:
             return SeparateSource(requests, [RunNoise(self.device, seed, purpose, index) for seed in seeds])
         return PhiloxSource(requests, self.device, seeds, purpose, index)
@@ -346,4 +292,8 @@ class RunStack:
         return self._stored[key]
 
     def once_per_training(self, values: Sequence[PerRun]) -> list[PerRun]:
-        return once_per_training(values, [len(several) for several in self.variants])
+        """The values of the first run of each training."""
+        if len(values) != len(self.runs):
+            raise ValueError(f"{len(values)} values for {len(self.runs)} runs")
+        firsts = [0, *itertools.accumulate(len(several) for several in self.variants)][:-1]
+        return [values[first] for first in firsts]

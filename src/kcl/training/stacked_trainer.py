@@ -6,44 +6,62 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
 
 from kcl.core.shapes import Float
-from kcl.methods.episodic import recall
-from kcl.methods.method import Memory, Recalled
+from kcl.methods.episodic import replayed_samples
+from kcl.methods.method import Memory, Replayed
 from kcl.ops import compiler
 from kcl.ops.torch_private import make_fx, tree_flatten, tree_map, tree_unflatten
-from kcl.training.batches import CannotStack, TaskExamples
+from kcl.training.batches import CannotStack
 from kcl.training.cuda_graph import GraphedStep, drawn_beside
-from kcl.training.draws import Recorder, Replay, Request, Source, merge
-from kcl.training.optimizers import SGD
+from kcl.training.draws import DrawnNoise, Recorder, Request, Source, merge
+from kcl.training.optimizers import SGD, OptimizerState, descend_in_parts, move, per_run
+from kcl.training.stacked_task import StackedTask
 from kcl.training.state import over_runs
-from kcl.training.trainer import Stack, StackedTask, StepTensors, Trainer
+from kcl.training.trainer import Trainer, differentiate
+from kcl.training.weight_average import update as update_average
+
+if TYPE_CHECKING:
+    from kcl.training.stack import RunStack
+
+
+class StepTensors(NamedTuple):
+    """Everything that a step reads and changes, apart from its batch."""
+
+    optimizer: OptimizerState
+    averages: list[list[Tensor]]
+    running: list[Tensor]
+    """BatchNorm's running statistics, flat."""
+    buffers: dict[str, Tensor]
+    memory: Memory
+    velocities: Memory
+    method_state: Memory
 
 
 class StackedTrainer(Trainer):
     """Holds the samples of a whole epoch on the device, so that a step needs nothing from the host."""
 
-    def __init__(self, stack: Stack, task: StackedTask, method_state: Memory) -> None:
-        super().__init__(stack, task, method_state)
+    def __init__(self, stack: RunStack, task: StackedTask) -> None:
+        super().__init__(stack, task)
         device = stack.device
         whole = self.method.modifies_gradient or stack.state.averages or stack.count > 1
         plain_sgd = type(self.optimizer) is SGD
         self.in_parts = stack.compiled and device.type == "cpu" and plain_sgd and not whole
-        self.length = task.examples.length
-        self.inputs, self.labels = task.examples.in_order(0)
+        self.length = task.length
+        self.inputs, self.labels = task.in_order(0)
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         """Where in the epoch the next batch begins."""
         self.done = torch.zeros(1, dtype=torch.int64, device=device)
         self.offsets = torch.arange(max(self.sizes), device=device)
-        self.recalls = self._planned(task)
+        self.replays = self._planned(task)
         self._await_draws: Callable[[], None] = lambda: None
         self.requests = {size: self._requests(size) for size in set(self.sizes)}
         self._check_that_it_stacks(self.sizes[0])
@@ -53,14 +71,13 @@ class StackedTrainer(Trainer):
 
     def suits(self, task: StackedTask) -> bool:
         """Whether another task has the shapes that this trainer was built for."""
-        examples, planned = task.examples, [task.recalled_per_step] * bool(task.recalled_per_step)
+        planned, stored = [task.replayed_per_step] * bool(task.replayed_per_step), task.tasks[0].train.inputs
         shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in task.memory.items()}
         return (
             shapes == {name: (tensor.shape, tensor.dtype) for name, tensor in self.memory.items()}
-            and (examples.length, examples.shape, examples.dtype)
-            == (self.length, self.inputs.shape[2:], self.inputs.dtype)
+            and (task.length, stored.shape[1:], stored.dtype) == (self.length, self.inputs.shape[2:], self.inputs.dtype)
             and (task.view.mean, task.view.std) == (self.view.mean, self.view.std)
-            and planned == [places.shape[2] for places in self.recalls[:1]]
+            and planned == [places.shape[2] for places in self.replays[:1]]
         )
 
     def rehearse(self) -> None:
@@ -71,23 +88,23 @@ class StackedTrainer(Trainer):
         self._renew_noise(0)
         self._uncaptured_step(self.sizes[0])
 
-    def _begin(self, task: StackedTask, index: int) -> None:
-        for tensor, planned in zip(self.recalls, self._planned(task), strict=True):
+    def _begin(self, task: StackedTask) -> None:
+        for tensor, planned in zip(self.replays, self._planned(task), strict=True):
             tensor.copy_(planned)
-        self._renew_noise(index)
+        self._renew_noise(task.index)
 
-    def _begin_epoch(self, examples: TaskExamples, epoch: int, first: int) -> None:
-        inputs, labels = examples.in_order(epoch)
+    def _begin_epoch(self, task: StackedTask, epoch: int, first: int) -> None:
+        inputs, labels = task.in_order(epoch)
         self.inputs.copy_(inputs)
         self.labels.copy_(labels)
         self.done.fill_(self.steps_done)
         self.cursor.fill_(sum(self.sizes[: first - first % self.updates : self.updates]))
 
     def _planned(self, task: StackedTask) -> list[Tensor]:
-        """Places and weights of recalled samples (steps × s × m); empty if nothing is recalled."""
-        if task.plans is None or not task.recalled_per_step:
+        """Places and weights of replayed samples (steps × s × m); empty if nothing is replayed."""
+        if task.plans is None or not task.replayed_per_step:
             return []
-        places = [task.examples.places_in_order(run, plan) for run, plan in enumerate(task.plans)]
+        places = [task.places_in_order(run, plan) for run, plan in enumerate(task.plans)]
         weights = [plan.weights for plan in task.plans]
         stacked = (np.stack(arrays, axis=1) for arrays in (places, weights))
         return [torch.from_numpy(array).to(self.stack.device) for array in stacked]
@@ -129,49 +146,105 @@ class StackedTrainer(Trainer):
     def _arguments(self, size: int) -> tuple[Any, ...]:
         """Everything that a step on `size` samples reads and changes."""
         epoch = [self.inputs, self.labels, self.offsets[:size], self.cursor, self.done, self.losses]
-        return self._tensors(), epoch, self.recalls, self.sources[size].drawn
+        return self._tensors(), epoch, self.replays, self.sources[size].drawn
 
     def _next_batch(
-        self, tensors: StepTensors, epoch: list[Tensor], recalls: list[Tensor], drawn: list[Tensor]
+        self, tensors: StepTensors, epoch: list[Tensor], replays: list[Tensor], drawn: list[Tensor]
     ) -> None:
         """The step on the batch at the cursor. Depends on its arguments alone, so that it can be traced."""
         inputs, labels, offsets, cursor, done, losses = epoch
         batch = cursor + offsets
         number = done if self.updates == 1 else done // self.updates
-        planned = [plan.index_select(0, number)[0] for plan in recalls]
-        recalled = self._recall(tensors.memory, tensors.method_state, planned, inputs, labels)
-        values = self._advance(tensors, inputs.index_select(1, batch), labels.index_select(1, batch), recalled, drawn)
+        planned = [plan.index_select(0, number)[0] for plan in replays]
+        replayed = self._replayed(tensors.memory, tensors.method_state, planned, inputs, labels)
+        values = self._advance(tensors, inputs.index_select(1, batch), labels.index_select(1, batch), replayed, drawn)
         losses.index_copy_(0, done, values[None])
         done.add_(1)
         cursor.add_(len(offsets) if self.updates == 1 else len(offsets) * (done % self.updates == 0))
 
-    def _recall(
+    def _replayed(
         self, memory: Memory, method_state: Memory, planned: list[Tensor], inputs: Tensor, labels: Tensor
-    ) -> list[Recalled]:
-        """What each run recalls in a step, as stored. `planned`: places and weights (s × m), or empty."""
+    ) -> list[Replayed]:
+        """What each run replays in a step, as stored. `planned`: places and weights (s × m), or empty."""
         if not planned:
             return []
         places, weights = planned
         new = (places - method_state["inputs"].shape[1]).clamp_min(0)
         runs = torch.arange(len(new), device=new.device)[:, None]
         samples = inputs[runs, new], labels[runs, new]
-        return [vmap(recall)(method_state, places, weights, *samples, memory["classes"])]
+        return [vmap(replayed_samples)(method_state, places, weights, *samples, memory["classes"])]
 
-    def _leaves(self, weights: Any) -> dict[str, Tensor]:
-        parameters = self.state.parameters(weights)
-        for leaf, trained in zip(parameters.values(), self.state.layout.trained, strict=True):
-            leaf.requires_grad_(trained)
-        return parameters
+    # The step
 
-    def _losses_of_runs(
-        self, parameters: dict[str, Tensor], tensors: StepTensors, *arguments: Any
-    ) -> tuple[Float[Tensor, " s"], ...]:
-        state = parameters | tensors.buffers | self.state.statistics(tensors.running)
-        return over_runs(self.stack.models[0], self._replayed_losses, state, *arguments)
+    def _tensors(self) -> StepTensors:
+        return StepTensors(
+            self.state.optimizer(self.in_parts),
+            [average.tensors() for average in self.state.averages],
+            self.state.running,
+            self.state.buffers,
+            self.memory,
+            self.velocities,
+            self.method_state,
+        )
 
-    def _replayed_losses(self, model: Any, *arguments: Any) -> tuple[Float[Tensor, ""], ...]:
-        memory, inputs, labels, recalled, drawn = arguments
-        return self._losses(model, memory, inputs, labels, recalled, Replay(drawn, self._await_draws))
+    def _advance(
+        self, tensors: StepTensors, inputs: Tensor, labels: Tensor, replayed: list[Replayed], drawn: list[Tensor]
+    ) -> Float[Tensor, " s"]:
+        """One update of every run, in place; returns the first loss of each."""
+        optimizer, running = tensors.optimizer, tensors.running
+        running_before = [flat.clone() for flat in running]
+        with torch.enable_grad(), self._weights_beside():
+            parameters = self.state.parameters(optimizer.weights)
+            for leaf, trained in zip(parameters.values(), self.state.layout.trained, strict=True):
+                leaf.requires_grad_(trained)
+            task_state = {name: tensors.memory[name].detach().requires_grad_() for name in tensors.velocities}
+            state = parameters | tensors.buffers | self.state.statistics(running)
+            arguments = tensors.memory | task_state, inputs, labels, replayed, drawn
+            losses = over_runs(self.stack.models[0], self._losses, state, *arguments)
+            leaves = [leaf for leaf in parameters.values() if leaf.requires_grad]
+            gradients = differentiate(losses, [*leaves, *task_state.values()])
+        total = losses[0].detach() if len(losses) == 1 else torch.stack([loss.detach() for loss in losses]).sum(0)
+        # A run with a loss that is not finite stops for good, with the weights it had before.
+        optimizer.alive.logical_and_(torch.isfinite(total)[:, None])
+        changed = self._descend(tensors, parameters, [each[: len(leaves)] for each in gradients])
+        for (name, velocity), gradient in zip(tensors.velocities.items(), gradients[0][len(leaves) :], strict=True):
+            move(tensors.memory[name], velocity, gradient, optimizer)  # by SGD, whatever the optimiser of the weights
+        for name, after in changed.items():
+            before = tensors.method_state[name]
+            before.copy_(torch.where(per_run(optimizer.alive, after), after, before))
+        for flat, before, owner in zip(running, running_before, self.state.owners, strict=True):
+            flat.copy_(torch.where(optimizer.alive[:, 0][owner], flat, before))
+        for average in tensors.averages:
+            update_average(average, optimizer.weights, running, optimizer.alive, self.state.owners)
+        return losses[0].detach()
+
+    def _descend(
+        self, tensors: StepTensors, parameters: dict[str, Tensor], gradients: list[Sequence[Tensor]]
+    ) -> dict[str, Tensor]:
+        """Update the weights with the gradients of each loss; returns the method state that changes with them."""
+        optimizer = tensors.optimizer
+        if self.in_parts:
+            each = iter(gradients[0])
+            descend_in_parts(optimizer, [next(each) if leaf.requires_grad else None for leaf in parameters.values()])
+            return {}
+        flat = [self._flatten(parameters, each) for each in gradients]
+        gradient, changed = flat[0], dict[str, Tensor]()
+        if self.method.modifies_gradient:
+            stacked = torch.stack(flat, dim=1)
+            gradient, changed = vmap(self.method.direction)(optimizer.weights, stacked, tensors.method_state)
+        self.optimizer.step(optimizer, gradient)
+        return changed
+
+    def _flatten(self, parameters: dict[str, Tensor], gradients: Sequence[Tensor]) -> Float[Tensor, "s p"]:
+        each, runs = iter(gradients), self.stack.count
+        parts = [next(each) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in parameters.values()]
+        parts.append(parts[0].new_zeros(runs, self.state.layout.padding))
+        return torch.cat([part.reshape(runs, -1) for part in parts], dim=1)
+
+    def _losses(self, model: nn.Module, *arguments: Any) -> tuple[Float[Tensor, ""], ...]:
+        memory, inputs, labels, replayed, drawn = arguments
+        noise = DrawnNoise(drawn, self._await_draws)
+        return self._observe(model, memory, inputs, labels, next(iter(replayed), None), noise)
 
     # Noise
 
@@ -180,10 +253,10 @@ class StackedTrainer(Trainer):
         requests = []
         for run, model in enumerate(self.stack.models):
             recorder = Recorder(self.stack.device)
-            memory, recalled = tree_map(lambda tensor, run=run: tensor[run], (self.memory, self._first_recalled()))
+            memory, replayed = tree_map(lambda tensor, run=run: tensor[run], (self.memory, self._first_replayed()))
             batch = self.inputs[run, :size], self.labels[run, :size]
             with torch.no_grad():
-                self._losses(copy.deepcopy(model), memory, *batch, recalled, recorder)
+                self._observe(copy.deepcopy(model), memory, *batch, next(iter(replayed), None), recorder)
             requests.append(recorder.requests)
         return merge(requests)
 
@@ -192,22 +265,26 @@ class StackedTrainer(Trainer):
         drawn = [request.placeholder(self.stack.count, device=self.stack.device) for request in self.requests[size]]
         statistics = self.state.statistics([flat.clone() for flat in self.state.running])
         state = self.state.parameters() | self.state.buffers | statistics
-        arguments = self.memory, self.inputs[:, :size], self.labels[:, :size], self._first_recalled(), drawn
+        arguments = self.memory, self.inputs[:, :size], self.labels[:, :size], self._first_replayed(), drawn
         try:
             with torch.no_grad():
-                over_runs(self.stack.models[0], self._replayed_losses, state, *arguments, vmapped=True)
+                over_runs(self.stack.models[0], self._losses, state, *arguments, vmapped=True)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             raise CannotStack(f"the model cannot be vmapped ({str(error).splitlines()[0][:120]})") from error
 
-    def _first_recalled(self) -> list[Recalled]:
-        planned = [plan[0] for plan in self.recalls]
-        return self._recall(self.memory, self.method_state, planned, self.inputs, self.labels)
+    def _first_replayed(self) -> list[Replayed]:
+        planned = [plan[0] for plan in self.replays]
+        return self._replayed(self.memory, self.method_state, planned, self.inputs, self.labels)
 
     def _renew_noise(self, index: int) -> None:
         """The noise of a new task. Batches of all sizes draw from one sequence of steps."""
-        fresh = {size: self.stack.source(requests, "training noise", index) for size, requests in self.requests.items()}
+        seeds = self.stack.training_seeds
+        fresh = {
+            size: self.stack.source(requests, "training noise", index, seeds)
+            for size, requests in self.requests.items()
+        }
         first = fresh[self.sizes[0]]
         for size, source in fresh.items():
             source.share(first)
@@ -215,9 +292,4 @@ class StackedTrainer(Trainer):
                 self.sources[size].renew(source)
             else:
                 self.sources[size] = source
-
-    def _noise_state(self) -> dict[str, Tensor]:
-        return self.sources[self.sizes[0]].state()
-
-    def _restore_noise(self, state: Any) -> None:
-        self.sources[self.sizes[0]].restore(state)  # the other sizes share it
+        self.source = self.sources[self.sizes[0]]  # the other sizes share its state

@@ -97,13 +97,6 @@ class StackState:
                 views[name] = part.view(runs, *shape)
         return views
 
-    def running_in_order(self, tensors: dict[str, Tensor]) -> list[Tensor]:
-        """The running statistics of a single run, flattened in the order of `running`."""
-        return [
-            torch.cat([tensors[name].flatten() for name in shapes]).to(dtype)
-            for dtype, shapes in self._statistics.items()
-        ]
-
     def parameters(self, flat: Tensor | Sequence[Tensor] | None = None) -> dict[str, Float[Tensor, "s ..."]]:
         """The parameters by name, as views of the flat tensor or of its parts."""
         if isinstance(flat, Sequence):

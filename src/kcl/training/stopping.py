@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 SIGNALS = ("SIGINT", "SIGTERM")
@@ -38,23 +38,19 @@ class Stop:
             raise Interrupted(self.signal)
 
     @contextmanager
-    def deferred(self) -> Iterator[None]:
+    def deferred(self, deferred: bool = True) -> Iterator[None]:
         """In here, a signal is only recorded."""
-        before, self._deferred = self._deferred, True
+        before, self._deferred = self._deferred, deferred
         try:
+            if not deferred:
+                self.check()
             yield
         finally:
             self._deferred = before
 
-    @contextmanager
-    def promptly(self) -> Iterator[None]:
+    def promptly(self) -> AbstractContextManager[None]:
         """Within `deferred`: in here, a signal interrupts at once again."""
-        before, self._deferred = self._deferred, False
-        try:
-            self.check()
-            yield
-        finally:
-            self._deferred = before
+        return self.deferred(False)
 
     @contextmanager
     def listening(self) -> Iterator[Stop]:

@@ -1,105 +1,59 @@
-"""Training a stack of runs on a task: the loop over its batches, and the step.
+"""Training on a task: the loop over its batches, and the step of a single run, whose model is called directly.
 
-A step is the same for one run and for many: noise, losses, gradients, update, averages. `plain_trainer` does it for one
-run by calling its model directly, `stacked_trainer` for many runs at once.
+`stacked_trainer` has the step of many runs at once.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 
-from kcl.benchmarks.task import View
 from kcl.core.shapes import Float
-from kcl.functional.noise import Noise
-from kcl.methods.method import Memory, Method, Plan, Recalled
+from kcl.functional.noise import Noise, RunNoise
+from kcl.methods.episodic import replayed_samples
+from kcl.methods.method import Batch, Memory, Replayed
 from kcl.ops.convolution_cuda import weights_beside
-from kcl.training.batches import TaskExamples, batch_sizes
-from kcl.training.checkpoint import Saved, Tree, fit, fit_all
-from kcl.training.draws import Request, Source
-from kcl.training.optimizers import (
-    OPTIMIZERS,
-    OptimizerState,
-    descend_in_parts,
-    move,
-    per_run,
-)
-from kcl.training.restoring import whole_number
-from kcl.training.state import StackState
+from kcl.training.checkpoint import Saved, Tree, fit, fit_all, whole_number
+from kcl.training.draws import SeparateSource, Source
+from kcl.training.optimizers import OPTIMIZERS, SGD, fused_sgd, move
+from kcl.training.stacked_task import StackedTask
+from kcl.training.state import memory_of
 from kcl.training.step_progress import BetweenSteps, OnStep, Watcher
-from kcl.training.weight_average import update as update_average
 
-
-class Stack(Protocol):
-    """The interface of `stack.RunStack` that training needs."""
-
-    methods: Sequence[Method]
-    method: Method
-    models: list[nn.Module]
-    training_seeds: Sequence[int]
-    count: int
-    device: torch.device
-    compiled: bool
-    state: StackState
-
-    def source(self, requests: Sequence[Request], purpose: str, index: int) -> Source: ...
-
-
-class StackedTask(NamedTuple):
-    """A task of every run of a stack. The first dimension of tensors is the runs."""
-
-    memory: Memory
-    """The memory of the task, its samples scaled as the network sees them."""
-    examples: TaskExamples
-    view: View
-    plans: Sequence[Plan] | None
-    """What each run recalls; None if the method recalls nothing."""
-
-    @property
-    def recalled_per_step(self) -> int:
-        return 0 if self.plans is None else self.plans[0].places.shape[1]
-
-
-class StepTensors(NamedTuple):
-    """Everything that a step reads and changes, apart from its batch."""
-
-    optimizer: OptimizerState
-    averages: list[list[Tensor]]
-    running: list[Tensor]
-    """BatchNorm's running statistics, flat."""
-    buffers: dict[str, Tensor]
-    memory: Memory
-    velocities: Memory
-    """The momentum of task state that is trained together with the parameters."""
-    method_state: Memory
+if TYPE_CHECKING:
+    from kcl.training.stack import RunStack
 
 
 class Trainer(ABC):
     """Trains a stack on one task after another. Its tensors keep their addresses as long as shapes do not change."""
 
-    in_parts = False
-    """Whether parameters are updated one by one, because nothing needs all gradients in one tensor."""
+    source: Source
+    """The noise of the current task."""
 
-    def __init__(self, stack: Stack, task: StackedTask, method_state: Memory) -> None:
+    def __init__(self, stack: RunStack, task: StackedTask) -> None:
         self.stack, self.state, self.method, self.view = stack, stack.state, stack.method, task.view
         self.memory = {name: tensor.clone() for name, tensor in task.memory.items()}
         self.velocities = {name: torch.zeros_like(self.memory[name]) for name in self.method.trained_state}
-        self.method_state = method_state
+        """The momentum of task state that is trained together with the parameters."""
+        self.method_state = task.method_state
         settings = self.method.settings
         self.updates, self.epochs = settings.updates_per_batch, settings.epochs
-        sizes = batch_sizes(stack.models[0], task.examples.length, settings.batch_size)
-        self.sizes = [size for size in sizes for _ in range(self.updates)]
+        self.sizes = [size for size in task.sizes for _ in range(self.updates)]
         """The batch size of every update of an epoch."""
         self.steps = self.epochs * len(self.sizes)
         self.optimizer = OPTIMIZERS[settings.optimizer](stack.models[0], stack.state.layout)
         self.losses = torch.zeros(self.steps, stack.count, device=stack.device)
         self.steps_done = 0
+
+    def suits(self, task: StackedTask) -> bool:  # noqa: ARG002
+        """Whether this trainer can be used for another task, instead of a new one."""
+        return False
 
     def train(
         self,
@@ -109,18 +63,17 @@ class Trainer(ABC):
         saved: Saved | None = None,
     ) -> None:
         """Learn a task, or the rest of it from a state `saved` in the middle of the task."""
-        index = task.examples.tasks[0].index
         for name, tensor in task.memory.items():
             self.memory[name].copy_(tensor)
         for velocity in self.velocities.values():
             velocity.zero_()
-        self._restart(index)
-        self._begin(task, index)
+        self._restart(task.index)
+        self._begin(task)
         self.steps_done = 0 if saved is None else self._resume(saved)
         watcher = Watcher(self.stack.device, self.losses, on_step, self.steps_done)
         for epoch in range(self.steps_done // len(self.sizes), self.epochs):
             first = self.steps_done - epoch * len(self.sizes)
-            self._begin_epoch(task.examples, epoch, first)
+            self._begin_epoch(task, epoch, first)
             for size in self.sizes[first:]:
                 if not self._step(size):
                     return
@@ -134,173 +87,161 @@ class Trainer(ABC):
 
     def saved(self) -> Saved:
         """What the steps of a task have changed apart from the weights. Call between two steps."""
-        moments = {_moment_name(place): moment for place, moment in enumerate(self.state.moments)}
-        tensors: Tree = {**moments, "noise": self._noise_state()}
+        tensors: Tree = {**self._moments(), "noise": self.source.state()}
         if self.velocities:
             tensors |= {"trained": self.trained_state(), "velocities": self.velocities}
         return Saved(tensors, {"step": self.steps_done})
+
+    def _resume(self, saved: Saved) -> int:
+        """The inverse of `saved`; returns the number of steps done."""
+        for name, moment in self._moments().items():
+            moment.copy_(fit(saved.tensors.get(name), moment, name))
+        for part, present in (("trained", self.trained_state()), ("velocities", self.velocities)):
+            for name, tensor in fit_all(saved.tensors.get(part), present, part).items():
+                present[name].copy_(tensor)
+        self.source.restore(saved.tensors.get("noise"))
+        return whole_number(saved.about.get("step"), "the step", self.steps)
+
+    def _moments(self) -> dict[str, Tensor]:
+        """The optimiser's moments under their names in a checkpoint."""
+        moments = self.state.moments
+        return {"velocity" if place == 0 else f"moment {place}": moment for place, moment in enumerate(moments)}
 
     def trained_state(self) -> Memory:
         """Task state that is trained together with the parameters, at its current values."""
         return {name: self.memory[name] for name in self.velocities}
 
-    def _resume(self, saved: Saved) -> int:
-        for place, moment in enumerate(self.state.moments):
-            name = _moment_name(place)
-            moment.copy_(fit(saved.tensors.get(name), moment, name))
-        for part, present in (("trained", self.trained_state()), ("velocities", self.velocities)):
-            for name, tensor in fit_all(saved.tensors.get(part), present, part).items():
-                present[name].copy_(tensor)
-        self._restore_noise(saved.tensors.get("noise"))
-        return int(whole_number(saved.about.get("step"), "the step", self.steps))
-
-    # What plain and stacked training do differently
-
-    @abstractmethod
-    def suits(self, task: StackedTask) -> bool:
-        """Whether this trainer can be used for another task."""
-
-    @abstractmethod
-    def _begin(self, task: StackedTask, index: int) -> None:
-        """Prepare the noise and the plans of a task."""
-
-    @abstractmethod
-    def _begin_epoch(self, examples: TaskExamples, epoch: int, first: int) -> None:
-        """Prepare the batches of an epoch from its update number `first` on."""
-
-    @abstractmethod
-    def _step(self, size: int) -> bool:
-        """One update of every run; returns whether to continue."""
-
-    @abstractmethod
-    def _leaves(self, weights: Any) -> dict[str, Tensor]:
-        """The parameters by name, as leaves of the autograd graph."""
-
-    @abstractmethod
-    def _losses_of_runs(
-        self, parameters: dict[str, Tensor], tensors: StepTensors, *arguments: Any
-    ) -> tuple[Float[Tensor, " s"], ...]:
-        """All losses of a step, for every run."""
-
-    @abstractmethod
-    def _noise_state(self) -> dict[str, Tensor]:
-        """The position of the noise in its sequence of draws."""
-
-    @abstractmethod
-    def _restore_noise(self, state: Any) -> None: ...
-
-    # The step
-
-    def _tensors(self) -> StepTensors:
-        return StepTensors(
-            self.state.optimizer(self.in_parts),
-            [average.tensors() for average in self.state.averages],
-            self.state.running,
-            self.state.buffers,
-            self.memory,
-            self.velocities,
-            self.method_state,
-        )
-
-    def _advance(
-        self, tensors: StepTensors, inputs: Tensor, labels: Tensor, recalled: list[Recalled], noise: Any
-    ) -> Float[Tensor, " s"]:
-        """One update of every run, in place; returns the first loss of each. Depends on its arguments alone, so that it
-        can be traced.
-        """
-        optimizer, running = tensors.optimizer, tensors.running
-        running_before = [flat.clone() for flat in running]
-        with torch.enable_grad(), self._weights_beside():
-            parameters = self._leaves(optimizer.weights)
-            trained = {name: tensors.memory[name].detach().requires_grad_() for name in tensors.velocities}
-            memory = tensors.memory | trained
-            losses = self._losses_of_runs(parameters, tensors, memory, inputs, labels, recalled, noise)
-            leaves, several = [leaf for leaf in parameters.values() if leaf.requires_grad], len(losses) > 1
-            by = [*leaves, *trained.values()]
-            gradients = [
-                torch.autograd.grad(loss, by, torch.ones_like(loss), several, allow_unused=True, materialize_grads=True)
-                for loss in losses
-            ]
-        total = losses[0].detach() if not several else torch.stack([loss.detach() for loss in losses]).sum(0)
-        self._note_diverged(optimizer, total)
-        changed = self._descend(tensors, parameters, [each[: len(leaves)] for each in gradients])
-        self._train_task_state(tensors, gradients[0][len(leaves) :])
-        self._keep_method_state(tensors, changed)
-        for flat, before, owner in zip(running, running_before, self.state.owners, strict=True):
-            flat.copy_(torch.where(optimizer.alive[:, 0][owner], flat, before))
-        self._update_averages(tensors)
-        return losses[0].detach()
-
-    def _note_diverged(self, optimizer: OptimizerState, total: Float[Tensor, " s"]) -> None:
-        """A run with a loss that is not finite stops for good, with the weights it had before."""
-        optimizer.alive.logical_and_(torch.isfinite(total)[:, None])
+    def _observe(
+        self, model: nn.Module, memory: Memory, inputs: Tensor, labels: Tensor, replayed: Replayed | None, noise: Noise
+    ) -> tuple[Float[Tensor, ""], ...]:
+        """All losses of a step of one run, from samples as stored."""
+        if replayed is not None:
+            replayed = replayed._replace(inputs=self.view.scale(replayed.inputs))
+        return self.method.observe(model, memory, Batch(self.view.scale(inputs), labels, replayed), noise)
 
     def _weights_beside(self) -> AbstractContextManager[None]:
         if self.stack.device.type != "cuda" or self.stack.compiled:
             return nullcontext()
         return weights_beside(self.stack.device)
 
-    def _descend(
-        self, tensors: StepTensors, parameters: dict[str, Tensor], gradients: list[Sequence[Tensor]]
-    ) -> dict[str, Tensor]:
-        """Update the weights with the gradients of each loss; returns the method state that changes with them."""
-        optimizer = tensors.optimizer
-        if self.in_parts:
-            each = iter(gradients[0])
-            descend_in_parts(optimizer, [next(each) if leaf.requires_grad else None for leaf in parameters.values()])
-            return {}
-        flat = [self._flatten(parameters, each) for each in gradients]
-        gradient, changed = flat[0], dict[str, Tensor]()
-        if self.method.modifies_gradient:
-            gradient, changed = self._direction(optimizer.weights, torch.stack(flat, dim=1), tensors.method_state)
-        self._follow(optimizer, gradient)
-        return changed
+    @abstractmethod
+    def _begin(self, task: StackedTask) -> None:
+        """Prepare the noise and the replay of a task."""
 
-    def _follow(self, optimizer: OptimizerState, gradient: Float[Tensor, "s p"]) -> None:
-        self.optimizer.step(optimizer, gradient)
+    @abstractmethod
+    def _begin_epoch(self, task: StackedTask, epoch: int, first: int) -> None:
+        """Prepare the batches of an epoch from its update number `first` on."""
 
-    def _keep_method_state(self, tensors: StepTensors, changed: dict[str, Tensor]) -> None:
-        """Store changed method state of the runs that are alive."""
-        for name, after in changed.items():
-            before = tensors.method_state[name]
-            before.copy_(torch.where(per_run(tensors.optimizer.alive, after), after, before))
+    @abstractmethod
+    def _step(self, size: int) -> bool:
+        """One update of every run; returns whether to continue."""
 
-    def _train_task_state(self, tensors: StepTensors, gradients: Sequence[Tensor]) -> None:
+
+def differentiate(losses: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Sequence[Tensor]]:
+    """The gradients of each loss, for every run; zeros where a loss does not depend on a leaf."""
+    several = len(losses) > 1
+    return [
+        torch.autograd.grad(loss, leaves, torch.ones_like(loss), several, allow_unused=True, materialize_grads=True)
+        for loss in losses
+    ]
+
+
+class PlainTrainer(Trainer):
+    """Trains one run by calling its model directly, which any module allows: no vmap, no captured step. Noise is drawn
+    when it is requested.
+    """
+
+    def __init__(self, stack: RunStack, task: StackedTask) -> None:
+        super().__init__(stack, task)
+        self.model = stack.models[0]
+        named = dict(self.model.named_parameters())
+        self._parameters = {name: named[name] for name in self.state.layout.shapes}
+        self._trained: list[Tensor] = [leaf for leaf in self._parameters.values() if leaf.requires_grad]
+        self._memory = memory_of(0, self.memory)
+        self._fused, self._alive = type(self.optimizer) is SGD, bool(self.state.alive)
+        self._gradients: Sequence[Tensor] = ()
+
+    def _begin(self, task: StackedTask) -> None:
+        self.task = self.stack.on_device(task.tasks[0])
+        self.plan = task.plans[0] if task.plans and task.replayed_per_step else None
+        self.noise = RunNoise(self.stack.device, self.stack.training_seeds[0], "training noise", task.index)
+        self.source = SeparateSource([], [self.noise])
+        self._numbers = self.optimizer.numbers(self.method.settings, task.index)
+        velocities = self.state.parameters(self.state.moments[0])
+        trained = [name for name, leaf in self._parameters.items() if leaf.requires_grad]
+        self._weight_velocities = [velocities[name][0] for name in trained]
+
+    def _begin_epoch(self, task: StackedTask, epoch: int, first: int) -> None:
+        order = torch.from_numpy(task.orders[0][epoch]).to(self.stack.device)
+        self._batches = iter(order.split(self.sizes[:: self.updates])[first // self.updates :])
+        self._batch = next(self._batches) if first % self.updates else order[:0]
+
+    def _step(self, size: int) -> bool:  # noqa: ARG002
+        if self.steps_done % self.updates == 0:
+            self._batch = next(self._batches)
+        inputs, labels = self.task.moved(self._batch), self.task.train.labels[self._batch]
+        running_before = [flat.clone() for flat in self.state.running]
+        with torch.enable_grad(), self._weights_beside():
+            task_state = {name: self._memory[name].detach().requires_grad_() for name in self.velocities}
+            memory = self._memory | task_state
+            losses = self._observe(self.model, memory, inputs, labels, self._replayed(), self.noise)
+            self._gradients = ()  # only now, so that the new gradients get the memory of the last ones
+            gradients = differentiate(losses, [*self._trained, *task_state.values()])
+        self.losses[self.steps_done] = losses[0].detach()
+        self._alive = self._alive and all(math.isfinite(loss.item()) for loss in losses)
+        if not self._alive:  # a run stops for good, with the weights it had before
+            self.state.alive.fill_(False)
+            for flat, before in zip(self.state.running, running_before, strict=True):
+                flat.copy_(before)
+            return False
+        self._update([each[: len(self._trained)] for each in gradients])
+        if task_state:
+            self._train_task_state(gradients[0][len(self._trained) :])
+        for average in self.state.averages:
+            average.update_alone(self.state.flat, self.state.running)
+        return True
+
+    def _replayed(self) -> Replayed | None:
+        """What the run replays with its batch, not yet scaled; the same in all updates on that batch."""
+        if self.plan is None:
+            return None
+        number, device = self.steps_done // self.updates, self.stack.device
+        places, weights = (torch.from_numpy(each[number]).to(device) for each in (self.plan.places, self.plan.weights))
+        method_state = memory_of(0, self.method_state)
+        new = (places - len(method_state["inputs"])).clamp_min(0)
+        samples, labels = self.task.moved(new), self.task.train.labels[new]
+        return replayed_samples(method_state, places, weights, samples, labels, self._memory["classes"])
+
+    @torch.no_grad()
+    def _update(self, gradients: list[Sequence[Tensor]]) -> None:
+        """Update the weights with the gradients of each loss, and the method state that changes with them."""
+        self._gradients = gradients[0]
+        if self.method.modifies_gradient or not self._fused:
+            flat = [self._flatten(each) for each in gradients]
+            direction = flat[0]
+            if self.method.modifies_gradient:
+                method_state = memory_of(0, self.method_state)
+                direction, changed = self.method.direction(self.state.flat[0], torch.stack(flat), method_state)
+                self.method_state.update({name: tensor[None] for name, tensor in changed.items()})
+            if not self._fused:
+                self._gradients = ()
+                self.optimizer.step(self.state.optimizer(), direction[None])
+                return
+            parts = zip(self._parameters.values(), self.state.layout.split(direction).values(), strict=True)
+            self._gradients = [part for leaf, part in parts if leaf.requires_grad]
+        fused_sgd(self._trained, self._gradients, self._weight_velocities, self._numbers)
+
+    def _flatten(self, gradients: Sequence[Tensor]) -> Float[Tensor, " p"]:
+        each = iter(gradients)
+        parts = [next(each) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self._parameters.values()]
+        return self.state.layout.flatten(dict(zip(self._parameters, parts, strict=True)))
+
+    @torch.no_grad()
+    def _train_task_state(self, gradients: Sequence[Tensor]) -> None:
         """Task state is trained by SGD, whatever the optimiser of the weights."""
-        for (name, velocity), gradient in zip(tensors.velocities.items(), gradients, strict=True):
-            move(tensors.memory[name], velocity, gradient, tensors.optimizer)
-
-    def _direction(
-        self, weights: Float[Tensor, "s p"], gradients: Float[Tensor, "s l p"], method_state: Memory
-    ) -> tuple[Float[Tensor, "s p"], Memory]:
-        """The gradient as modified by the method, and the method state that changes with it."""
-        return vmap(self.method.direction)(weights, gradients, method_state)
-
-    def _flatten(self, parameters: dict[str, Tensor], gradients: Sequence[Tensor]) -> Float[Tensor, "s p"]:
-        each, runs = iter(gradients), self.stack.count
-        parts = [next(each) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in parameters.values()]
-        parts.append(parts[0].new_zeros(runs, self.state.layout.padding))
-        return torch.cat([part.reshape(runs, -1) for part in parts], dim=1)
-
-    def _update_averages(self, tensors: StepTensors) -> None:
-        for average in tensors.averages:
-            update_average(
-                average, tensors.optimizer.weights, tensors.running, tensors.optimizer.alive, self.state.owners
-            )
-
-    def _losses(
-        self,
-        model: nn.Module,
-        memory: Memory,
-        inputs: Tensor,
-        labels: Tensor,
-        recalled: list[Recalled],
-        noise: Noise,
-    ) -> tuple[Float[Tensor, ""], ...]:
-        """All losses of a step of one run, from samples as stored."""
-        scaled = recalled[0]._replace(inputs=self.view.scale(recalled[0].inputs)) if recalled else None
-        return self.method.observe(model, memory, self.view.scale(inputs), labels, scaled, noise)
-
-
-def _moment_name(place: int) -> str:
-    return "velocity" if place == 0 else f"moment {place}"
+        if self._fused:
+            velocities = [velocity[0] for velocity in self.velocities.values()]
+            fused_sgd([self._memory[name] for name in self.velocities], gradients, velocities, self._numbers)
+            return
+        for (name, velocity), gradient in zip(self.velocities.items(), gradients, strict=True):
+            move(self.memory[name], velocity, gradient[None], self.state.optimizer())

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from kcl.methods.method import Method
 from kcl.training.weight_average import horizon, horizons
-
-PerRun = TypeVar("PerRun")
 
 
 class Variant(NamedTuple):
@@ -46,11 +44,3 @@ def test_groups(methods: Sequence[Sequence[Method]]) -> list[TestGroup]:
         group.runs.append(run)
         group.trainings.append(training)
     return list(groups.values())
-
-
-def once_per_training(values: Sequence[PerRun], counts: Sequence[int]) -> list[PerRun]:
-    """The values of the first run of each training. `counts`: how many runs share each training."""
-    firsts = [0, *itertools.accumulate(counts)]
-    if len(values) != firsts.pop():
-        raise ValueError(f"{len(values)} values for {sum(counts)} runs")
-    return [values[first] for first in firsts]
