@@ -16,13 +16,12 @@ from torch.distributions import Normal, kl_divergence
 from kcl.benchmarks.array_stream import ArrayStream
 from kcl.benchmarks.task import Task
 from kcl.errors import KclError
-from kcl.functional.noise import Noise
 from kcl.methods.kcl import KernelContinualLearning, KernelModel, unit_length, weigh_stages
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Memory
 from kcl.methods.ridge_head import Head
 from kcl.methods.ridge_kernels import KERNELS
-from kcl.nets.backbone import Backbone
+from kcl.nets.backbone import Backbone, Noise
 from kcl.nets.mlp import MLP
 
 SMALL: dict[str, Any] = {"width": 6, "layers": 1, "bases": 9, "dropout": 0.0, "coreset_size_per_class": 3}

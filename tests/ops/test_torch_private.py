@@ -14,7 +14,6 @@ from torch import nn
 import kcl
 from kcl import ops
 from kcl.errors import KclError
-from kcl.functional import ridge
 from kcl.nets.backbone import ModuleBackbone
 from kcl.ops import cholesky, compiler, philox, torch_private
 
@@ -145,15 +144,6 @@ class TestCompiling:
         with pytest.warns(UserWarning, match="uncompiled"):
             compiler.need_compiler()
         torch.testing.assert_close(self._steps(draw), self._expected(make_noise))
-
-    def test_without_proxy_mode_nothing_is_taken_for_traced(self, monkeypatch: pytest.MonkeyPatch, draw: Any) -> None:
-        args = [draw.normal(9, 6), draw.normal(5, 2), torch.tensor(0.5)]
-        traced = torch_private.make_fx(ridge.query_scores)(*args)
-        monkeypatch.setattr(torch_private, "_get_proxy_mode", None)
-        assert not torch_private.tracing()
-        without = torch_private.make_fx(ridge.query_scores)(*args)
-        assert without.code != traced.code
-        torch.testing.assert_close(without(*args), traced(*args))
 
     def test_without_inductor_s_search_the_compiler_is_looked_for_on_the_path(
         self, missing: Missing, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

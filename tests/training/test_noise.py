@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kcl.core.randomness import derive
-from kcl.functional.noise import Noise, dropout
+from kcl.nets.backbone import Noise, dropout
 from kcl.ops import philox
 from kcl.training.draws import PhiloxSource, Recorder, Replay, Request, RunNoise, SeparateSource, Source, merge
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from kcl.benchmarks.joint_task import JointTask
 from kcl.benchmarks.task import Task
 from kcl.core.shapes import Float, Int
-from kcl.functional.noise import Noise
 from kcl.methods.method import Learnable, Memory
 from kcl.methods.sgd import LinearMethod, LinearModel, sliced_cross_entropy
+from kcl.nets.backbone import Noise
 
 
 class MultiTask(LinearMethod):

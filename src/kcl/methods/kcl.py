@@ -15,16 +15,14 @@ from kcl.core.shapes import Float, Int
 from kcl.functional import ridge
 from kcl.functional.gaussian import DiagonalGaussian, bounded, kl_divergence, standard_normal_like
 from kcl.functional.metric import metric_of, scatter_within
-from kcl.functional.noise import Noise
 from kcl.methods import ridge_head
 from kcl.methods.coreset import check_coreset, split_coreset
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Learnable, Memory, Method
-from kcl.methods.ridge_head import Head
+from kcl.methods.ridge_head import Head, HeadState, KernelRidgeHead
 from kcl.methods.ridge_kernels import KERNELS, Kernel
 from kcl.nets.amortized import AmortizedGaussians
-from kcl.nets.backbone import Backbone
-from kcl.nets.head import HeadState, KernelRidgeHead
+from kcl.nets.backbone import Backbone, Noise
 
 
 class KernelModel(nn.Module):

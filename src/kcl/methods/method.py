@@ -17,9 +17,8 @@ from kcl.benchmarks.task import Task
 from kcl.core.settings import Settings
 from kcl.core.shapes import Bool, Float, Int
 from kcl.errors import KclError
-from kcl.functional.noise import Noise
 from kcl.methods import views
-from kcl.nets.backbone import Backbone
+from kcl.nets.backbone import Backbone, Noise
 from kcl.nets.flat import matrix_names
 
 Memory = dict[str, Tensor]

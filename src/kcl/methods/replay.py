@@ -10,10 +10,10 @@ from torch import Tensor
 
 from kcl.benchmarks.task import Task
 from kcl.core.shapes import Float, Int
-from kcl.functional.noise import Noise
 from kcl.methods.episodic import EpisodicMethod, random_subsets
 from kcl.methods.method import Memory, Plan, Recalled
 from kcl.methods.sgd import LinearModel, sliced_cross_entropy
+from kcl.nets.backbone import Noise
 
 
 class ReservoirReplay(EpisodicMethod):

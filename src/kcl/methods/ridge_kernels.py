@@ -16,7 +16,7 @@ from torch import Tensor
 from kcl.core.shapes import Float
 from kcl.functional import kernels
 from kcl.functional.gaussian import DiagonalGaussian
-from kcl.functional.noise import Noise
+from kcl.nets.backbone import Noise
 
 
 class KernelSettings(Protocol):

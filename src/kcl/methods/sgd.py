@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task
 from kcl.core.shapes import Bool, Float, Int
-from kcl.functional.noise import Noise
 from kcl.methods.method import Learnable, Memory, Method
-from kcl.nets.backbone import Backbone
+from kcl.nets.backbone import Backbone, Noise
 
 
 class LinearModel(nn.Module):

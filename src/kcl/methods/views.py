@@ -20,7 +20,7 @@ from torch import Tensor
 from kcl.core.settings import Settings
 from kcl.core.shapes import Float, Int
 from kcl.errors import KclError
-from kcl.functional.noise import Noise
+from kcl.nets.backbone import Noise
 
 if TYPE_CHECKING:
     from kcl.methods.method import Memory, Recalled

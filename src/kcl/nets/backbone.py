@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from kcl.core.shapes import Float
 from kcl.errors import KclError
-from kcl.functional.noise import Noise
 from kcl.ops.torch_private import BatchNormBase
+
+
+@runtime_checkable
+class Noise(Protocol):
+    """A source of independent draws, in the order they are requested. They belong to a run (`training.draws`)."""
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal draws."""
+        ...
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Draws from [0, 1)."""
+        ...
+
+    def kept(self, rate: Tensor, *shape: int) -> Tensor:
+        """Booleans, each false with probability `rate`."""
+        ...
+
+
+def dropout(x: Tensor, rate: Tensor, noise: Noise) -> Tensor:
+    """Zeroes each entry with probability `rate` and scales the rest by 1 / (1 − rate)."""
+    return x * (noise.kept(rate, *x.shape) / (1.0 - rate))
 
 
 class Backbone(nn.Module, ABC):
@@ -42,10 +66,25 @@ class Backbone(nn.Module, ABC):
         """If it `gathers`: features of a set, with BatchNorm statistics of that set, and these statistics."""
         raise KclError("this backbone cannot take BatchNorm statistics from a set of samples: only the ResNets can")
 
-    @property
+    @cached_property
     def mixes_samples(self) -> bool:
         """Whether a sample's features depend on the rest of its batch in training, as with BatchNorm."""
         return any(isinstance(module, BatchNormBase) for module in self.modules())
+
+
+class Identity(Backbone):
+    """x → x, flattened: for features and embeddings computed elsewhere. Nothing is trained, so later tasks cannot
+    change the features of earlier ones.
+    """
+
+    sees_images = False
+
+    def __init__(self, input_shape: Sequence[int]) -> None:
+        super().__init__()
+        self.features = math.prod(input_shape)
+
+    def forward(self, x: Float[Tensor, "n ..."], noise: Noise | None = None) -> Float[Tensor, "n d"]:  # noqa: ARG002
+        return x.flatten(1)
 
 
 class ModuleBackbone(Backbone):

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kcl.core.shapes import Float
-from kcl.functional.noise import Noise, dropout
+from kcl.nets.backbone import Noise, dropout
 from kcl.ops import channels_last, convolution_cuda, precision
 from kcl.ops.convolution import convolve
 from kcl.ops.folding import Fold

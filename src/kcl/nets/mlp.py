@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from kcl.core.shapes import Float
-from kcl.functional.noise import Noise, dropout
-from kcl.nets.backbone import Backbone
+from kcl.nets.backbone import Backbone, Noise, dropout
 from kcl.ops import linear
 
 

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from kcl.core.shapes import Float
 from kcl.errors import KclError
-from kcl.functional.noise import Noise
-from kcl.nets.backbone import Backbone
+from kcl.nets.backbone import Backbone, Noise
 from kcl.nets.layers import Layers, answering_layers, gathering_layers, training_layers
 
 

@@ -26,9 +26,9 @@ from torch import Tensor
 
 from kcl.ops.cholesky import factorise_and_solve, solve
 from kcl.ops.descent import descend
-from kcl.ops.matmul import affine_rows, gram, inner, linear, rounded_matmul
 from kcl.ops.operation import Operation, triton_available
 from kcl.ops.philox import draw_philox
+from kcl.ops.precision import affine_rows, gram, inner, linear, rounded_matmul
 
 __all__ = [
     "OPERATIONS",

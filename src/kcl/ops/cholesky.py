@@ -10,8 +10,8 @@ from torch import Tensor
 from kcl.core.shapes import Float
 from kcl.ops import cholesky_cuda, torch_private
 from kcl.ops.cholesky_cuda import LARGEST
-from kcl.ops.matmul import inner
 from kcl.ops.operation import Backend, Operation
+from kcl.ops.precision import inner
 
 
 def _factorise_and_solve(

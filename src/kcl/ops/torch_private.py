@@ -9,7 +9,6 @@ is the only file to adapt. Interfaces are looked up when they are needed: import
 | `torch._inductor.cpp_builder.get_cpp_compiler` | finding a C++ compiler | `$CXX` or `g++` on the search path |
 | `torch._inductor.codecache.CppCodeCache` | Philox in C++ | Philox in PyTorch |
 | `torch.fx.experimental.proxy_tensor.make_fx` | tracing steps | steps run uncompiled, with a warning |
-| `torch.fx.experimental.proxy_tensor.get_proxy_mode` | telling whether a step is being traced | never traced |
 | `torch.cuda._compile_kernel` | the Cholesky kernel | `torch.linalg` |
 | `torch.utils._pytree` | nested tuples, lists and dicts of tensors | the functions below |
 | `torch.nn.modules.batchnorm._BatchNorm` | recognising BatchNorm layers | PyTorch's public BatchNorm classes |
@@ -58,16 +57,6 @@ def can_compile() -> bool:
 
 def _has_inductor() -> bool:
     return importlib.util.find_spec("torch._inductor") is not None
-
-
-_get_proxy_mode = _private("torch.fx.experimental.proxy_tensor", "get_proxy_mode")
-
-
-def tracing() -> bool:
-    """Whether the present step is being traced by `make_fx`. Without the interface: no, and the step computes as if it
-    were not compiled.
-    """
-    return _get_proxy_mode is not None and _get_proxy_mode() is not None
 
 
 def compile_graph(graph: GraphModule, examples: Sequence[Tensor]) -> Callable[..., Any]:

@@ -17,8 +17,8 @@ from torch.func import vmap
 
 from kcl.benchmarks.task import View
 from kcl.core.shapes import Float
-from kcl.functional.noise import Noise
 from kcl.methods.method import Memory, Method, Plan, Recalled
+from kcl.nets.backbone import Noise
 from kcl.ops.convolution_cuda import weights_beside
 from kcl.training.batches import TaskExamples, batch_sizes
 from kcl.training.checkpoint import Saved, Tree, fit, fit_all

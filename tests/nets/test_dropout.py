@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from kcl.functional.noise import dropout
+from kcl.nets.backbone import dropout
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.1, 0.5, 0.9])
