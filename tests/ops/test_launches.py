@@ -16,9 +16,8 @@ import torch
 
 from kcl import ops
 from kcl.ops import descend, norm_cuda, philox, precision
-from kcl.ops.folding import Fold
+from kcl.ops.folding import Fold, pack_images
 from kcl.ops.operation import lazy
-from kcl.ops.pack_images_cuda import pack_images
 from kcl.ops.precision import products
 
 

@@ -14,8 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from kcl import ops
 from kcl.core.shapes import Float
-from kcl.ops.operation import Backend, Operation, traced
-from kcl.ops.stacking import runs_first
+from kcl.ops.operation import Backend, Operation, runs_first, traced
 
 
 class _Ridge(torch.autograd.Function):

@@ -17,9 +17,8 @@ from kcl.core.shapes import Float
 from kcl.nets.backbone import Noise, dropout
 from kcl.ops import channels_last, convolution_cuda, precision
 from kcl.ops.convolution import convolve
-from kcl.ops.folding import Fold
+from kcl.ops.folding import Fold, pack_images
 from kcl.ops.norm_cuda import Partial, norm, norm_and_gather, norm_with
-from kcl.ops.pack_images_cuda import pack_images
 
 
 class Layers(Protocol):

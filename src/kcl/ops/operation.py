@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from torch import Tensor
+
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 DEVICES = "cpu", "cuda"
@@ -81,3 +83,13 @@ def traced(*_: Any, **__: Any) -> bool:
 @cache
 def triton_available() -> bool:
     return importlib.util.find_spec("triton") is not None
+
+
+def runs_first(count: int, in_dims: Sequence[int | None], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """For vmap rules: every tensor with the runs as its first dimension; one that all runs share is expanded without a
+    copy.
+    """
+    return [
+        tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        for tensor, dim in zip(tensors, in_dims, strict=True)
+    ]

@@ -19,8 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kcl.core.shapes import Float
-from kcl.ops.operation import Backend, Operation, traced, triton_available
-from kcl.ops.stacking import runs_first
+from kcl.ops.operation import Backend, Operation, runs_first, traced, triton_available
 
 PRECISIONS = {
     "float32": "float32 throughout",
