@@ -47,10 +47,10 @@ from kcl.functional import orthogonal, ridge
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Batch
 from kcl.methods.recipes import METHODS, published_backbone, select_settings
+from kcl.methods.ridge_head import HeadState
 from kcl.methods.ridge_kernels import KERNELS
 from kcl.methods.strong_recipe import strong_settings
 from kcl.nets.backbone import Backbone
-from kcl.nets.head import HeadState
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import ResNet18, cifar_resnet, miniimagenet_resnet
 from kcl.ops import cholesky, draw_philox, gram, philox, philox_cpu, triton_available

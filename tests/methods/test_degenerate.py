@@ -12,8 +12,8 @@ import kcl
 from kcl.errors import KclError
 from kcl.functional import kernels, ridge
 from kcl.methods.kcl_settings import FEATURE_NORMS
+from kcl.methods.ridge_head import STRENGTH_FLOOR
 from kcl.methods.ridge_kernels import KERNELS
-from kcl.nets.head import STRENGTH_FLOOR
 
 SMALL: dict[str, Any] = {"bases": 32, "width": 16, "coreset_size_per_class": 3, "dropout": 0.0, "backbone": "mlp"}
 

@@ -15,10 +15,9 @@ import pytest
 import torch
 
 from kcl import ops
-from kcl.ops import descend, matmul_cuda, norm_cuda, philox
-from kcl.ops.folding import Fold
+from kcl.ops import descend, norm_cuda, philox, precision
+from kcl.ops.folding import Fold, pack_images
 from kcl.ops.operation import lazy
-from kcl.ops.pack_images_cuda import pack_images
 from kcl.ops.precision import products
 
 
@@ -110,9 +109,9 @@ def test_pack_images(launches: list[str], draw: Any, fold: Fold) -> None:
 def test_gram(launches: list[str], draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lazy("gram_triton", "gram")(draw.normal(2, 3, 7, 5)).shape == (2, 3, 7, 7)
     assert launches == ["_gram"]
-    monkeypatch.setattr(matmul_cuda, "triton_available", lambda: True)
+    monkeypatch.setattr(precision, "triton_available", lambda: True)
     with products("tf32"):
-        matmul_cuda.gram(draw.normal(7, 5))
+        torch.ops.kcl.gram(draw.normal(7, 5))
     assert launches == ["_gram"]  # it is for a GPU alone
 
 

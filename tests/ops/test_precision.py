@@ -10,8 +10,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from kcl.ops import gram, inner, linear
-from kcl.ops.matmul_cuda import Inner
-from kcl.ops.precision import PRECISIONS, activations, at_test, products, used
+from kcl.ops.precision import PRECISIONS, Inner, activations, at_test, products, used
 
 
 def _flags() -> tuple[bool, bool]:

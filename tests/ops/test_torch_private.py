@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import nn
+from torch.utils import _pytree
 
 import kcl
 from kcl import ops
 from kcl.errors import KclError
-from kcl.functional import ridge
 from kcl.nets.backbone import ModuleBackbone
 from kcl.ops import cholesky, compiler, philox, torch_private
 
@@ -146,15 +146,6 @@ class TestCompiling:
             compiler.need_compiler()
         torch.testing.assert_close(self._steps(draw), self._expected(make_noise))
 
-    def test_without_proxy_mode_nothing_is_taken_for_traced(self, monkeypatch: pytest.MonkeyPatch, draw: Any) -> None:
-        args = [draw.normal(9, 6), draw.normal(5, 2), torch.tensor(0.5)]
-        traced = torch_private.make_fx(ridge.query_scores)(*args)
-        monkeypatch.setattr(torch_private, "_get_proxy_mode", None)
-        assert not torch_private.tracing()
-        without = torch_private.make_fx(ridge.query_scores)(*args)
-        assert without.code != traced.code
-        torch.testing.assert_close(without(*args), traced(*args))
-
     def test_without_inductor_s_search_the_compiler_is_looked_for_on_the_path(
         self, missing: Missing, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
@@ -204,11 +195,11 @@ class TestContainers:
     )
 
     @pytest.mark.parametrize("tree", TREES, ids=lambda tree: type(tree).__name__)
-    def test_the_fallback_flattens_maps_and_rebuilds_like_pytorch(self, tree: Any) -> None:
-        leaves, structure = torch_private._flatten(tree)
-        assert leaves == torch_private.tree_flatten(tree)[0]
-        assert torch_private._unflatten(leaves, structure) == tree
-        assert torch_private._map(str, tree) == torch_private.tree_map(str, tree)
+    def test_they_are_flattened_mapped_and_rebuilt_as_by_pytorch(self, tree: Any) -> None:
+        leaves, structure = torch_private.tree_flatten(tree)
+        assert leaves == _pytree.tree_flatten(tree)[0]
+        assert torch_private.tree_unflatten(leaves, structure) == tree
+        assert torch_private.tree_map(str, tree) == _pytree.tree_map(str, tree)
 
     def test_batch_norm_is_recognised_by_its_public_classes_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         public = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm

@@ -16,7 +16,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -55,9 +55,6 @@ class AnswerTime:
     ms: float
     times_plain: float | None = None
     """Speed relative to the plain way, measured in the same call."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class _Model:

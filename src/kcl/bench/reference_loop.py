@@ -21,17 +21,13 @@ from kcl.benchmarks.task import Task
 from kcl.methods.kcl_settings import KclSettings
 
 
-class PlainMLP(nn.Module):
+class PlainMLP(nn.Sequential):
     def __init__(self, dropout: float, pixels: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
+        super().__init__(
             nn.Flatten(), nn.Linear(pixels, 256), nn.ReLU(), nn.Dropout(dropout),
             nn.Linear(256, 256), nn.ReLU(), nn.Dropout(dropout),
         )  # fmt: skip
         self.features = 256
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.body(x)
 
 
 class PlainBlock(nn.Module):
@@ -48,18 +44,14 @@ class PlainBlock(nn.Module):
         return self.second(torch.relu(self.first(torch.relu(self.conv(x))) + self.shortcut(x)))
 
 
-class PlainResNet(nn.Module):
+class PlainResNet(nn.Sequential):
     def __init__(self, widths: Sequence[int], strides: Sequence[int], stem: int, dropout: float) -> None:
-        super().__init__()
         layers: list[nn.Module] = [nn.Conv2d(3, widths[0], stem, strides[0], 1, bias=False)]
         layers += [nn.BatchNorm2d(widths[0]), nn.ReLU()]
         for before, after, stride in zip(widths, widths[1:], strides[1:], strict=False):
             layers += [PlainBlock(before, after, stride, dropout), PlainBlock(after, after, 1, dropout)]
-        self.body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.features = widths[-1]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.body(x)
 
 
 def _amortiser(width: int) -> nn.Module:
@@ -74,18 +66,34 @@ def _backbone(shape: Sequence[int], dropout: float) -> PlainMLP | PlainResNet:
     return PlainResNet((64, 64, 128, 128, 512), (2, 2, 2, 2, 2), 7, dropout)
 
 
+class PlainModel(nn.Module):
+    """Everything that one run learns, and its random phases."""
+
+    phases: Tensor
+
+    def __init__(self, shape: Sequence[int], settings: KclSettings) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone, self.bases = _backbone(shape, settings.dropout), settings.bases
+        width = self.backbone.features
+        self.q_mean, self.q_logvar, self.p_mean, self.p_logvar = (_amortiser(width) for _ in range(4))
+        self.ridge, self.scale, self.shift = (nn.Parameter(torch.tensor(value)) for value in (0.1, 1.0, 0.0))
+        self.register_buffer("phases", 2 * math.pi * torch.rand(self.bases))
+
+    def solve(self, features: Tensor, kept: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits, and mean and log-variance of the posterior, from the features of batch and coreset."""
+        mean, logvar = self.q_mean(kept.mean(0)), self.q_logvar(kept.mean(0))
+        omega = mean + torch.exp(0.5 * logvar) * torch.randn(self.bases, len(mean), device=kept.device)
+        psi_kept = math.sqrt(2 / self.bases) * torch.cos(kept @ omega.T + self.phases)
+        psi = math.sqrt(2 / self.bases) * torch.cos(features @ omega.T + self.phases)
+        gram = psi_kept @ psi_kept.T + (self.ridge.abs() + 0.01) * torch.eye(len(kept), device=kept.device)
+        return self.scale * (psi @ psi_kept.T @ torch.inverse(gram) @ targets) + self.shift, mean, logvar
+
+
 def milliseconds_per_step(task: Task, settings: KclSettings, device: str, steps: int) -> float:
     """The median time of a training step."""
-    torch.manual_seed(0)
-    network = _backbone(task.train.inputs.shape[1:], settings.dropout)
-    width = network.features
-    nets = nn.ModuleList([network, *(_amortiser(width) for _ in range(4))]).to(device)
-    backbone, q_mean, q_logvar, p_mean, p_logvar = nets
-    ridge = torch.tensor(0.1, device=device, requires_grad=True)
-    scale = torch.tensor(1.0, device=device, requires_grad=True)
-    shift = torch.tensor(0.0, device=device, requires_grad=True)
-    phases = 2 * math.pi * torch.rand(settings.bases, device=device)
-    optimizer = torch.optim.SGD([*nets.parameters(), ridge, scale, shift], lr=0.01, momentum=0.8)
+    model = PlainModel(task.train.inputs.shape[1:], settings).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.8)
 
     ways, size = len(task.classes), settings.coreset_size_per_class
     labels = task.train.labels
@@ -98,19 +106,12 @@ def milliseconds_per_step(task: Task, settings: KclSettings, device: str, steps:
     data = TensorDataset(task.train.inputs[rows].float().div(255), labels[rows])
     loader = DataLoader(data, batch_size=settings.batch_size, shuffle=True)
 
-    nets.train()
     ticks = []
     for x, y in loader:
         x, y = x.to(device), y.to(device)
-        features = F.normalize(backbone(x))
-        kept = F.normalize(backbone(coreset))
-        mean, logvar = q_mean(kept.mean(0)), q_logvar(kept.mean(0))
-        prior_mean, prior_logvar = p_mean(features.mean(0)), p_logvar(features.mean(0))
-        omega = mean + torch.exp(0.5 * logvar) * torch.randn(settings.bases, width, device=device)
-        psi_kept = math.sqrt(2 / settings.bases) * torch.cos(kept @ omega.T + phases)
-        psi = math.sqrt(2 / settings.bases) * torch.cos(features @ omega.T + phases)
-        gram = psi_kept @ psi_kept.T + (ridge.abs() + 0.01) * torch.eye(len(kept), device=device)
-        logits = scale * (psi @ psi_kept.T @ torch.inverse(gram) @ targets) + shift
+        features = F.normalize(model.backbone(x))
+        logits, mean, logvar = model.solve(features, F.normalize(model.backbone(coreset)), targets)
+        prior_mean, prior_logvar = model.p_mean(features.mean(0)), model.p_logvar(features.mean(0))
         ratio = logvar - prior_logvar
         kl = 0.5 * (ratio.exp() - ratio - 1 + (mean - prior_mean) ** 2 / prior_logvar.exp()).sum()
         loss = F.cross_entropy(logits, y) + settings.tau * kl
@@ -125,24 +126,11 @@ def milliseconds_per_step(task: Task, settings: KclSettings, device: str, steps:
 
 def classify(settings: KclSettings, coreset: Tensor, targets: Tensor, x: Tensor) -> Callable[[], Tensor]:
     """A call that classifies `x` as such code does: every call solves the task's classifier anew from its coreset."""
-    torch.manual_seed(0)
-    device = x.device
-    network = _backbone(x.shape[1:], settings.dropout)
-    width = network.features
-    nets = nn.ModuleList([network, _amortiser(width), _amortiser(width)]).to(device).eval()
-    backbone, q_mean, q_logvar = nets
-    phases = 2 * math.pi * torch.rand(settings.bases, device=device)
-    ridge, scale, shift = (torch.tensor(value, device=device) for value in (0.1, 1.0, 0.0))
+    model = PlainModel(x.shape[1:], settings).to(x.device).eval()
 
     @torch.no_grad()
     def call() -> Tensor:
-        kept = F.normalize(backbone(coreset.float().div(255)))
-        features = F.normalize(backbone(x))
-        mean, logvar = q_mean(kept.mean(0)), q_logvar(kept.mean(0))
-        omega = mean + torch.exp(0.5 * logvar) * torch.randn(settings.bases, width, device=device)
-        psi_kept = math.sqrt(2 / settings.bases) * torch.cos(kept @ omega.T + phases)
-        psi = math.sqrt(2 / settings.bases) * torch.cos(features @ omega.T + phases)
-        gram = psi_kept @ psi_kept.T + (ridge.abs() + 0.01) * torch.eye(len(kept), device=device)
-        return scale * (psi @ psi_kept.T @ torch.inverse(gram) @ targets.float()) + shift
+        kept = F.normalize(model.backbone(coreset.float().div(255)))
+        return model.solve(F.normalize(model.backbone(x)), kept, targets.float())[0]
 
     return call

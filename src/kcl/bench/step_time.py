@@ -10,9 +10,8 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -89,9 +88,6 @@ class StepTime:
     first_task_s: float | None = None
     """The first task, including one-time set-up: kernels, compilation, CUDA graph."""
     peak_mib: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def measure(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,5 +71,5 @@ def _write_json(rows: Sequence[StepTime | AnswerTime], device: str, options: arg
 
         precision = used(options.precision, torch.device(device), options.compile in ("on", "both"))
         about = describe_machine(device) | {"precision": precision, "threads": torch.get_num_threads()}
-        write_json(options.json, {"command": options.command_line, **about, "rows": [row.to_dict() for row in rows]})
+        write_json(options.json, {"command": options.command_line, **about, "rows": [asdict(row) for row in rows]})
     return 0

@@ -16,8 +16,8 @@ from kcl.cli.commands import FAILED
 from kcl.cli.options import COMPILE, choose_engine, choose_saving
 from kcl.core.compute import Compute
 from kcl.core.devices import choose_device, choose_threads
+from kcl.core.files import STATUS
 from kcl.core.locking import locked
-from kcl.core.run_files import STATUS
 from kcl.data.dataset import Dataset
 from kcl.engines.distributed import GROUP_SIZE, EngineChoice, run_distributed
 from kcl.engines.engine import Engine

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kcl.benchmarks.ways import CLASS_ORDERS, DEFAULT_WAYS
 from kcl.core.devices import choose_device, choose_threads
-from kcl.core.run_files import METRICS
+from kcl.core.files import METRICS
 from kcl.engines import RETRIES
 from kcl.errors import KclError
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from kcl.cli.commands import say
 from kcl.core import results
-from kcl.core.files import write_whole
-from kcl.core.run_files import METRICS, RESULTS, SAMPLES, STATUS
+from kcl.core.files import METRICS, RESULTS, SAMPLES, STATUS, write_whole
 from kcl.errors import KclError
 from kcl.report import figures, results_table
 from kcl.report.engine_status import standings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kcl.cli.commands import print_lines
 from kcl.cli.options import add_execution_options, add_stream_options
-from kcl.core.run_files import RESULTS
+from kcl.core.files import RESULTS
 from kcl.errors import KclError
 
 EXAMPLES = """examples:

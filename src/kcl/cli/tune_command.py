@@ -11,9 +11,9 @@ from kcl.cli import report_commands, requested_runs
 from kcl.cli.commands import FAILED
 from kcl.cli.execution import Done, Execution, Stopped, exit_stopped, print_failures
 from kcl.cli.options import add_execution_options, add_stream_options, check_range
+from kcl.core.files import RESULTS
 from kcl.core.locking import locked
 from kcl.core.randomness import LARGEST_SEED
-from kcl.core.run_files import RESULTS
 from kcl.errors import KclError
 from kcl.experiments.progress import make_display
 from kcl.report import figures, page, results_table

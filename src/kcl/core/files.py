@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and JSON with finite numbers only."""
+"""Files that are written whole or not at all, JSON with finite numbers only, and names of files in a run folder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,15 @@ from typing import Any, NoReturn
 from kcl.errors import KclError
 
 MAX_JSON_BYTES = 64 * 2**20
+
+RESULTS = "results.jsonl"
+"""One line per finished run."""
+METRICS = "metrics.csv"
+"""One row per run and learned task, written while the runs are training."""
+SAMPLES = "samples.jsonl"
+"""Images of tasks, coresets and mistakes, one line per run."""
+STATUS = "standing.json"
+"""Counts and workers of a command that an engine is running; removed when it ends."""
 
 
 def write_json(path: str | Path, value: Any) -> None:

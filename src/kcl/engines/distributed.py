@@ -8,8 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kcl.core.files import write_json
-from kcl.core.run_files import STATUS
+from kcl.core.files import STATUS, write_json
 from kcl.engines.dispatcher import Attempts, Dispatcher
 from kcl.engines.engine import Engine
 from kcl.engines.job import Job, Message, Needs

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from kcl.core.run_files import METRICS
+from kcl.core.files import METRICS
 from kcl.errors import KclError
 from kcl.experiments.run_spec import RunSpec
 from kcl.training.stream_run import OnProgress, Progress, RunProgress

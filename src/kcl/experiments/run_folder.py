@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kcl.core import results
-from kcl.core.files import read_json, write_json
-from kcl.core.run_files import RESULTS
+from kcl.core.files import RESULTS, read_json, write_json
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
 from kcl.experiments.run_spec import RunSpec, key_of, with_current_settings

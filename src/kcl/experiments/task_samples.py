@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kcl.benchmarks.task import Stream, Task
-from kcl.core.run_files import SAMPLES
+from kcl.core.files import SAMPLES
 from kcl.core.shapes import Float, Shaped
 from kcl.errors import KclError
 from kcl.training.stack import RunStack

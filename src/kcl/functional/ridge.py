@@ -14,8 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from kcl import ops
 from kcl.core.shapes import Float
-from kcl.ops.operation import Backend, Operation, traced
-from kcl.ops.stacking import runs_first
+from kcl.ops.operation import Backend, Operation, runs_first, traced
 
 
 class _Ridge(torch.autograd.Function):
@@ -27,8 +26,8 @@ class _Ridge(torch.autograd.Function):
         ctx.save_for_backward(inputs[0], *output)
 
     @classmethod
-    def stacked(cls, info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Tensor, ...]) -> Any:
-        """The vmap rule: the operations accept leading dimensions."""
+    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> Any:
+        """The operations accept leading dimensions."""
         output = cls.apply(*runs_first(info.batch_size, in_dims, inputs))
         return output, (0,) * len(output)
 
@@ -49,10 +48,6 @@ class _Dual(_Ridge):
         solved = ops.solve(factor, grad)
         return -(solved @ dual.mT), solved, -(solved * dual).sum((-2, -1))
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> Any:
-        return _Dual.stacked(info, in_dims, inputs)
-
 
 class _Primal(_Ridge):
     """W = ψᵀα with α = (ψψᵀ + λI)⁻¹ Y. With W̄ = ∂L/∂W and v = (ψψᵀ + λI)⁻¹ ψ W̄, ∂L/∂Y = v, ∂L/∂λ = −tr(v αᵀ)
@@ -72,10 +67,6 @@ class _Primal(_Ridge):
         left = torch.cat([dual, solved], dim=-1)
         right = torch.cat([grad.mT - solved.mT @ features, -primal.mT], dim=-2)
         return left @ right, solved, -(solved * dual).sum((-2, -1))
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> Any:
-        return _Primal.stacked(info, in_dims, inputs)
 
 
 class _Scores(_Ridge):
@@ -98,10 +89,6 @@ class _Scores(_Ridge):
         left = torch.cat([torch.cat([dual, solved], dim=-1), torch.cat([nothing, -grad], dim=-1)], dim=-2)
         right = torch.cat([torch.cat([-solved, grad], dim=-2), torch.cat([-dual, nothing], dim=-2)], dim=-1)
         return ops.rounded_matmul(left, right.mT @ features), solved, -(solved * dual).sum((-2, -1))
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> Any:
-        return _Scores.stacked(info, in_dims, inputs)
 
 
 def dual_weights(

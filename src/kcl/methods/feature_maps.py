@@ -41,10 +41,10 @@ class FeatureMap(ABC):
 class LinearMap(FeatureMap):
     summary = "x and a constant: linear ridge regression"
 
-    def draw(self, inputs: int, bases: int, rng: np.random.Generator) -> Buffers:  # noqa: ARG002
+    def draw(self, inputs: int, bases: int, rng: np.random.Generator) -> Buffers:
         return {}
 
-    def apply(self, x: Tensor, buffers: Buffers) -> Tensor:  # noqa: ARG002
+    def apply(self, x: Tensor, buffers: Buffers) -> Tensor:
         return torch.cat([x, x.new_ones(len(x), 1)], dim=1)
 
 
@@ -123,7 +123,7 @@ class NystroemMap(FeatureMap):
     summary = "RBF kernel with given landmarks (Nyström)"
     local = True
 
-    def draw(self, inputs: int, bases: int, rng: np.random.Generator) -> Buffers:  # noqa: ARG002
+    def draw(self, inputs: int, bases: int, rng: np.random.Generator) -> Buffers:
         raise ValueError("its landmarks are given, not drawn")
 
     @staticmethod

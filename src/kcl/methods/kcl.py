@@ -20,11 +20,10 @@ from kcl.methods import ridge_head
 from kcl.methods.coreset import check_coreset, split_coreset
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Batch, Learnable, Memory, Method
-from kcl.methods.ridge_head import Head
+from kcl.methods.ridge_head import Head, HeadState, KernelRidgeHead
 from kcl.methods.ridge_kernels import KERNELS, Kernel
 from kcl.nets.amortized import AmortizedGaussians
 from kcl.nets.backbone import Backbone
-from kcl.nets.head import HeadState, KernelRidgeHead
 
 
 class KernelModel(nn.Module):

@@ -40,8 +40,7 @@ from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Method, check_abilities
 from kcl.methods.replay import ReservoirReplay
 from kcl.methods.sgd import MultiTask, NaiveSGD, StableSGD
-from kcl.nets.backbone import Backbone, ModuleBackbone
-from kcl.nets.identity import Identity
+from kcl.nets.backbone import Backbone, Identity, ModuleBackbone
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import cifar_resnet, miniimagenet_resnet
 

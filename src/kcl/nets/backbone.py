@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -42,10 +44,25 @@ class Backbone(nn.Module, ABC):
         """If it `gathers`: features of a set, with BatchNorm statistics of that set, and these statistics."""
         raise KclError("this backbone cannot take BatchNorm statistics from a set of samples: only the ResNets can")
 
-    @property
+    @cached_property
     def mixes_samples(self) -> bool:
         """Whether a sample's features depend on the rest of its batch in training, as with BatchNorm."""
         return any(isinstance(module, BatchNormBase) for module in self.modules())
+
+
+class Identity(Backbone):
+    """x → x, flattened: for features and embeddings computed elsewhere. Nothing is trained, so later tasks cannot
+    change the features of earlier ones.
+    """
+
+    sees_images = False
+
+    def __init__(self, input_shape: Sequence[int]) -> None:
+        super().__init__()
+        self.features = math.prod(input_shape)
+
+    def forward(self, x: Float[Tensor, "n ..."], noise: Noise | None = None) -> Float[Tensor, "n d"]:  # noqa: ARG002
+        return x.flatten(1)
 
 
 class ModuleBackbone(Backbone):

@@ -17,9 +17,8 @@ from kcl.core.shapes import Float
 from kcl.functional.noise import Noise, dropout
 from kcl.ops import channels_last, convolution_cuda, precision
 from kcl.ops.convolution import convolve
-from kcl.ops.folding import Fold
+from kcl.ops.folding import Fold, pack_images
 from kcl.ops.norm_cuda import Partial, norm, norm_and_gather, norm_with
-from kcl.ops.pack_images_cuda import pack_images
 
 
 class Layers(Protocol):
@@ -144,13 +143,11 @@ class ChannelsLast:
         stride, padding = layer.stride[0], int(layer.padding[0])
         channels = -(-(stride**2 * parts[0].shape[1]) // self.multiple) * self.multiple
         if stride == 1:
-            return convolution_cuda.convolve(
-                pack_images(list(parts), channels, self.dtype), layer.weight, stride, padding
-            )
+            images = pack_images(list(parts), channels, self.dtype)
+            return convolution_cuda.convolve(images, layer.weight, stride, padding)
         fold = Fold(stride, padding, layer.kernel_size[0])
-        return convolution_cuda.convolve_folded(
-            pack_images(list(parts), channels, self.dtype, fold), layer.weight, fold
-        )
+        images = pack_images(list(parts), channels, self.dtype, fold)
+        return convolution_cuda.convolve_folded(images, layer.weight, fold)
 
     def fork(self, layer: nn.Conv2d, shortcut: nn.Conv2d | None, x: Tensor) -> tuple[Tensor, Tensor]:
         out, x = convolution_cuda.convolve_and_show(x, layer.weight, layer.stride[0], int(layer.padding[0]))
@@ -162,11 +159,11 @@ class ChannelsLast:
         return out, (x.flatten(0, 2) @ weight.to(self.dtype).mT).unflatten(0, x.shape[:3])
 
     def norm_relu(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
-        return self._norm(norm, x, None, None, None, relu_before=False)
+        return self._norm(norm, x, relu_before=False)
 
     def relu_norm_drop(self, norm: nn.BatchNorm2d, x: Tensor, rate: Tensor, residual: Tensor | None = None) -> Tensor:
         kept = None if self.noise is None else self.noise.kept(rate, *x.shape)
-        return self._norm(norm, x, kept, rate, residual, relu_before=True)
+        return self._norm(norm, x, relu_before=True, residual=residual, kept=kept, rate=rate)
 
     def pool(self, x: Tensor, channels: int) -> Tensor:
         return x[..., :channels].float().mean((1, 2))
@@ -175,10 +172,10 @@ class ChannelsLast:
         self,
         layer: nn.BatchNorm2d,
         x: Tensor,
-        kept: Tensor | None,
-        rate: Tensor | None,
-        residual: Tensor | None,
         relu_before: bool,
+        residual: Tensor | None = None,
+        kept: Tensor | None = None,
+        rate: Tensor | None = None,
     ) -> Tensor:
         assert layer.running_mean is not None and layer.running_var is not None  # noqa: S101, PT018
         partial = self._summed[1] if self._summed is not None and self._summed[0] is x else None
@@ -211,10 +208,10 @@ class AnsweringChannelsLast(ChannelsLast):
         self,
         layer: nn.BatchNorm2d,
         x: Tensor,
-        kept: Tensor | None,  # noqa: ARG002
-        rate: Tensor | None,  # noqa: ARG002
-        residual: Tensor | None,
         relu_before: bool,
+        residual: Tensor | None = None,
+        kept: Tensor | None = None,  # noqa: ARG002
+        rate: Tensor | None = None,  # noqa: ARG002
     ) -> Tensor:
         return self._answer(layer, x, relu_before=relu_before, relu_after=not relu_before, residual=residual)
 

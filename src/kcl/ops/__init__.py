@@ -9,7 +9,7 @@ takes the first backend that is for the device of its first tensor, suits the ar
 |---|---|
 | `x.py` | reference of an operation and its entry for the table |
 | `x_cpu.py`, `x.cpp` | a backend in C++ |
-| `x_cuda.py`, `x.cu`, `x_triton.py` | a backend for a GPU; Triton modules are imported when they are called |
+| `x_cuda.py`, `x.cu`, `x_triton.py` | a longer backend for a GPU; Triton modules are imported when called |
 
 To add an operation: write its reference, name it in `OPERATIONS`, and give `tests/ops/test_table.py` example arguments.
 To add a backend: one more `Backend` in the operation's entry. The test compares every backend with the reference.
@@ -26,9 +26,9 @@ from torch import Tensor
 
 from kcl.ops.cholesky import factorise_and_solve, solve
 from kcl.ops.descent import descend
-from kcl.ops.matmul import affine_rows, gram, inner, linear, rounded_matmul
 from kcl.ops.operation import Operation, triton_available
 from kcl.ops.philox import draw_philox
+from kcl.ops.precision import affine_rows, gram, inner, linear, rounded_matmul
 
 __all__ = [
     "OPERATIONS",

@@ -1,17 +1,27 @@
-"""Factorisation and solve of many small symmetric positive definite systems at once."""
+"""Factorisation and solve of many small symmetric positive definite systems at once.
+
+PyTorch's batched routines on a GPU take most of a millisecond for 200 × 200, and some of them cannot be captured in a
+CUDA graph. The kernel in `cholesky.cu` gives every matrix a thread block that keeps it in registers; `benches/solve.py`
+compares it with three alternatives. PyTorch compiles it at run time, once for each number of 16 × 16 blocks.
+"""
 
 from __future__ import annotations
 
 import math
+from functools import cache
+from importlib import resources
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from kcl.core.shapes import Float
-from kcl.ops import cholesky_cuda, torch_private
-from kcl.ops.cholesky_cuda import LARGEST
-from kcl.ops.matmul import inner
+from kcl.ops import torch_private
 from kcl.ops.operation import Backend, Operation
+from kcl.ops.precision import inner
+
+LARGEST = 256
+"""The largest matrix whose triangle fits the registers of one thread block."""
 
 
 def _factorise_and_solve(
@@ -32,6 +42,53 @@ def _solve(factor: Tensor, targets: Float[Tensor, "*s m c"]) -> Float[Tensor, "*
     # cholesky_solve may call MAGMA, which cannot be captured in a CUDA graph.
     half = torch.linalg.solve_triangular(factor, targets, upper=False)
     return torch.linalg.solve_triangular(factor.mT, half, upper=True)
+
+
+# The launches of the kernel are custom operators so that they can be traced and compiled around.
+
+
+def _blocks(targets: Tensor) -> int:
+    return -(-targets.shape[-2] // 16)
+
+
+@cache
+def _kernel(name: str, blocks: int) -> Any:
+    source = resources.files("kcl.ops").joinpath("cholesky.cu").read_text(encoding="utf-8")
+    return torch_private.compile_cuda(f"#define BLOCKS {blocks}\n{source}", name)
+
+
+def _launch(name: str, targets: Tensor, *tensors: Tensor) -> None:
+    size, classes = targets.shape[-2:]
+    grid = (targets.numel() // (size * classes), -(-classes // 16), 1)
+    _kernel(name, _blocks(targets))(grid, (256, 1, 1), [*tensors, size, classes])
+
+
+@torch.library.custom_op("kcl::factorise_and_solve", mutates_args=())
+def _factorise_and_solve_cuda(gram: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
+    gram, targets, strength = gram.contiguous(), targets.contiguous(), strength.contiguous()
+    out, side = torch.empty_like(targets), 16 * _blocks(targets)
+    factor = gram.new_empty(*gram.shape[:-2], side, side)
+    _launch("factorise_and_solve", targets, gram, targets, strength, factor, out)
+    return out, factor
+
+
+@_factorise_and_solve_cuda.register_fake
+def _(gram: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
+    side = 16 * _blocks(targets)
+    return targets.new_empty(targets.shape), gram.new_empty(*gram.shape[:-2], side, side)
+
+
+@torch.library.custom_op("kcl::solve", mutates_args=())
+def _solve_cuda(factor: Tensor, targets: Tensor) -> Tensor:
+    factor, targets = factor.contiguous(), targets.contiguous()
+    out = torch.empty_like(targets)
+    _launch("solve", targets, factor, targets, out)
+    return out
+
+
+@_solve_cuda.register_fake
+def _(factor: Tensor, targets: Tensor) -> Tensor:
+    return targets.new_empty(targets.shape)
 
 
 def eliminate(
@@ -78,7 +135,7 @@ factorise_and_solve = Operation(
     "factorise_and_solve",
     _factorise_and_solve,
     [
-        Backend("CUDA", "cuda", cholesky_cuda.factorise_and_solve, _in_registers, _available, tolerance=1e-3),
+        Backend("CUDA", "cuda", _factorise_and_solve_cuda, _in_registers, _available, tolerance=1e-3),
         Backend("CUDA, block by block", "cuda", eliminate, _in_float32, _available, tolerance=1e-3),
     ],
 )
@@ -86,7 +143,7 @@ solve = Operation(
     "solve",
     _solve,
     [
-        Backend("CUDA", "cuda", cholesky_cuda.solve, _in_registers, _available, tolerance=1e-3),
+        Backend("CUDA", "cuda", _solve_cuda, _in_registers, _available, tolerance=1e-3),
         Backend("CUDA, block by block", "cuda", solve_eliminated, _in_float32, _available, tolerance=1e-3),
     ],
 )

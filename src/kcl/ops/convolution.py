@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kcl.core.shapes import Float
-from kcl.ops.stacking import runs_first
+from kcl.ops.operation import runs_first
 
 
 def convolve(

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kcl.ops.folding import Fold
-from kcl.ops.stacking import runs_first
+from kcl.ops.operation import runs_first
 from kcl.ops.streams import INPUTS, begin, side_by_side, stream
 
 

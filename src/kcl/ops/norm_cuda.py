@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kcl.ops.stacking import runs_first
+from kcl.ops.operation import runs_first
 
 STRETCHES, SUMMED, TILE, COLUMNS = 512, 512, 4096, 16
 """The largest number of partial sums for each part of a run; how many entries a program holds at a time if it sums, and

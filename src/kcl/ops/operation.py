@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from kcl.ops import torch_private
+from torch import Tensor
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+DEVICES = "cpu", "cuda"
 
 
 def _always(*_: Any, **__: Any) -> bool:
@@ -25,7 +28,7 @@ class Backend:
 
     name: str
     device: str
-    """The type of device its tensors are on: cpu or cuda."""
+    """The type of device its tensors are on: one of DEVICES."""
     run: Callable[..., Any]
     suits: Callable[..., bool] = _always
     """Whether to use it for these arguments: their data type, their size, whether their step is being traced."""
@@ -35,18 +38,17 @@ class Backend:
     """Largest difference from the reference, as a share of the largest value."""
 
 
-@dataclass(frozen=True)
 class Operation(Generic[Arguments, Result]):
     """Calls the first backend for the first tensor's device that suits and is available, otherwise the reference."""
 
-    name: str
-    reference: Callable[Arguments, Result]
-    backends: Sequence[Backend]
+    def __init__(self, name: str, reference: Callable[Arguments, Result], backends: Sequence[Backend]) -> None:
+        self.name, self.reference, self.backends = name, reference, backends
+        self._on_cpu, self._on_cuda = ([each for each in backends if each.device == device] for device in DEVICES)
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        device = "cuda" if args[0].is_cuda else "cpu"  # type: ignore[attr-defined]  # much faster than device.type
-        for backend in self.backends:
-            if backend.device == device and backend.suits(*args, **kwargs) and backend.available():
+        # `is_cuda` is much faster than `device.type`.
+        for backend in self._on_cuda if args[0].is_cuda else self._on_cpu:  # type: ignore[attr-defined]
+            if backend.suits(*args, **kwargs) and backend.available():
                 return backend.run(*args, **kwargs)
         return self.reference(*args, **kwargs)
 
@@ -60,11 +62,34 @@ def lazy(module: str, function: str) -> Callable[..., Any]:
     return call
 
 
+_traced: ContextVar[bool] = ContextVar("traced", default=False)
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """For the time in which a step is traced to be compiled."""
+    token = _traced.set(True)
+    try:
+        yield
+    finally:
+        _traced.reset(token)
+
+
 def traced(*_: Any, **__: Any) -> bool:
-    """Whether the arguments belong to a step that is being traced to be compiled."""
-    return torch_private.tracing()
+    """Whether the step is being traced: a compiler handles other forms of some operations better."""
+    return _traced.get()
 
 
 @cache
 def triton_available() -> bool:
     return importlib.util.find_spec("triton") is not None
+
+
+def runs_first(count: int, in_dims: Sequence[int | None], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """For vmap rules: every tensor with the runs as its first dimension; one that all runs share is expanded without a
+    copy.
+    """
+    return [
+        tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        for tensor, dim in zip(tensors, in_dims, strict=True)
+    ]

@@ -1,4 +1,5 @@
-"""Which products may be rounded: to TF32 on a GPU's tensor cores (10 bits of mantissa), to bfloat16 on a CPU (7 bits).
+"""Matrix products, and which of them may be rounded: to TF32 on a GPU's tensor cores (10 bits of mantissa), to bfloat16
+on a CPU (7 bits).
 
 The backbone and the random features may, as is usual for networks. The Gram matrix may not: K + λI is inverted, and its
 error would be multiplied by the condition number. It is computed in float32, or on the tensor cores with every number
@@ -10,8 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from kcl.core.shapes import Float
+from kcl.ops.operation import Backend, Operation, runs_first, traced, triton_available
 
 PRECISIONS = {
     "float32": "float32 throughout",
@@ -60,3 +68,113 @@ def answering(precision: str) -> AbstractContextManager[None]:
     large.
     """
     return products(at_test(precision), tries=TRIES_AT_TEST)
+
+
+def _linear(x: Float[Tensor, "n d"], weight: Float[Tensor, "e d"], bias: Float[Tensor, " e"]) -> Float[Tensor, "n e"]:
+    """x Wᵀ + b."""
+    return F.linear(x, weight, bias)
+
+
+def _linear_bf16(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The product and the gradients of both its factors in bfloat16: summed in float32, then rounded."""
+    return _matmul_bf16(x, weight.mT) + bias
+
+
+def _matmul(left: Float[Tensor, "*s n d"], right: Float[Tensor, "*s d m"]) -> Float[Tensor, "*s n m"]:
+    """A product that may be rounded."""
+    return left @ right
+
+
+def _matmul_bf16(left: Tensor, right: Tensor) -> Tensor:
+    return (left.to(torch.bfloat16) @ right.to(torch.bfloat16)).to(left.dtype)
+
+
+def _bf16_allowed(*_: Tensor) -> bool:
+    return activations() == torch.bfloat16
+
+
+def _inner(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
+    """x·y for all pairs in float32, whatever precision is allowed around it: for kernels that are functions of it."""
+    return x @ y.mT
+
+
+def _gram(features: Float[Tensor, "*s m D"]) -> Float[Tensor, "*s m m"]:
+    """ψψᵀ at float32's precision, whatever precision is allowed around it."""
+    return features @ features.mT
+
+
+def _affine_rows(
+    x: Float[Tensor, "k 1 d"], weight: Float[Tensor, "k d e"], bias: Float[Tensor, "k 1 e"]
+) -> Float[Tensor, "k 1 e"]:
+    """x W + b for k single rows, each with a matrix of its own."""
+    return torch.baddbmm(bias, x, weight)
+
+
+def _affine_rows_fused(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """As products and sums, which the compiler fuses with their neighbours. For a batched product of single rows it
+    would first copy the weights of all runs together.
+    """
+    return (x.mT * weight).sum(-2, keepdim=True) + bias
+
+
+# On a GPU: operators that can be traced, vmapped and compiled around
+
+
+class Inner(torch.autograd.Function):
+    """`_inner` on a GPU, without TF32."""
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor) -> Tensor:
+        return torch.ops.kcl.inner(x, y)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = ctx.saved_tensors
+        return grad @ y, grad.mT @ x
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
+        return Inner.apply(*runs_first(info.batch_size, in_dims, inputs)), 0
+
+
+@torch.library.custom_op("kcl::inner", mutates_args=())
+def _inner_cuda(x: Tensor, y: Tensor) -> Tensor:
+    with products("float32"):
+        return x @ y.mT
+
+
+@_inner_cuda.register_fake
+def _(x: Tensor, y: Tensor) -> Tensor:
+    return x.new_empty(*x.shape[:-1], y.shape[-2])
+
+
+@torch.library.custom_op("kcl::gram", mutates_args=())
+def _gram_cuda(features: Tensor) -> Tensor:
+    suits = features.is_cuda and features.dtype == torch.float32 and triton_available()
+    if suits and torch.backends.cuda.matmul.allow_tf32:
+        from kcl.ops import gram_triton
+
+        return gram_triton.gram(features)
+    with products("float32"):
+        return features @ features.mT
+
+
+@_gram_cuda.register_fake
+def _(features: Tensor) -> Tensor:
+    return features.new_empty(*features.shape[:-1], features.shape[-2])
+
+
+linear = Operation("linear", _linear, [Backend("bfloat16", "cpu", _linear_bf16, _bf16_allowed, tolerance=2e-2)])
+rounded_matmul = Operation(
+    "rounded_matmul", _matmul, [Backend("bfloat16", "cpu", _matmul_bf16, _bf16_allowed, tolerance=2e-2)]
+)
+inner = Operation("inner", _inner, [Backend("float32 without TF32", "cuda", Inner.apply)])
+gram = Operation("gram", _gram, [Backend("float32 or Triton's tf32x3", "cuda", _gram_cuda)])
+affine_rows = Operation(
+    "affine_rows", _affine_rows, [Backend("fused by the compiler", "cuda", _affine_rows_fused, traced)]
+)

@@ -9,9 +9,7 @@ is the only file to adapt. Interfaces are looked up when they are needed: import
 | `torch._inductor.cpp_builder.get_cpp_compiler` | finding a C++ compiler | `$CXX` or `g++` on the search path |
 | `torch._inductor.codecache.CppCodeCache` | Philox in C++ | Philox in PyTorch |
 | `torch.fx.experimental.proxy_tensor.make_fx` | tracing steps | steps run uncompiled, with a warning |
-| `torch.fx.experimental.proxy_tensor.get_proxy_mode` | telling whether a step is being traced | never traced |
 | `torch.cuda._compile_kernel` | the Cholesky kernel | `torch.linalg` |
-| `torch.utils._pytree` | nested tuples, lists and dicts of tensors | the functions below |
 | `torch.nn.modules.batchnorm._BatchNorm` | recognising BatchNorm layers | PyTorch's public BatchNorm classes |
 """
 
@@ -58,16 +56,6 @@ def can_compile() -> bool:
 
 def _has_inductor() -> bool:
     return importlib.util.find_spec("torch._inductor") is not None
-
-
-_get_proxy_mode = _private("torch.fx.experimental.proxy_tensor", "get_proxy_mode")
-
-
-def tracing() -> bool:
-    """Whether the present step is being traced by `make_fx`. Without the interface: no, and the step computes as if it
-    were not compiled.
-    """
-    return _get_proxy_mode is not None and _get_proxy_mode() is not None
 
 
 def compile_graph(graph: GraphModule, examples: Sequence[Tensor]) -> Callable[..., Any]:
@@ -130,37 +118,26 @@ BatchNormBase: Any = _private("torch.nn.modules.batchnorm", "_BatchNorm") or (
 """What `isinstance` recognises a BatchNorm layer by."""
 
 
-def _flatten(tree: Any) -> tuple[list[Any], Any]:
-    """The leaves of nested tuples, lists and dicts in order, and what `_unflatten` needs to put them back."""
-    if not isinstance(tree, (tuple, list, dict)):
-        return [tree], None
-    parts = [_flatten(child) for child in (tree.values() if isinstance(tree, dict) else tree)]
-    kind = type(tree)
+# In place of `torch.utils._pytree`, for nested tuples, lists and dicts
+
+
+def tree_map(function: Callable[..., Any], tree: Any) -> Any:
+    """The same containers with function(leaf) for every leaf."""
     if isinstance(tree, dict):
-        keys = list(tree)
-        build: Callable[[list[Any]], Any] = lambda children: kind(zip(keys, children, strict=True))  # noqa: E731
-    else:
-        build = (lambda children: kind(*children)) if hasattr(tree, "_fields") else kind
-    return [leaf for leaves, _ in parts for leaf in leaves], (build, [(len(leaves), spec) for leaves, spec in parts])
+        return type(tree)((key, tree_map(function, child)) for key, child in tree.items())
+    if isinstance(tree, (tuple, list)):
+        children = [tree_map(function, child) for child in tree]
+        return type(tree)(*children) if hasattr(tree, "_fields") else type(tree)(children)
+    return function(tree)
 
 
-def _unflatten(leaves: Sequence[Any], spec: Any) -> Any:
-    if spec is None:
-        return leaves[0]
-    build, parts = spec
-    rest, children = list(leaves), []
-    for count, part in parts:
-        children.append(_unflatten(rest[:count], part))
-        rest = rest[count:]
-    return build(children)
+def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
+    """The leaves in order, and what `tree_unflatten` needs to put them back."""
+    leaves: list[Any] = []
+    tree_map(leaves.append, tree)
+    return leaves, tree
 
 
-def _map(function: Callable[[Any], Any], tree: Any) -> Any:
-    leaves, spec = _flatten(tree)
-    return _unflatten([function(leaf) for leaf in leaves], spec)
-
-
-_pytree = _private("torch.utils", "_pytree")
-tree_flatten: Callable[[Any], tuple[list[Any], Any]] = _pytree.tree_flatten if _pytree else _flatten
-tree_unflatten: Callable[[Sequence[Any], Any], Any] = _pytree.tree_unflatten if _pytree else _unflatten
-tree_map: Callable[[Callable[..., Any], Any], Any] = _pytree.tree_map if _pytree else _map
+def tree_unflatten(leaves: Sequence[Any], structure: Any) -> Any:
+    following = iter(leaves)
+    return tree_map(lambda _: next(following), structure)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,7 @@ class InferenceTime(Item):
         rows = []
         with products(at_test(options.precision)):
             for row in paper_tables(self.name, work, queries, options.device, seconds):
-                rows.append({name: value for name, value in row.to_dict().items() if name != "work"})
+                rows.append({name: value for name, value in asdict(row).items() if name != "work"})
                 options.say(f"{row.table} {row.value}, {row.queries} queries, {row.way}: {row.ms:.3f} ms")
         content = {
             "format": FORMAT,

@@ -19,6 +19,7 @@ from kcl.core.shapes import Float
 from kcl.methods.episodic import replayed_samples
 from kcl.methods.method import Memory, Replayed
 from kcl.ops import compiler
+from kcl.ops.operation import tracing
 from kcl.ops.torch_private import make_fx, tree_flatten, tree_map, tree_unflatten
 from kcl.training.batches import CannotStack
 from kcl.training.cuda_graph import GraphedStep, drawn_beside
@@ -140,7 +141,8 @@ class StackedTrainer(Trainer):
         """The step on these tensors, whose addresses are fixed, traced and compiled."""
         tensors, structure = tree_flatten(arguments)
         copies = [tensor.clone() for tensor in tensors]  # tracing runs the step
-        traced = make_fx(lambda *flat: self._next_batch(*tree_unflatten(list(flat), structure)))(*copies)
+        with tracing():
+            traced = make_fx(lambda *flat: self._next_batch(*tree_unflatten(list(flat), structure)))(*copies)
         return partial(compiler.compile_step(traced, copies), *tensors)
 
     def _arguments(self, size: int) -> tuple[Any, ...]:

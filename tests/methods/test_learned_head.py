@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kcl.errors import KclError
 from kcl.methods.kcl_settings import KclSettings
-from kcl.nets.head import KernelRidgeHead
+from kcl.methods.ridge_head import KernelRidgeHead
 
 
 @given(st.floats(-(2.0**100), 2.0**100, width=32))
