@@ -117,19 +117,10 @@ def _report_progress(send: Send) -> OnProgress:
 
     def on_progress(progress: Progress) -> None:
         nonlocal last
-        step, now = progress.step, time.monotonic()
-        if step is not None and now - last < PROGRESS_EVERY:
+        now = time.monotonic()
+        if progress.step is not None and now - last < PROGRESS_EVERY:
             return
         last = now
-        send(
-            {
-                "kind": "progress",
-                "task": progress.task,
-                "tasks": progress.tasks,
-                "step": None if step is None else [step.step, step.steps, step.loss],
-                "average_accuracy": progress.average_accuracy,
-                "runs": [list(run) for run in progress.runs],
-            }
-        )
+        send({"kind": "progress", **progress._asdict()})
 
     return on_progress
