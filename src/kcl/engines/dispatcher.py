@@ -13,7 +13,7 @@ from kcl.engines import RETRIES
 from kcl.engines.engine import Engine, Event
 from kcl.engines.job import ENDS, Job, Message, Needs
 from kcl.engines.status_tracker import JobState, StatusTracker
-from kcl.experiments.failures import Failure
+from kcl.experiments.group_training import Failure
 from kcl.training.stopping import Interrupted, Stop
 
 WAIT = 0.2

@@ -12,12 +12,11 @@ from kcl.core.files import write_json
 from kcl.core.run_files import STATUS
 from kcl.engines.dispatcher import Dispatcher
 from kcl.engines.engine import Engine
-from kcl.engines.job import Message, Needs
-from kcl.engines.job_planning import make_jobs
+from kcl.engines.job import Message, Needs, make_jobs
 from kcl.engines.status_tracker import JobState, StatusTracker
 from kcl.errors import KclError
 from kcl.experiments import resuming
-from kcl.experiments.failures import LOGS, Failure
+from kcl.experiments.group_training import LOGS, Failure
 from kcl.experiments.grouping import Experiment, RunGroup
 from kcl.experiments.loggers import Loggers
 from kcl.experiments.progress import Display, duration

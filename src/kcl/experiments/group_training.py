@@ -7,29 +7,40 @@ import platform
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 import kcl
 from kcl.core import results
+from kcl.core.compute import Compute
 from kcl.core.devices import device_name
 from kcl.core.files import write_whole
 from kcl.errors import KclError
 from kcl.experiments import resuming, task_samples
-from kcl.experiments.failures import LOGS, Failure, first_line
 from kcl.experiments.grouping import Experiment, RunGroup
 from kcl.experiments.learner_building import build_learner
 from kcl.experiments.remote_checkpoints import MirroringCheckpointer
-from kcl.experiments.run_spec import RunSpec
 from kcl.ops.precision import used
 from kcl.training.batches import CannotStack
 from kcl.training.stream_run import OnProgress, Outcome, run_streams
 
+LOGS = "logs"
+"""The folder, next to the results, for the logs of runs that failed."""
 UNUSABLE = "not started: after that error this process can no longer use the GPU"
 
 Watch = Callable[[RunGroup], OnProgress]
 """Called when the training of a group starts; the answer is called with its progress."""
+
+
+class Failure(NamedTuple):
+    """Runs that were given up, and why in one line."""
+
+    label: str
+    runs: int
+    error: str
+    log: Path
 
 
 def train_groups(experiment: Experiment, groups: Iterable[RunGroup], watch: Watch) -> list[Failure]:
@@ -80,6 +91,17 @@ def train_group(experiment: Experiment, group: RunGroup, watch: Watch) -> None:
     return None
 
 
+def first_line(error: BaseException) -> str:
+    """An unexpected error in one line, with advice where there is some."""
+    line = f"{type(error).__name__}: {error}".splitlines()[0]
+    return f"{line}; try smaller settings or --runs-at-once" if out_of_memory(error) else line
+
+
+def out_of_memory(error: BaseException) -> bool:
+    by_type = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return by_type or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+
+
 def usable(device: torch.device) -> bool:
     """Whether a device still responds: some GPU errors last as long as the process."""
     if device.type != "cuda":
@@ -107,6 +129,7 @@ def _train(experiment: Experiment, group: RunGroup, on_progress: OnProgress) -> 
     """Train a group, store its results, and remove its checkpoints."""
     plan, store, saving = experiment.plan, experiment.store, experiment.saving
     folder = _checkpoints(experiment, group)
+    identities = [{**spec.fields(), "kernel": spec.kernel} for spec in group.specs]
     about = {
         "runs": [json.loads(spec.key) for spec in group.specs],
         "made with": resuming.made_with(plan.compute),
@@ -115,61 +138,52 @@ def _train(experiment: Experiment, group: RunGroup, on_progress: OnProgress) -> 
     keeper = MirroringCheckpointer(saving.checkpoints, folder, about, saving.every, saving.stop, experiment.say)
     streams = [plan.stream(training[0]) for training in group.trainings]
     learner = build_learner(group.trainings, streams, plan.compute, group.plain)
-    run_list = [
-        (spec, stream, len(training))
-        for training, stream in zip(group.trainings, streams, strict=True)
-        for spec in training
-    ]
-    streams_of_runs = [stream for _, stream, _ in run_list]
+    shared = [(stream, len(runs)) for runs, stream in zip(group.trainings, streams, strict=True) for _ in runs]
+    streams_of_runs = [stream for stream, _ in shared]
     outcomes = run_streams(learner, streams_of_runs, on_progress, keeper)
-    for (spec, _, shared_by), outcome in zip(run_list, outcomes, strict=True):
-        if spec.key not in store.finished:
-            _store_result(experiment, spec, outcome, len(group.trainings), shared_by)
+    for spec, identity, (_, shared_by), outcome in zip(group.specs, identities, shared, outcomes, strict=True):
+        if spec.key in store.finished:
+            continue
+        counts = {"runs_at_once": len(group.trainings), "training_shared_by": shared_by}
+        result = _result(identity, outcome, plan.compute, counts)
+        result |= {"command": experiment.command, **experiment.notes}
+        store.append(result)
+        store.finished[spec.key] = result
+        if outcome.diverged:
+            finite = np.isfinite(np.diagonal(outcome.matrix.values))
+            task = int(finite.argmin()) + 1  # runs trained beside it may have continued to the end
+            experiment.say(f"{plan.label(spec)}: diverged in task {task}: the loss is not finite; try a lower lr")
     if experiment.save_samples:
         names = [plan.dataset(spec).class_names for spec in group.specs]
         samples = task_samples.collect(learner, streams_of_runs, names)
-        for spec, tasks in zip(group.specs, samples, strict=True):
+        for identity, tasks in zip(identities, samples, strict=True):
             if tasks is not None:
-                task_samples.save(store.path, {**spec.fields(), "kernel": spec.kernel}, tasks)
+                task_samples.save(store.path, identity, tasks)
     store.forget(folder, saving.checkpoints)
 
 
-def _store_result(experiment: Experiment, spec: RunSpec, outcome: Outcome, trainings: int, shared_by: int) -> None:
-    """Store a run's result and report divergence. `trainings`: how many were trained together; `shared_by`: the number
-    of runs that share the training of this one.
-    """
-    compute, matrix = experiment.plan.compute, outcome.matrix
-    experiment.store.add(
-        {
-            "format": results.FORMAT,
-            **spec.fields(),
-            "kernel": spec.kernel,
-            "versions": {
-                "kcl": kcl.__version__,
-                "torch": torch.__version__,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
-            "device": device_name(compute.torch_device),
-            "threads": torch.get_num_threads(),
-            "seconds": round(outcome.seconds, 3),
-            "learning_seconds": [round(seconds, 3) for seconds in outcome.learning_seconds],
-            "runs_at_once": trainings,
-            "training_shared_by": shared_by,
-            "precision": used(compute.precision, compute.torch_device, compute.compiled),
-            "accuracy_matrix": matrix.to_lists(),
-            "initial_accuracy": outcome.initial_accuracy,
-            **matrix.summary(outcome.initial_accuracy),
-            "diverged": outcome.diverged,
-            "memory": outcome.memory,
-            "resumed": outcome.resumed,
-            "fingerprint": outcome.fingerprint,
-            "command": experiment.command,
-            **experiment.notes,
-        }
-    )
-    if outcome.diverged:
-        finite = np.isfinite(np.diagonal(matrix.values))
-        task = int(finite.argmin()) + 1  # runs trained beside it may have continued to the end
-        label = experiment.plan.label(spec)
-        experiment.say(f"{label}: diverged in task {task}: the loss is not finite; try a lower lr")
+def _result(identity: dict[str, Any], outcome: Outcome, compute: Compute, counts: dict[str, int]) -> dict[str, Any]:
+    """The measurements of a run as a line of results.jsonl; `counts`: how many were trained together."""
+    return {
+        "format": results.FORMAT,
+        **identity,
+        "versions": {
+            "kcl": kcl.__version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "device": device_name(compute.torch_device),
+        "threads": torch.get_num_threads(),
+        "seconds": round(outcome.seconds, 3),
+        "learning_seconds": [round(seconds, 3) for seconds in outcome.learning_seconds],
+        **counts,
+        "precision": used(compute.precision, compute.torch_device, compute.compiled),
+        "accuracy_matrix": outcome.matrix.to_lists(),
+        "initial_accuracy": outcome.initial_accuracy,
+        **outcome.matrix.summary(outcome.initial_accuracy),
+        "diverged": outcome.diverged,
+        "memory": outcome.memory,
+        "resumed": outcome.resumed,
+        "fingerprint": outcome.fingerprint,
+    }

@@ -144,7 +144,7 @@ def _resumed_groups(experiment: Experiment, check_machine: bool) -> list[RunGrou
     taken = {spec.key for group in groups for spec in group.specs}
     pending = [json.loads(spec.key) for spec in plan.pending({*store.finished, *taken})]
     if others and pending and not saving.force:
-        resuming.refuse_others(others, pending)
+        resuming.refuse_other(others[0], pending)
     return groups
 
 

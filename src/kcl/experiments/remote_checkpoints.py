@@ -13,7 +13,7 @@ from typing import Any
 
 from kcl.errors import KclError
 from kcl.training.checkpoint import Saved
-from kcl.training.checkpointer import KEPT, Checkpointer, numbered
+from kcl.training.checkpointer import KEPT, Checkpointer, clear, numbered
 
 INSTALL = 'pip install "kernel-continual-learning[remote]"'
 
@@ -85,11 +85,14 @@ def pull_all(url: str | None, checkpoints: Path) -> None:
         raise KclError(f"the checkpoints at {url} cannot be fetched: {type(error).__name__}: {error}") from None
 
 
-def clear(url: str | None, folder: Path) -> None:
-    """Remove the copies of a group."""
+def forget(folder: Path, url: str | None = None) -> None:
+    """Remove the checkpoints of a group whose results are stored, and their copies. Leftovers do no harm."""
+    clear(folder)
+    with suppress(OSError):  # other groups may have theirs there
+        folder.parent.rmdir()
     if url is not None:
-        files, root = open_url(url)
-        with suppress(Exception):  # leftovers do no harm
+        with suppress(Exception):  # every file system raises its own exceptions
+            files, root = open_url(url)
             files.rm(f"{root}/{folder.name}", recursive=True)
 
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -135,24 +135,23 @@ def check_made_with(group: UnfinishedGroup, now: Mapping[str, Any], force: bool,
         say(f"resuming although something has changed: {changes}")
 
 
-def refuse_others(others: Sequence[UnfinishedGroup], requested: Sequence[Mapping[str, Any]]) -> None:
-    """There are unfinished runs, but not those that were requested: say how they differ."""
-    for group in others:
-        pairs = [(_flat(run), _flat(new)) for run in group.runs for new in requested]
-        run, new = min(pairs, key=lambda pair: len(_differing(*pair)))
-        if _differing(run, new):
-            content = f"an unfinished run with other settings: {_changes(run, new)}"
-        else:
-            content = f"{len(group.runs)} unfinished runs that belong together, and only some of them were requested"
-        raise KclError(
-            f"{group.folder.parents[1]} holds {content}; to resume: {_resume_command(group.command)}; "
-            "to leave it and start other runs: --force, or another --out"
-        )
+def refuse_other(group: UnfinishedGroup, requested: Sequence[Mapping[str, Any]]) -> NoReturn:
+    """There is an unfinished group, but not one that was requested: say how it differs."""
+    pairs = [(_flat(run), _flat(new)) for run in group.runs for new in requested]
+    run, new = min(pairs, key=lambda pair: len(_differing(*pair)))
+    if _differing(run, new):
+        content = f"an unfinished run with other settings: {_changes(run, new)}"
+    else:
+        content = f"{len(group.runs)} unfinished runs that belong together, and only some of them were requested"
+    command = group.command if group.command.isprintable() and len(group.command) < 2000 else "its own command"
+    raise KclError(
+        f"{group.folder.parents[1]} holds {content}; to resume: {resume_command(command)}; "
+        "to leave it and start other runs: --force, or another --out"
+    )
 
 
-def _resume_command(command: str) -> str:
-    shown = command if command.isprintable() and len(command) < 2000 else "its own command"
-    return shown if "--resume" in shown.split() else shown + " --resume"
+def resume_command(command: str) -> str:
+    return command if "--resume" in command.split() else command + " --resume"
 
 
 def _flat(run: Mapping[str, Any]) -> dict[str, Any]:
