@@ -122,7 +122,7 @@ class Execution:
         several = len(plan.specs) > len(specs)
         place = f"{len(plan.records(experiment.store.finished)) + 1}/{len(plan.specs)} " if several else ""
         on_progress = self._display.watch(place + plan.group_label(specs))
-        return loggers.follow([plan.logged_run(spec) for spec in specs], on_progress)
+        return loggers.follow(plan, specs, on_progress)
 
     def _engine_of(self, choice: EngineChoice, logs: Path) -> Engine:
         """Create the engine when it is first needed, and use it for all later runs."""

@@ -73,8 +73,7 @@ class _Reporter(StatusTracker):
 
     def job_started(self, state: JobState) -> None:
         super().job_started(state)
-        runs = [self._experiment.plan.logged_run(spec) for spec in state.job.specs]
-        self._log_progress[state.job.name] = self._loggers.follow(runs, lambda _: None)
+        self._log_progress[state.job.name] = self._loggers.follow(self._experiment.plan, state.job.specs)
 
     def job_progressed(self, state: JobState, worker: str, message: Message) -> None:
         super().job_progressed(state, worker, message)

@@ -15,7 +15,6 @@ from kcl.benchmarks.task import Stream
 from kcl.core.compute import Compute
 from kcl.data.dataset import Dataset
 from kcl.experiments.learner_building import build_method, step_count
-from kcl.experiments.loggers import LoggedRun
 from kcl.experiments.run_spec import CHOICES, RunSpec, by_training, chosen_fields
 from kcl.methods.recipes import check_backbone
 from kcl.ops.compiler import need_compiler
@@ -73,9 +72,6 @@ class RunPlan:
         if len(by_training(specs)) == 1:
             return f"{self.label(specs[0], without=specs[0].settings.names_at_test())} tested in {len(specs)} ways"
         return f"{specs[0].method}, {len(specs)} runs"
-
-    def logged_run(self, spec: RunSpec) -> LoggedRun:
-        return LoggedRun(self.label(spec), spec)
 
     @cached_property
     def _varied_settings(self) -> list[str]:
