@@ -160,17 +160,16 @@ class RayEngine(Engine):
                 self._idle.remove(idle)
                 return idle.actor
         self._release_idle()  # they hold what the new one needs
-        options: dict[str, Any] = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "max_concurrency": 2}
-        return self._actor.options(**options, scheduling_strategy=self._strategy(needs, avoided_node)).remote()
-
-    def _strategy(self, needs: Needs, avoided_node: str | None) -> Any:
+        strategy: Any = "SPREAD"
         others = [node for node in self._large_enough(needs) if node != avoided_node]
-        if avoided_node is None or not others:
-            return "SPREAD"
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+        if avoided_node is not None and others:
+            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        busy = [running.node for running in self._running.values()]
-        return NodeAffinitySchedulingStrategy(min(others, key=busy.count), soft=True)
+            busy = [running.node for running in self._running.values()]
+            strategy = NodeAffinitySchedulingStrategy(min(others, key=busy.count), soft=True)
+        return self._actor.options(
+            num_cpus=needs.cpus, num_gpus=needs.gpus, max_concurrency=2, scheduling_strategy=strategy
+        ).remote()
 
     def _receive(self, running: _RayJob) -> list[Event]:
         """All messages of a job so far."""

@@ -19,8 +19,8 @@ from kcl.core.devices import device_name
 from kcl.core.files import write_whole
 from kcl.errors import KclError
 from kcl.experiments import resuming, task_samples
+from kcl.experiments.admission import build_learner
 from kcl.experiments.grouping import Experiment, RunGroup
-from kcl.experiments.learner_building import build_learner
 from kcl.experiments.remote_checkpoints import MirroringCheckpointer
 from kcl.ops.precision import used
 from kcl.training.batches import CannotStack

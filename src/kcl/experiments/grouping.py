@@ -13,8 +13,7 @@ import torch
 from kcl.benchmarks.joint_task import join
 from kcl.errors import KclError
 from kcl.experiments import resuming
-from kcl.experiments.admission import RunPlan, dataset_key
-from kcl.experiments.learner_building import Training, build_learner
+from kcl.experiments.admission import RunPlan, Training, build_learner, dataset_key
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import ResultStore
 from kcl.experiments.run_spec import RunSpec, by_training
@@ -113,14 +112,10 @@ def fitting_trainings(plan: RunPlan, trainings: Sequence[Training]) -> int:
 def _tested_in_every_way(trainings: Sequence[Training]) -> list[RunSpec]:
     """The training with the most runs, extended by every other way of testing among the trainings."""
     longest = max(trainings, key=len)
-    settings = {spec.settings.testing_key(): spec.settings for spec in chain.from_iterable(trainings)}
-    present = {spec.settings.testing_key() for spec in longest}
-    changes = [
-        {name: getattr(other, name) for name in other.names_at_test()}
-        for key, other in settings.items()
-        if key not in present
-    ]
-    first = longest[0]
+    others = {spec.settings.testing_key(): spec.settings for spec in chain.from_iterable(trainings)}
+    for spec in longest:
+        others.pop(spec.settings.testing_key(), None)
+    first, changes = longest[0], [{name: getattr(one, name) for name in one.names_at_test()} for one in others.values()]
     return [*longest, *(replace(first, settings=first.settings.replace(**change)) for change in changes)]
 
 

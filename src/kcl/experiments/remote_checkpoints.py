@@ -50,11 +50,12 @@ class MirroringCheckpointer(Checkpointer):
 def push(url: str, folder: Path) -> None:
     """Copy the newest checkpoint of a group, and remove copies that are too old to be kept."""
     files, root = open_url(url)
+    copies = f"{root}/{folder.name}"
     for path in numbered(folder)[-1:]:
-        files.makedirs(f"{root}/{folder.name}", exist_ok=True)
-        files.put_file(str(path), f"{root}/{folder.name}/{path.name}")
-    for old in _names(files, f"{root}/{folder.name}")[:-KEPT]:
-        files.rm_file(f"{root}/{folder.name}/{old}")
+        files.makedirs(copies, exist_ok=True)
+        files.put_file(str(path), f"{copies}/{path.name}")
+    for old in _names(files, copies)[:-KEPT]:
+        files.rm_file(f"{copies}/{old}")
 
 
 def pull(url: str | None, folder: Path) -> None:
