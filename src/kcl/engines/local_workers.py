@@ -87,7 +87,6 @@ class WorkerProcess:
             self.stdin.flush()
 
     def events(self) -> list[Event]:
-        """Those since the last call."""
         messages: list[Message] = []
         with suppress(BlockingIOError):  # there is nothing more to read
             while block := os.read(self.stdout.fileno(), 1 << 20):
@@ -123,7 +122,6 @@ class LocalWorkers(Engine):
     """The requested number of worker processes."""
 
     program = START
-    """What a worker process executes."""
 
     def __init__(self, workers: int, logs: Path, threads: int = 1) -> None:
         self.workers, self._logs, self._threads = workers, logs, threads

@@ -130,7 +130,6 @@ class SlurmEngine(Engine):
                     (earlier / "stop").touch()  # its command was killed: its Slurm jobs save and end
         except OSError as error:
             raise KclError(f"cannot write to {self._folder}: {error.strerror or error}") from None
-        self._submitit = _submitit()
         self._executor(Needs())  # raises now rather than later
 
     def room(self, needs: Needs) -> bool:  # noqa: ARG002 - Slurm has its own queue
@@ -200,7 +199,7 @@ class SlurmEngine(Engine):
 
     def _executor(self, needs: Needs, exclude: str = "") -> Any:
         try:
-            executor = self._submitit.AutoExecutor(folder=self._folder, cluster=self._cluster)
+            executor = _submitit().AutoExecutor(folder=self._folder, cluster=self._cluster)
             executor.update_parameters(**self.parameters(needs, exclude))
         except (RuntimeError, ValueError, NameError, TypeError) as error:
             raise KclError(f"--engine slurm cannot be used here: {error}") from None

@@ -88,7 +88,6 @@ class StatusTracker:
         """Called after every round of events."""
 
     def counts(self) -> dict[str, int]:
-        """Runs by phase."""
         unstored = dict.fromkeys(("queued", "running", "done", "failed"), 0)
         for state in self.jobs:
             unstored[state.phase] += state.unstored

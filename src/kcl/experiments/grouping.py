@@ -132,7 +132,9 @@ def _resumed_groups(experiment: Experiment, check_machine: bool) -> list[RunGrou
         elif all(key in specs for key in unfinished.keys):
             if check_machine:
                 resuming.check_made_with(unfinished, resuming.made_with(plan.compute), saving.force, experiment.say)
-            resuming.rename_old_folder(unfinished, store.path)
+            folder = resuming.group_folder(store.path, unfinished.keys)
+            if not folder.exists():  # older versions named it after the settings of every method
+                unfinished.folder.rename(folder)
             groups.append(resumed_group(unfinished, [specs[key] for key in unfinished.keys]))
         else:
             others.append(unfinished)

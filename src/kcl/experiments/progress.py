@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from kcl.training.stream_run import OnProgress, Progress, RunProgress
@@ -14,11 +15,10 @@ def make_display(quiet: bool) -> Display:
     if quiet or sys.stderr is None:
         return Display()
     if sys.stderr.isatty():
-        try:
+        with suppress(ImportError):
             from tqdm import tqdm
-        except ImportError:
-            return Lines()
-        return Bar(tqdm)
+
+            return Bar(tqdm)
     return Lines()
 
 

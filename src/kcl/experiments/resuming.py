@@ -84,23 +84,10 @@ def group_folder(out: Path, keys: Sequence[str]) -> Path:
     return out / FOLDER / group_name(keys)
 
 
-def holds_any(out: Path) -> bool:
-    return any((out / FOLDER).glob("*/*.safetensors"))
-
-
 def unfinished_groups(out: Path) -> list[UnfinishedGroup]:
     """All groups of an output folder that have a checkpoint."""
     groups = (unfinished_group(folder) for folder in sorted((out / FOLDER).glob("*")))
     return [group for group in groups if group is not None]
-
-
-def rename_old_folder(group: UnfinishedGroup, out: Path) -> None:
-    """Give a group's folder the name under which training looks for it: older versions named it after the settings of
-    every method.
-    """
-    expected = group_folder(out, group.keys)
-    if not expected.exists():
-        group.folder.rename(expected)
 
 
 def unfinished_group(folder: Path) -> UnfinishedGroup | None:

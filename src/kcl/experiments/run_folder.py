@@ -98,7 +98,7 @@ class Folder(ResultStore):
                 draft.unlink()
         except OSError as error:
             raise KclError(f"cannot write to the output folder {path}: {error.strerror or error}") from None
-        if not resume and (self.results.exists() or resuming.holds_any(path)):
+        if not resume and (self.results.exists() or any((path / resuming.FOLDER).glob("*/*.safetensors"))):
             what = "results" if self.results.exists() else "unfinished runs"
             raise KclError(
                 f"{path} already holds {what}; add --resume to keep its finished runs and do the rest, "

@@ -173,7 +173,7 @@ def evaluate(answerer: Answerer, stream: Stream, device: str, test_per_task: int
     }
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
+def table(rows: Sequence[Any]) -> str:
     """The measurements averaged over the runs, for a terminal."""
 
     def mean(*path: str) -> float:
