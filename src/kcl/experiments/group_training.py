@@ -57,11 +57,14 @@ def train_groups(experiment: Experiment, groups: Iterable[RunGroup], watch: Watc
         except (KclError, OSError):  # a mistake of the user, a broken pipe or a full disk: the others would fail too
             raise
         except Exception as error:
-            failures.append(_log_failure(experiment, group, error))
+            log = store.path / LOGS / f"{_checkpoints(experiment, group).name}.log"
+            write_whole(log, "".join(traceback.format_exception(error)).encode(errors="replace"))
+            unfinished = sum(spec.key not in store.finished for spec in group.specs)
+            failures.append(Failure(plan.group_label(group.specs), unfinished, first_line(error), log))
             failed_keys.update(spec.key for spec in group.specs)
             if not usable(plan.compute.torch_device):
                 if left := len(plan.pending({*store.finished, *failed_keys})):
-                    failures.append(Failure("the others", left, UNUSABLE, failures[-1].log))
+                    failures.append(Failure("the others", left, UNUSABLE, log))
                 break
             experiment.say(f"{failures[-1].label}: {failures[-1].error}; giving up")
     return failures
@@ -73,7 +76,8 @@ def train_group(experiment: Experiment, group: RunGroup, watch: Watch) -> None:
     """
     count, label = len(group.specs), experiment.plan.group_label(group.specs)
     try:
-        return _train(experiment, group, watch(group))
+        _train(experiment, group, watch(group))
+        return
     except CannotStack as reason:
         if group.plain:
             raise
@@ -88,7 +92,6 @@ def train_group(experiment: Experiment, group: RunGroup, watch: Watch) -> None:
     torch.cuda.empty_cache()
     for part in parts:
         train_group(experiment, part, watch)
-    return None
 
 
 def first_line(error: BaseException) -> str:
@@ -115,14 +118,6 @@ def usable(device: torch.device) -> bool:
 
 def _checkpoints(experiment: Experiment, group: RunGroup) -> Path:
     return resuming.group_folder(experiment.store.path, [spec.key for spec in group.specs])
-
-
-def _log_failure(experiment: Experiment, group: RunGroup, error: Exception) -> Failure:
-    store = experiment.store
-    log = store.path / LOGS / f"{_checkpoints(experiment, group).name}.log"
-    write_whole(log, "".join(traceback.format_exception(error)).encode(errors="replace"))
-    unfinished = sum(spec.key not in store.finished for spec in group.specs)
-    return Failure(experiment.plan.group_label(group.specs), unfinished, first_line(error), log)
 
 
 def _train(experiment: Experiment, group: RunGroup, on_progress: OnProgress) -> None:
