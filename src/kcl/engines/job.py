@@ -20,8 +20,7 @@ from kcl.experiments import resuming
 from kcl.experiments.admission import RunPlan, dataset_key
 from kcl.experiments.grouping import Experiment, RunGroup
 from kcl.experiments.run_spec import RunSpec
-from kcl.experiments.speeds import TOGETHER as MEASURED
-from kcl.experiments.speeds import speed_of
+from kcl.experiments.speeds import TOGETHER, speed_of
 from kcl.methods.views import copies_at_test, rotations
 
 Message = dict[str, Any]
@@ -125,7 +124,7 @@ def estimate_length(plan: RunPlan, group: RunGroup) -> float:
     spec = group.specs[0]
     speed = speed_of(spec.settings.backbone)
     steps = plan.steps(spec) * rotations(spec.settings)
-    rounds = math.ceil(len(group.trainings) / MEASURED)
+    rounds = math.ceil(len(group.trainings) / TOGETHER)
     return steps * (speed.kcl if spec.method == "kcl" else speed.others) / 1e3 * rounds
 
 
@@ -139,5 +138,5 @@ def estimate_needs(plan: RunPlan, group: RunGroup, gpu_gigabytes: float | None) 
     if gpu_gigabytes is None:
         return Needs(threads, 1.0)
     views = max(copies_at_test(spec.settings) for spec in group.specs)
-    gigabytes = speed_of(group.specs[0].settings.backbone).gigabytes / MEASURED * views * len(group.trainings)
+    gigabytes = speed_of(group.specs[0].settings.backbone).gigabytes / TOGETHER * views * len(group.trainings)
     return Needs(threads, min(1.0, math.ceil(100 * gigabytes / gpu_gigabytes) / 100))

@@ -115,8 +115,9 @@ def _tested_in_every_way(trainings: Sequence[Training]) -> list[RunSpec]:
     others = {spec.settings.testing_key(): spec.settings for spec in chain.from_iterable(trainings)}
     for spec in longest:
         others.pop(spec.settings.testing_key(), None)
-    first, changes = longest[0], [{name: getattr(one, name) for name in one.names_at_test()} for one in others.values()]
-    return [*longest, *(replace(first, settings=first.settings.replace(**change)) for change in changes)]
+    first = longest[0].settings
+    ways = [first.replace(**{name: getattr(one, name) for name in one.names_at_test()}) for one in others.values()]
+    return [*longest, *(replace(longest[0], settings=settings) for settings in ways)]
 
 
 def _resumed_groups(experiment: Experiment, check_machine: bool) -> list[RunGroup]:

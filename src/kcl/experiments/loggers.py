@@ -129,10 +129,10 @@ class Loggers:
 
         return on_progress
 
-    def _log(self, *arguments: Any) -> None:
+    def _log(self, label: str, spec: RunSpec, standing: RunProgress, seconds: float) -> None:
         for logger in list(self._loggers):
             try:
-                logger.task_learned(*arguments)
+                logger.task_learned(label, spec, standing, seconds)
             except OSError as error:
                 self._loggers.remove(logger)
                 with suppress(OSError):
