@@ -28,7 +28,7 @@ from kcl.benchmarks.registry import find_benchmark
 from kcl.core import results
 from kcl.core.compute import Compute
 from kcl.core.metrics import AccuracyMatrix
-from kcl.engines.dispatcher import Attempts, Dispatcher
+from kcl.engines.dispatcher import Dispatcher
 from kcl.engines.engine import Engine, Event
 from kcl.engines.job import Job, Needs
 from kcl.engines.local_workers import LocalWorkers
@@ -48,7 +48,7 @@ class Tracker(StatusTracker):
     """The status, computed now and then and shown to nobody."""
 
     def __init__(self, total: int) -> None:
-        super().__init__(0, total, lambda job: job.name)
+        super().__init__(total, lambda job: job.name)
         self.ticks = 0
 
     def tick(self) -> None:
@@ -134,9 +134,9 @@ def simulate(count: int, workers: int) -> None:
         folder, begun = Folder(out, resume=False), time.process_time()
         folder.begin(specs, "kcl run")
         told["settings.json, s"], told["settings.json, MB"] = seconds_since(begun), size(out / "settings.json")
-        engine, tracker, attempts = Pretended(workers, made), Tracker(count), Attempts(out / "logs")
+        engine, tracker = Pretended(workers, made), Tracker(count)
         begun, wall = time.process_time(), time.perf_counter()
-        Dispatcher(engine, folder.add_new, tracker, attempts).run(jobs)
+        Dispatcher(engine, folder.add_new, tracker, out / "logs").run(jobs)
         took, wall = time.process_time() - begun, time.perf_counter() - wall
         told |= {"dispatched and kept, s": round(took, 1), "runs a second": round(count / took)}
         told["the same by the wall clock, s"] = round(wall, 1)
@@ -209,7 +209,7 @@ def efficiency(jobs: int) -> None:
 
 def _dispatch(engine: Engine, kind: str, amount: float, count: int, folder: Path) -> None:
     jobs = [Job([{"kind": kind, "amount": amount, "number": number}], "", "") for number in range(count)]
-    Dispatcher(engine, list, Tracker(count), Attempts(folder)).run(jobs)
+    Dispatcher(engine, list, Tracker(count), folder).run(jobs)
 
 
 def overhead(pairs: int) -> None:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from kcl.experiments import progress as module
-from kcl.experiments.progress import Bar, Display, Lines, RemainingTime, make_display
+from kcl.experiments.progress import Bar, Display, Lines, make_display
 from kcl.training.step_progress import Step
 from kcl.training.stream_run import Progress, RunProgress
 
@@ -55,7 +55,7 @@ def test_several_runs_at_once_are_told_with_their_span(capsys: pytest.CaptureFix
 
 
 def test_runs_that_were_finished_before_do_not_count_for_the_pace(clock: list[float]) -> None:
-    plan = RemainingTime()
+    plan = Display()
     plan.expect(6, 10)
     clock[0] += 30
     done = after(0, 1, 80.0)

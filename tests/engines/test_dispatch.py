@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from kcl.engines.dispatcher import Attempts, Dispatcher, Queue
+from kcl.cli.execution import describe_failures
+from kcl.engines.dispatcher import Dispatcher, Queue
 from kcl.engines.engine import Engine, Event
 from kcl.engines.job import Job, Needs
-from kcl.engines.status_tracker import StatusTracker
-from kcl.experiments.failures import Failure, describe_failures
+from kcl.engines.status_tracker import JobState, StatusTracker
+from kcl.experiments.group_training import Failure
 from kcl.training.stopping import Interrupted, Stop
 
 
@@ -70,7 +71,7 @@ class Kept(StatusTracker):
     """A tracker with a store that checks its counts."""
 
     def __init__(self, total: int) -> None:
-        super().__init__(0, total, lambda job: f"run {job.runs[0]['number']}")
+        super().__init__(total, lambda job: f"run {job.runs[0]['number']}")
         self.records: dict[str, dict[str, Any]] = {}
         self.no_room_for: list[list[Needs]] = []
         self.after_tick: Any = None
@@ -84,16 +85,17 @@ class Kept(StatusTracker):
         self.no_room_for.append(list(needs))
 
     def tick(self) -> None:
-        assert self.queued + self.running + self.done + self.failed == self.total
-        assert min(self.queued, self.running, self.done, self.failed) >= 0
+        counts = self.counts()
+        assert sum(counts.values()) == self.total
+        assert min(counts.values()) >= 0
+        assert counts["done"] == len(self.records)
         if self.after_tick is not None:
             self.after_tick()
 
 
 def _dispatched(tmp_path: Path, engine: Pretended, jobs: list[Job], retries: int = 2) -> tuple[Kept, list[Failure]]:
-    kept, attempts = Kept(sum(len(job.runs) for job in jobs)), Attempts(tmp_path / "logs", retries)
-    Dispatcher(engine, kept.store, kept, attempts).run(jobs)
-    return kept, attempts.given_up
+    kept = Kept(sum(len(job.runs) for job in jobs))
+    return kept, Dispatcher(engine, kept.store, kept, tmp_path / "logs", retries).run(jobs)
 
 
 def test_the_longest_are_begun_first_as_many_as_there_is_room_for(tmp_path: Path) -> None:
@@ -103,19 +105,20 @@ def test_the_longest_are_begun_first_as_many_as_there_is_room_for(tmp_path: Path
     assert [number for number, _ in engine.started] == list(range(9, -1, -1))
     assert engine.most == 3
     assert (len(kept.records), failures) == (10, [])
-    assert (kept.done, kept.running, kept.queued) == (10, 0, 0)
+    assert kept.counts() == {"done": 10, "running": 0, "queued": 0, "failed": 0}
 
 
 def test_what_needs_more_than_there_is_does_not_keep_back_what_needs_less() -> None:
     large, small = Needs(cpus=8), Needs(cpus=1)
-    queue = Queue([_job(0, 9.0, large), _job(1, 5.0, small), _job(2, 2.0, small)])
+    jobs = [_job(0, 9.0, large), _job(1, 5.0, small), _job(2, 2.0, small)]
+    queue = Queue([JobState(job, 1) for job in jobs])
     taken = [queue.take(lambda needs: needs.cpus < 8) for _ in range(3)]
-    assert [job.runs[0]["number"] for job in taken if job] == [1, 2]
-    assert queue
+    assert [state.job.runs[0]["number"] for state in taken if state] == [1, 2]
+    assert queue.needs == [large]
     last = queue.take(lambda _: True)
     assert last is not None
-    assert last.runs[0]["number"] == 0
-    assert not queue
+    assert last.job.runs[0]["number"] == 0
+    assert queue.needs == []
 
 
 def test_where_nothing_has_room_that_is_told_and_waited_for(tmp_path: Path) -> None:
@@ -124,8 +127,8 @@ def test_where_nothing_has_room_that_is_told_and_waited_for(tmp_path: Path) -> N
             self.workers += 1
             return super().wait(seconds)
 
-    kept, attempts = Kept(1), Attempts(tmp_path)
-    Dispatcher(Growing(1), kept.store, kept, attempts).run([_job(0, needs=Needs(3))])
+    kept = Kept(1)
+    Dispatcher(Growing(1), kept.store, kept, tmp_path).run([_job(0, needs=Needs(3))])
     assert kept.no_room_for == [[Needs(3)]] * 2
     assert len(kept.records) == 1
 
@@ -142,7 +145,7 @@ def test_failures_are_tried_again_elsewhere_and_given_up_in_the_end(tmp_path: Pa
     assert avoided[0] is None
     assert None not in avoided[1:]
     assert len(set(avoided)) == 3
-    assert kept.failed == 1
+    assert kept.counts()["failed"] == 1
 
 
 def test_an_attempt_that_came_further_was_not_in_vain(tmp_path: Path) -> None:
@@ -157,18 +160,18 @@ def test_an_attempt_that_came_further_was_not_in_vain(tmp_path: Path) -> None:
 def test_a_result_that_arrives_twice_is_kept_once(tmp_path: Path) -> None:
     engine = Pretended(1, {0: ["half"]})
     kept, failures = _dispatched(tmp_path, engine, [_job(0, runs=3)])
-    assert (len(kept.records), kept.done, failures) == (3, 3, [])
+    assert (len(kept.records), kept.counts()["done"], failures) == (3, 3, [])
 
 
 def test_a_signal_stops_all_and_is_passed_on(tmp_path: Path) -> None:
     engine, stop, kept = Pretended(2), Stop(), Kept(9)
 
     def ask() -> None:
-        if kept.done >= 4:
+        if kept.counts()["done"] >= 4:
             stop.signal = 2
 
     kept.after_tick = ask
-    dispatcher = Dispatcher(engine, kept.store, kept, Attempts(tmp_path), stop)
+    dispatcher = Dispatcher(engine, kept.store, kept, tmp_path, stop=stop)
     with pytest.raises(Interrupted):
         dispatcher.run([_job(number) for number in range(9)])
     assert len(kept.records) == 4
@@ -195,19 +198,20 @@ class TestStatusTracker:
     def test_time_left_follows_what_is_done(self) -> None:
         now = [0.0]
         jobs = [_job(0, 30.0), _job(1, 10.0)]
-        tracker = StatusTracker(0, 2, str, lambda: now[0])
-        tracker.jobs_queued(jobs)
-        tracker.job_started(jobs[0])
+        tracker = StatusTracker(2, str, lambda: now[0])
+        first, _ = tracker.jobs_queued(jobs)
+        tracker.job_started(first)
         assert tracker.seconds_left() is None
         now[0] = 5.0
         message = {"kind": "progress", "task": 0, "tasks": 3, "step": [5, 10, 0.1]}
-        tracker.job_progressed(jobs[0], "a", message)
+        tracker.job_progressed(first, "a", message)
         assert tracker.seconds_left() == pytest.approx(5.0 / 5.0 * 35.0)
         now[0] = 30.0
-        tracker.result_stored(jobs[0], "a", {"average_accuracy": 80.0})
-        tracker.job_ended(jobs[0], "a", {"kind": "done"}, retry=False)
+        tracker.result_stored(first, "a", {"average_accuracy": 80.0})
+        first.phase = "done"
+        tracker.job_ended(first, "a", {"kind": "done"})
         assert tracker.seconds_left() == pytest.approx(10.0)
-        assert tracker.average_accuracy == 80.0
+        assert tracker.average_accuracy() == 80.0
         assert tracker.to_dict()["workers"] == [
             {"worker": "a", "runs": 1, "runs_per_hour": pytest.approx(3600 / 25.0), "doing": ""}
         ]

@@ -14,8 +14,8 @@ from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.core.compute import Compute
 from kcl.data.dataset import Dataset
-from kcl.engines import job_planning, worker
-from kcl.engines.job import Job
+from kcl.engines import worker
+from kcl.engines.job import Job, estimate_length, estimate_needs, make_jobs
 from kcl.experiments.admission import admit
 from kcl.experiments.grouping import Experiment, RunGroup, group_trainings
 from kcl.experiments.resuming import Saving
@@ -38,7 +38,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[float, float]]
         several = [own, *(own.replace(**other) for other in others)]
         specs = [RunSpec("made-up", "kcl", seed, one, 2, None) for seed in range(5) for one in several]
         plan, group = admit(specs, Compute("cuda")), RunGroup(by_training(specs))
-        return job_planning.length(plan, group), job_planning.needs(plan, group, 20.0).gpus
+        return estimate_length(plan, group), estimate_needs(plan, group, 20.0).gpus
 
     return ask
 
@@ -74,7 +74,7 @@ def test_a_worker_trains_them_once_and_goes_on_with_them(
     def jobs(own: list[RunSpec], out: str) -> list[Job]:
         plan, saving = admit(own, Compute()), Saving(Every(steps=3, seconds=None, thrifty=False))
         experiment = Experiment(plan, Folder(tmp_path / out, resume=False), "kcl run", saving)
-        return job_planning.make_jobs(experiment, group_trainings(plan, by_training(plan.specs)))
+        return make_jobs(experiment, group_trainings(plan, by_training(plan.specs)))
 
     def done(job: Job, stop: Stop) -> list[dict[str, Any]]:
         said: list[dict[str, Any]] = []

@@ -15,8 +15,8 @@ from engine_commands import LONG, lasting, records
 
 from kcl.cli import commands, requested_runs
 from kcl.core.compute import Compute
-from kcl.engines import job_planning, worker
-from kcl.engines.job import Job
+from kcl.engines import worker
+from kcl.engines.job import Job, make_jobs
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints
 from kcl.experiments.admission import admit
@@ -58,7 +58,7 @@ def test_the_last_two_are_copied_and_can_be_fetched(url: str, tmp_path: Path) ->
     assert found is not None
     assert trouble == []
     assert found.tensors["weights"].tolist() == [3.0] * 3
-    remote_checkpoints.clear(url, there)
+    remote_checkpoints.forget(there, url)
     assert fsspec.filesystem("memory").find("/bucket") == []
     remote_checkpoints.pull(url, there)  # nothing newer is there
 
@@ -164,5 +164,5 @@ def _job(out: Path, url: str) -> Job:
     [spec] = requested_runs.specs(options)
     saving = Saving(Every(steps=20, seconds=None, thrifty=False), checkpoints=url)
     experiment = Experiment(admit([spec], Compute()), Folder(out, resume=False), "kcl run", saving)
-    [job] = job_planning.make_jobs(experiment, [RunGroup([experiment.plan.specs], plain=True)])
+    [job] = make_jobs(experiment, [RunGroup([experiment.plan.specs], plain=True)])
     return job

@@ -15,7 +15,7 @@ from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.cli.commands import main
 from kcl.core.compute import Compute
 from kcl.data import digits
-from kcl.experiments import learner_building, task_free
+from kcl.experiments import admission, task_free
 from kcl.experiments.run_spec import RunSpec
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.recipes import published_backbone, published_settings
@@ -155,8 +155,8 @@ def test_several_updates_per_batch_count_as_steps(
     def stacked(*arguments: Any) -> None:
         raise Built(arguments[4])
 
-    monkeypatch.setattr(learner_building, "LONG", 160)
-    monkeypatch.setattr(learner_building, "RunStack", stacked)
+    monkeypatch.setattr(admission, "LONG", 160)
+    monkeypatch.setattr(admission, "RunStack", stacked)
     specs, samples = _specs(updates_per_batch=updates, epochs=1, batch_size=10), task_free.SampleCounts(50)
     with pytest.raises(Built) as built:
         list(task_free.measure(specs, LikeGpu(runs_at_once=2), samples))

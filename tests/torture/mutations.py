@@ -267,7 +267,7 @@ def _checkpoint() -> Format:
         [group] = resuming.unfinished_groups(path.parents[2])
         resuming.check_made_with(group, made_with, False, lambda _: None)
         if key_of(run) not in group.keys:
-            resuming.refuse_others([group], [run])
+            resuming.refuse_other(group, [run])
         stop = Stop()
         stop.signal = 15  # stop after one step
         checkpointer = Checkpointer(stop=stop)

@@ -23,10 +23,9 @@ from kcl.cli import commands
 from kcl.core.compute import Compute
 from kcl.errors import KclError
 from kcl.experiments import resuming, task_free
-from kcl.experiments.admission import admit
+from kcl.experiments.admission import admit, build_learner
 from kcl.experiments.group_training import train_group
 from kcl.experiments.grouping import Experiment, group_trainings, remaining_groups
-from kcl.experiments.learner_building import build_learner
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec, by_training
@@ -95,7 +94,7 @@ class TestTheLearner:
         self, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], compiled: bool | None
     ) -> None:
         """None: plain. However long runs are, nothing is compiled unasked."""
-        monkeypatch.setattr("kcl.experiments.learner_building.LONG", 1)
+        monkeypatch.setattr("kcl.experiments.admission.LONG", 1)
         plan = admit(SPECS, Compute(**options))
         learner = build_learner([SPECS[:1]], [plan.stream(SPECS[0])], plan.compute, plan.compute.plain)
         assert learner.plain is (compiled is None)
@@ -111,7 +110,7 @@ class TestTheLearner:
 
     @pytest.mark.parametrize("compute", [Compute(compiled=True), Compute(precision="bf16"), Compute()])
     def test_of_task_free_answers_too(self, monkeypatch: pytest.MonkeyPatch, compute: Compute) -> None:
-        monkeypatch.setattr("kcl.experiments.learner_building.LONG", 1)
+        monkeypatch.setattr("kcl.experiments.admission.LONG", 1)
         kinds: list[Any] = []
 
         def noting(*arguments: Any) -> Any:

@@ -17,11 +17,10 @@ from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.benchmarks.task import Task
 from kcl.core.compute import Compute
 from kcl.errors import KclError
-from kcl.experiments import group_training, grouping, learner_building, resuming
-from kcl.experiments.admission import admit
+from kcl.experiments import admission, group_training, grouping, resuming
+from kcl.experiments.admission import admit, build_learner
 from kcl.experiments.group_training import train_group
 from kcl.experiments.grouping import Experiment, RunGroup, fitting_trainings, group_trainings, remaining_groups
-from kcl.experiments.learner_building import build_learner
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec, by_training
@@ -256,7 +255,7 @@ class TestLearnerChosen:
         self, monkeypatch: pytest.MonkeyPatch, setting: bool | None, long: int, compiled: bool
     ) -> None:
         """Two tasks of 60 samples in batches of ten are about twelve steps, less what goes into the coreset."""
-        monkeypatch.setattr(learner_building, "LONG", long)
+        monkeypatch.setattr(admission, "LONG", long)
         specs = _specs(tasks=2, train_per_task=50)
         plan = admit(specs, LikeGpu(compiled=setting, precision="float32"))
         streams = [plan.stream(spec) for spec in specs]

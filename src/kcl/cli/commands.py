@@ -83,7 +83,7 @@ def execute(options: argparse.Namespace) -> int:
         print("kcl: stopped", file=sys.stderr)
         return exit_code(interrupt)
     except (MemoryError, RuntimeError) as error:
-        from kcl.experiments.failures import first_line, out_of_memory
+        from kcl.experiments.group_training import first_line, out_of_memory
 
         if not out_of_memory(error):
             raise

@@ -24,8 +24,7 @@ from kcl.engines.engine import Engine
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
 from kcl.experiments.admission import DatasetKey, admit
-from kcl.experiments.failures import Failure, describe_failures
-from kcl.experiments.group_training import train_groups
+from kcl.experiments.group_training import Failure, train_groups
 from kcl.experiments.grouping import Experiment, RunGroup, remaining_groups
 from kcl.experiments.loggers import Loggers
 from kcl.experiments.progress import Display, make_display
@@ -123,7 +122,7 @@ class Execution:
         several = len(plan.specs) > len(specs)
         place = f"{len(plan.records(experiment.store.finished)) + 1}/{len(plan.specs)} " if several else ""
         on_progress = self._display.watch(place + plan.group_label(specs))
-        return loggers.follow([plan.logged_run(spec) for spec in specs], on_progress)
+        return loggers.follow(plan, specs, on_progress)
 
     def _engine_of(self, choice: EngineChoice, logs: Path) -> Engine:
         """Create the engine when it is first needed, and use it for all later runs."""
@@ -154,6 +153,16 @@ def exit_stopped(signal: Stopped, options: argparse.Namespace, out: Path, resume
     kept = f"{signal.done} of {signal.total} runs are finished and kept in {out}"
     print(f"kcl: stopped; {kept}; to continue: {again}", file=sys.stderr)
     raise SystemExit(exit_code(signal.cause))
+
+
+def describe_failures(failures: Sequence[Failure], command: str, most: int = 20) -> str:
+    """What failed, where the logs are, and how to try again."""
+    count = sum(failure.runs for failure in failures)
+    lines = [f"{count} run{'' if count == 1 else 's'} failed:"]
+    lines += [f"  {failure.label}: {failure.error}; log: {failure.log}" for failure in failures[:most]]
+    if len(failures) > most:
+        lines.append(f"  and {len(failures) - most} more groups")
+    return "\n".join([*lines, f"to try them again: {resuming.resume_command(command)}"])
 
 
 def print_failures(done: Done, options: argparse.Namespace) -> None:

@@ -9,19 +9,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kcl.core.files import STATUS, write_json
-from kcl.engines.dispatcher import Attempts, Dispatcher
+from kcl.engines.dispatcher import Dispatcher
 from kcl.engines.engine import Engine
-from kcl.engines.job import Job, Message, Needs
-from kcl.engines.job_planning import make_jobs
-from kcl.engines.status_tracker import StatusTracker
+from kcl.engines.job import Message, Needs, make_jobs
+from kcl.engines.status_tracker import JobState, StatusTracker
 from kcl.errors import KclError
 from kcl.experiments import resuming
-from kcl.experiments.failures import LOGS, Failure
+from kcl.experiments.group_training import LOGS, Failure
 from kcl.experiments.grouping import Experiment, RunGroup
 from kcl.experiments.loggers import Loggers
 from kcl.experiments.progress import Display, duration
 from kcl.experiments.run_folder import Folder
-from kcl.training.step_progress import Step
 from kcl.training.stream_run import OnProgress, Progress, RunProgress
 
 GROUP_SIZE = 20
@@ -51,51 +49,50 @@ def run_distributed(
     loggers: Loggers,
 ) -> list[Failure]:
     """Train the groups and return those that were given up."""
-    jobs, attempts = make_jobs(experiment, groups, choice.gpu_gigabytes), Attempts(folder.path / LOGS, choice.retries)
+    jobs, logs = make_jobs(experiment, groups, choice.gpu_gigabytes), folder.path / LOGS
+    if not jobs:
+        return []
     tracker = _Reporter(experiment, folder, display, loggers)
+    dispatcher = Dispatcher(choice.make(logs), folder.add_new, tracker, logs, choice.retries, experiment.saving.stop)
     try:
-        if jobs:
-            engine = choice.make(folder.path / LOGS)
-            Dispatcher(engine, folder.add_new, tracker, attempts, experiment.saving.stop).run(jobs)
+        return dispatcher.run(jobs)
     finally:
         with suppress(OSError):
             (folder.path / STATUS).unlink(missing_ok=True)
-    return attempts.given_up
 
 
 class _Reporter(StatusTracker):
     """Also updates loggers, display and status file, and removes checkpoints that are no longer needed."""
 
     def __init__(self, experiment: Experiment, folder: Folder, display: Display, loggers: Loggers) -> None:
-        plan = experiment.plan
-        done = len(plan.specs) - len(plan.pending(folder.finished))
-        super().__init__(done, len(plan.specs), lambda job: plan.group_label(job.specs))
+        super().__init__(len(experiment.plan.specs), lambda job: experiment.plan.group_label(job.specs))
         self._experiment, self._folder, self._display, self._loggers = experiment, folder, display, loggers
         self._log_progress: dict[str, OnProgress] = {}
         self._status_time, self._warning_time = 0.0, -WARN_EVERY
 
-    def job_started(self, job: Job) -> None:
-        super().job_started(job)
-        runs = [self._experiment.plan.logged_run(spec) for spec in job.specs]
-        self._log_progress[job.name] = self._loggers.follow(runs, lambda _: None)
+    def job_started(self, state: JobState) -> None:
+        super().job_started(state)
+        self._log_progress[state.job.name] = self._loggers.follow(self._experiment.plan, state.job.specs)
 
-    def job_progressed(self, job: Job, worker: str, message: Message) -> None:
-        super().job_progressed(job, worker, message)
+    def job_progressed(self, state: JobState, worker: str, message: Message) -> None:
+        super().job_progressed(state, worker, message)
         if message["kind"] == "say":
             self._display.say(f"{worker}: {message['text']}")
-        elif message["step"] is None and len(message["runs"]) == len(job.runs):
-            self._log_progress[job.name](_progress(message))
+        elif message["step"] is None and len(message["runs"]) == len(state.job.runs):
+            runs = tuple(RunProgress(*run) for run in message["runs"])
+            progress = Progress(message["task"], message["tasks"], None, message["average_accuracy"], runs)
+            self._log_progress[state.job.name](progress)
 
-    def job_ended(self, job: Job, worker: str, message: Message, retry: bool) -> None:
-        super().job_ended(job, worker, message, retry)
-        self._log_progress.pop(job.name, None)
+    def job_ended(self, state: JobState, worker: str, message: Message) -> None:
+        super().job_ended(state, worker, message)
+        self._log_progress.pop(state.job.name, None)
         if message["kind"] == "done":
             for name in message["checkpoints"]:
                 checkpoints = self._folder.path / resuming.FOLDER / Path(str(name)).name
                 self._folder.forget(checkpoints, self._experiment.saving.checkpoints)
         elif message["kind"] in ("failed", "lost"):
-            then = "trying again" if retry else "giving up"
-            self._display.say(f"{self.label(job)} on {worker}: {message.get('error')}; {then}")
+            then = "giving up" if state.phase == "failed" else "trying again"
+            self._display.say(f"{self.label(state.job)} on {worker}: {message.get('error')}; {then}")
 
     def no_room(self, needs: Sequence[Needs]) -> None:
         """A node may still join, but the user should know what is missing."""
@@ -113,12 +110,6 @@ class _Reporter(StatusTracker):
         self._display.show_status(status_lines(status))
         with suppress(KclError):  # a status that cannot be written must not end a run
             write_json(self._folder.path / STATUS, status | {"time": time.time()})
-
-
-def _progress(message: Message) -> Progress:
-    step = None if message["step"] is None else Step(*message["step"])
-    runs = tuple(RunProgress(*run) for run in message["runs"])
-    return Progress(message["task"], message["tasks"], step, message["average_accuracy"], runs)
 
 
 def status_lines(status: dict[str, Any]) -> list[str]:

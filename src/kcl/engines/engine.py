@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from kcl.engines.job import Job, Message, Needs
+from kcl.engines.job import ENDS, Job, Message, Needs
 
 
 class Event(NamedTuple):
@@ -14,6 +15,29 @@ class Event(NamedTuple):
     job: str
     worker: str
     message: Message
+
+
+class RunningJob:
+    """A job that an engine has started, and the worker that does it."""
+
+    def __init__(self, job: Job, worker: str) -> None:
+        self.job, self.worker = job, worker
+        self.end: str | None = None
+        """How it ended, one of `job.ENDS`."""
+
+    def receive(self, messages: Iterable[Message]) -> list[Event]:
+        """The messages as events, except for the first one, in which the worker says its name."""
+        events = []
+        for message in messages:
+            if message["kind"] == "started":
+                self.worker = message["worker"]
+            else:
+                events.append(Event(self.job.name, self.worker, message))
+                self.end = message["kind"] if message["kind"] in ENDS else None
+        return events
+
+    def lost(self, error: str, log: str = "") -> list[Event]:
+        return self.receive([{"kind": "lost", "error": error, "log": log}])
 
 
 class Engine(ABC):

@@ -1,17 +1,27 @@
-"""What a worker is sent and what it answers, as plain JSON: no executable content travels between machines."""
+"""A group of runs as a job for a worker, with the resources it needs and an estimate of how long it takes.
+
+Jobs and the messages of workers are plain JSON: no executable content travels between machines.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import torch
+
 from kcl.core.compute import Compute
-from kcl.engines.dataset_file import DatasetFile
-from kcl.experiments.resuming import group_name
+from kcl.engines.dataset_file import DatasetFile, pack
+from kcl.experiments import resuming
+from kcl.experiments.admission import RunPlan, dataset_key
+from kcl.experiments.grouping import Experiment, RunGroup
 from kcl.experiments.run_spec import RunSpec
+from kcl.experiments.speeds import TOGETHER, speed_of
+from kcl.methods.views import copies_at_test, rotations
 
 Message = dict[str, Any]
 """`kind` is started, progress, record, say, or one of `ENDS`; the other fields depend on it."""
@@ -58,7 +68,7 @@ class Job:
     @cached_property
     def name(self) -> str:
         """The same for the same group of runs, and equal to the name of its checkpoint folder."""
-        return group_name([json.dumps(run, sort_keys=True) for run in self.runs])
+        return resuming.group_name([json.dumps(run, sort_keys=True) for run in self.runs])
 
     @cached_property
     def specs(self) -> list[RunSpec]:
@@ -76,3 +86,57 @@ class Job:
         datasets = tuple(DatasetFile(tuple(file["key"]), file["digest"], file["path"]) for file in fields["datasets"])
         fields |= {"needs": Needs(**fields["needs"]), "compute": Compute(**fields["compute"])}
         return cls(**{**fields, "datasets": datasets, "every": tuple(fields["every"])})
+
+
+def make_jobs(experiment: Experiment, groups: Sequence[RunGroup], gpu_gigabytes: float | None = None) -> list[Job]:
+    """The longest job first, so that the last ones end at about the same time. `gpu_gigabytes`: memory of one GPU."""
+    plan, saving = experiment.plan, experiment.saving
+    files = {}
+    for key, dataset in plan.datasets.items():
+        digest, path = pack(dataset)
+        files[key] = DatasetFile(key, digest, str(path.resolve()))
+    jobs = [
+        Job(
+            runs=[spec.fields() for spec in group.specs],
+            command=experiment.command,
+            out=str(experiment.store.path.resolve()),
+            datasets=tuple(files[key] for key in dict.fromkeys(map(dataset_key, group.specs))),
+            compute=plan.compute,
+            plain=group.plain,
+            resumed=group.resumed,
+            threads=torch.get_num_threads(),
+            save_samples=experiment.save_samples,
+            every=tuple(saving.every),
+            force=saving.force,
+            checkpoints=saving.checkpoints,
+            code=resuming.code(),
+            length=estimate_length(plan, group),
+            needs=estimate_needs(plan, group, gpu_gigabytes),
+            notes=dict(experiment.notes),
+        )
+        for group in groups
+    ]
+    return sorted(jobs, key=lambda job: -job.length)
+
+
+def estimate_length(plan: RunPlan, group: RunGroup) -> float:
+    """Seconds on the machine that was measured."""
+    spec = group.specs[0]
+    speed = speed_of(spec.settings.backbone)
+    steps = plan.steps(spec) * rotations(spec.settings)
+    rounds = math.ceil(len(group.trainings) / TOGETHER)
+    return steps * (speed.kcl if spec.method == "kcl" else speed.others) / 1e3 * rounds
+
+
+def estimate_needs(plan: RunPlan, group: RunGroup, gpu_gigabytes: float | None) -> Needs:
+    """As many CPUs as threads, and on a GPU the share of its memory; the whole GPU if its memory is not known. Testing
+    with several views of a sample multiplies the memory.
+    """
+    threads = torch.get_num_threads()
+    if plan.compute.on_cpu:
+        return Needs(threads)
+    if gpu_gigabytes is None:
+        return Needs(threads, 1.0)
+    views = max(copies_at_test(spec.settings) for spec in group.specs)
+    gigabytes = speed_of(group.specs[0].settings.backbone).gigabytes / TOGETHER * views * len(group.trainings)
+    return Needs(threads, min(1.0, math.ceil(100 * gigabytes / gpu_gigabytes) / 100))

@@ -13,13 +13,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import kcl
-from kcl.engines.engine import Engine, Event
-from kcl.engines.job import ENDS, Job, Message, Needs
+from kcl.engines.engine import Engine, Event, RunningJob
+from kcl.engines.job import Job, Message, Needs
 from kcl.engines.worker import run_job
 from kcl.errors import KclError
 from kcl.training.stopping import Stop
@@ -63,7 +62,7 @@ class WorkerProcess:
 
     def __init__(self, name: str, logs: Path, threads: int, program: str) -> None:
         self.name, self.log = name, logs / f"{name}.log"
-        self.job: Job | None = None
+        self.running: RunningJob | None = None
         root = str(Path(kcl.__file__).parents[1])
         environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
         with self.log.open("ab") as log:
@@ -79,33 +78,31 @@ class WorkerProcess:
         assert self.process.stdout is not None  # noqa: S101
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
         os.set_blocking(self.stdout.fileno(), False)
-        self._rest = b""
+        self.alive, self._rest = True, b""
 
     def give(self, job: Job) -> None:
-        self.job = job
-        with suppress(BrokenPipeError):  # it has died; `messages` will show that
+        self.running = RunningJob(job, self.name)
+        with suppress(BrokenPipeError):  # it has died; `events` will show that
             self.stdin.write(job.to_json().encode() + b"\n")
             self.stdin.flush()
 
-    def messages(self) -> tuple[list[Message], bool]:
-        """The messages since the last call, and whether the process is still alive."""
-        messages, alive = [], True
-        while True:
-            try:
-                block = os.read(self.stdout.fileno(), 1 << 20)
-            except BlockingIOError:
-                break
-            if not block:
-                alive = False
-                break
-            *lines, self._rest = (self._rest + block).split(b"\n")
-            messages += [json.loads(line) for line in lines]
-        return messages, alive
-
-    def cause_of_death(self) -> str:
-        self.process.wait()
-        code = self.process.returncode
-        return f"the process was killed by signal {-code}" if code < 0 else f"the process ended with code {code}"
+    def events(self) -> list[Event]:
+        messages: list[Message] = []
+        with suppress(BlockingIOError):  # there is nothing more to read
+            while block := os.read(self.stdout.fileno(), 1 << 20):
+                *lines, self._rest = (self._rest + block).split(b"\n")
+                messages += [json.loads(line) for line in lines]
+            self.alive = False
+        if self.running is None:
+            return []
+        events = self.running.receive(messages)
+        if self.running.end is None and not self.alive:
+            code = self.process.wait()
+            death = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+            events += self.running.lost(f"the process {death}", f"see {self.log}")
+        if self.running.end is not None:
+            self.running = None
+        return events
 
     def close_input(self) -> None:
         with suppress(BrokenPipeError):
@@ -125,7 +122,6 @@ class LocalWorkers(Engine):
     """The requested number of worker processes."""
 
     program = START
-    """What a worker process executes."""
 
     def __init__(self, workers: int, logs: Path, threads: int = 1) -> None:
         self.workers, self._logs, self._threads = workers, logs, threads
@@ -138,31 +134,20 @@ class LocalWorkers(Engine):
             raise KclError(f"cannot write to {logs}: {error.strerror or error}") from None
 
     def room(self, needs: Needs) -> bool:  # noqa: ARG002 - the user decides how many there are
-        return sum(worker.job is not None for worker in self._processes) < self.workers
+        return sum(worker.running is not None for worker in self._processes) < self.workers
 
     def start(self, job: Job, avoid: str | None = None) -> None:
-        idle = [worker for worker in self._processes if worker.job is None and worker.name != avoid]
+        idle = [worker for worker in self._processes if worker.running is None and worker.name != avoid]
         if not idle and len(self._processes) >= self.workers:
-            self._drop(next(worker for worker in self._processes if worker.job is None))  # the one to avoid
+            self._drop(next(worker for worker in self._processes if worker.running is None))  # the one to avoid
         (idle[0] if idle else self._add()).give(job)
 
     def wait(self, seconds: float) -> list[Event]:
         events: list[Event] = []
-        if not self._processes:
-            time.sleep(seconds)
-        for key, _ in self._selector.select(seconds) if self._processes else []:
+        for key, _ in self._selector.select(seconds):
             worker: WorkerProcess = key.data
-            messages, alive = worker.messages()
-            for message in messages:
-                if worker.job is None:
-                    continue
-                events.append(Event(worker.job.name, worker.name, message))
-                if message["kind"] in ENDS:
-                    worker.job = None
-            if not alive:
-                if worker.job is not None:
-                    lost = {"kind": "lost", "error": worker.cause_of_death(), "log": f"see {worker.log}"}
-                    events.append(Event(worker.job.name, worker.name, lost))
+            events += worker.events()
+            if not worker.alive:
                 self._drop(worker)
         return events
 

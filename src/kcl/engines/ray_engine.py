@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kcl.engines.dataset_file import DatasetFile
-from kcl.engines.engine import Engine, Event
+from kcl.engines.engine import Engine, Event, RunningJob
 from kcl.engines.job import ENDS, Job, Message, Needs
 from kcl.engines.worker import run_job
 from kcl.errors import KclError
@@ -59,12 +59,12 @@ class RayWorker:
         self._stop.signal = signal.SIGTERM
 
 
-class _RunningJob:
+class _RayJob(RunningJob):
     """A job on an actor; `stream`: its messages."""
 
     def __init__(self, job: Job, actor: Any, stream: Any) -> None:
-        self.job, self.actor, self.stream = job, actor, stream
-        self.worker, self.node, self.ended = "a worker not placed yet", "", False
+        super().__init__(job, "a worker not placed yet")
+        self.actor, self.stream, self.node = actor, stream, ""
 
 
 class RayEngine(Engine):
@@ -73,13 +73,14 @@ class RayEngine(Engine):
     def __init__(self, address: str | None = None, workers: int | None = None) -> None:
         self._ray = _connect(address)
         self._max_jobs = workers
-        self._running: dict[Any, _RunningJob] = {}
-        self._idle: list[_RunningJob] = []
+        self._running: dict[Any, _RayJob] = {}
+        self._idle: list[_RayJob] = []
         """The last job of every idle actor."""
         self._nodes: dict[str, str] = {}
         """The node of every worker."""
         self._contents: dict[str, list[Any]] = {}
-        self._alive: list[dict[str, Any]] = []
+        self._nodes_alive: dict[str, Needs] = {}
+        """What every node has."""
         self._refreshed = -REFRESH
         self._actor = self._ray.remote(RayWorker)
 
@@ -94,21 +95,21 @@ class RayEngine(Engine):
         if self._max_jobs is not None and len(self._running) >= self._max_jobs:
             return False
         if time.monotonic() - self._refreshed >= REFRESH:
-            self._refreshed, self._alive = time.monotonic(), [node for node in self._ray.nodes() if node["Alive"]]
-        if not self._large_enough(needs):
-            return False
-        used = [running.job.needs for running in self._running.values()]
-        cpus = sum(node["Resources"].get("CPU", 0) for node in self._alive) - sum(each.cpus for each in used)
-        gpus = sum(node["Resources"].get("GPU", 0) for node in self._alive) - sum(each.gpus for each in used)
-        return needs.cpus <= cpus and needs.gpus <= gpus + 1e-9
+            self._refreshed = time.monotonic()
+            self._nodes_alive = {
+                node["NodeID"]: Needs(node["Resources"].get("CPU", 0), node["Resources"].get("GPU", 0))
+                for node in self._ray.nodes()
+                if node["Alive"]
+            }
+        nodes, used = self._nodes_alive.values(), [running.job.needs for running in self._running.values()]
+        cpus = sum(node.cpus for node in nodes) - sum(each.cpus for each in used)
+        gpus = sum(node.gpus for node in nodes) - sum(each.gpus for each in used)
+        return bool(self._large_enough(needs)) and needs.cpus <= cpus and needs.gpus <= gpus + 1e-9
 
     def _large_enough(self, needs: Needs) -> list[str]:
         """The nodes that could ever run such a job."""
-        return [
-            node["NodeID"]
-            for node in self._alive
-            if node["Resources"].get("CPU", 0) >= needs.cpus and node["Resources"].get("GPU", 0) >= needs.gpus
-        ]
+        nodes = self._nodes_alive.items()
+        return [name for name, node in nodes if node.cpus >= needs.cpus and node.gpus >= needs.gpus]
 
     def start(self, job: Job, avoid: str | None = None) -> None:
         for file in job.datasets:
@@ -117,7 +118,7 @@ class RayEngine(Engine):
         contents = {file.digest: self._contents[file.digest] for file in job.datasets}
         actor = self._actor_for(job.needs, avoid)
         stream = actor.run.options(num_returns="streaming").remote(job.to_json(), contents)
-        self._running[stream] = _RunningJob(job, actor, stream)
+        self._running[stream] = _RayJob(job, actor, stream)
 
     def wait(self, seconds: float) -> list[Event]:
         if not self._running:
@@ -159,49 +160,40 @@ class RayEngine(Engine):
                 self._idle.remove(idle)
                 return idle.actor
         self._release_idle()  # they hold what the new one needs
-        options: dict[str, Any] = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "max_concurrency": 2}
-        return self._actor.options(**options, scheduling_strategy=self._strategy(needs, avoided_node)).remote()
-
-    def _strategy(self, needs: Needs, avoided_node: str | None) -> Any:
+        strategy: Any = "SPREAD"
         others = [node for node in self._large_enough(needs) if node != avoided_node]
-        if avoided_node is None or not others:
-            return "SPREAD"
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+        if avoided_node is not None and others:
+            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        busy = [running.node for running in self._running.values()]
-        return NodeAffinitySchedulingStrategy(min(others, key=busy.count), soft=True)
+            busy = [running.node for running in self._running.values()]
+            strategy = NodeAffinitySchedulingStrategy(min(others, key=busy.count), soft=True)
+        return self._actor.options(
+            num_cpus=needs.cpus, num_gpus=needs.gpus, max_concurrency=2, scheduling_strategy=strategy
+        ).remote()
 
-    def _receive(self, running: _RunningJob) -> list[Event]:
+    def _receive(self, running: _RayJob) -> list[Event]:
         """All messages of a job so far."""
         events: list[Event] = []
         try:
-            while True:
+            more = True
+            while more:
                 message = json.loads(self._ray.get(next(running.stream)))
                 if message["kind"] == "started":
-                    running.worker, running.node = message["worker"], message["node"]
-                    self._nodes[running.worker] = running.node
-                else:
-                    events.append(Event(running.job.name, running.worker, message))
-                    running.ended = message["kind"] in ENDS
-                if running.ended or not self._ray.wait([running.stream], timeout=0, fetch_local=False)[0]:
-                    break
+                    running.node = self._nodes[message["worker"]] = message["node"]
+                events += running.receive([message])
+                more = running.end is None and self._ray.wait([running.stream], timeout=0, fetch_local=False)[0]
         except StopIteration:
-            events.append(self._lost(running, "it ended without a message"))
+            events += running.lost("the Ray worker is gone: it ended without a message")
         except self._ray.exceptions.RayError as error:
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            events.append(self._lost(running, reason))
-        if running.ended:
+            events += running.lost(f"the Ray worker is gone: {reason}")
+        if running.end is not None:
             del self._running[running.stream]
-            if events[-1].message["kind"] == "done":
+            if running.end == "done":
                 self._idle.append(running)
             else:
                 self._ray.kill(running.actor)
         return events
-
-    def _lost(self, running: _RunningJob, reason: str) -> Event:
-        running.ended = True
-        message = {"kind": "lost", "error": f"the Ray worker is gone: {reason}"}
-        return Event(running.job.name, running.worker, message)
 
 
 def _connect(address: str | None) -> Any:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kcl.engines.engine import Engine, Event
+from kcl.engines.engine import Engine, Event, RunningJob
 from kcl.engines.job import ENDS, Job, Message, Needs
 from kcl.engines.worker import run_job
 from kcl.errors import KclError
@@ -80,29 +80,27 @@ def work(text: str, messages: str) -> None:
         run_job(Job.from_json(text), send, stop)
 
 
-class _SlurmJob:
+class _SlurmJob(RunningJob):
     """A job in Slurm's queue or running, and the file of its messages."""
 
     def __init__(self, job: Job, handle: Any, path: Path) -> None:
-        self.job, self.handle, self.path = job, handle, path
-        self.worker, self._position, self._rest, self._ended_polls = f"job {handle.job_id}", 0, b"", 0
+        super().__init__(job, f"job {handle.job_id}")
+        self.handle, self.path = handle, path
+        self._position, self._rest, self._ended_polls = 0, b"", 0
 
-    def messages(self) -> list[Message]:
-        """The messages since the last call."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._position)
-                block = file.read()
-        except FileNotFoundError:
-            return []
+    def events(self) -> list[Event]:
+        block = b""
+        with suppress(FileNotFoundError), self.path.open("rb") as file:
+            file.seek(self._position)
+            block = file.read()
         self._position += len(block)
         *lines, self._rest = (self._rest + block).split(b"\n")
-        return [json.loads(line) for line in lines]
-
-    def ended(self) -> bool:
-        """Whether it ended several polls ago, so that its last message would have shown up in the shared folder."""
+        events = self.receive(json.loads(line) for line in lines)
         self._ended_polls = self._ended_polls + 1 if self.handle.done() else 0
-        return self._ended_polls > 4
+        if self.end is None and self._ended_polls > 4:  # by now its last message would be in the shared folder
+            error = f"job {self.handle.job_id} ended ({self.handle.state})"
+            events += self.lost(error, f"see {self.handle.paths.stderr}")
+        return events
 
     def clear(self) -> None:
         paths = self.handle.paths
@@ -132,7 +130,6 @@ class SlurmEngine(Engine):
                     (earlier / "stop").touch()  # its command was killed: its Slurm jobs save and end
         except OSError as error:
             raise KclError(f"cannot write to {self._folder}: {error.strerror or error}") from None
-        self._submitit = _submitit()
         self._executor(Needs())  # raises now rather than later
 
     def room(self, needs: Needs) -> bool:  # noqa: ARG002 - Slurm has its own queue
@@ -159,29 +156,15 @@ class SlurmEngine(Engine):
             raise KclError(f"the job could not be submitted: {' '.join(str(error).split())[:500]}") from None
 
     def wait(self, seconds: float) -> list[Event]:
-        events: list[Event] = []
-        before = len(self._jobs)
-        for running in list(self._jobs):
-            kind = None
-            for message in running.messages():
-                if message["kind"] == "started":
-                    running.worker = message["worker"]
-                else:
-                    events.append(Event(running.job.name, running.worker, message))
-                    kind = message["kind"]
-            if kind in ENDS:
-                self._jobs.remove(running)
-                self._finishing.append(running)
-            elif running.ended():
-                handle = running.handle
-                lost = {"kind": "lost", "error": f"job {handle.job_id} ended ({handle.state})"}
-                events.append(Event(running.job.name, running.worker, lost | {"log": f"see {handle.paths.stderr}"}))
-                self._jobs.remove(running)
+        events = [event for running in self._jobs for event in running.events()]
+        ended = [running for running in self._jobs if running.end is not None]
+        self._jobs = [running for running in self._jobs if running.end is None]
+        self._finishing += [running for running in ended if running.end != "lost"]
         self._clear_finished()
         if self._stopping:
             events += [Event(job.name, "sbatch", {"kind": "stopped"}) for job, _ in self._held]
             self._held.clear()
-        elif len(self._jobs) < before and self._held:
+        elif ended and self._held:
             self.start(*self._held.pop())
         if not events:
             time.sleep(max(seconds, POLL))
@@ -216,7 +199,7 @@ class SlurmEngine(Engine):
 
     def _executor(self, needs: Needs, exclude: str = "") -> Any:
         try:
-            executor = self._submitit.AutoExecutor(folder=self._folder, cluster=self._cluster)
+            executor = _submitit().AutoExecutor(folder=self._folder, cluster=self._cluster)
             executor.update_parameters(**self.parameters(needs, exclude))
         except (RuntimeError, ValueError, NameError, TypeError) as error:
             raise KclError(f"--engine slurm cannot be used here: {error}") from None

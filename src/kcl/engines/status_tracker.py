@@ -4,16 +4,41 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kcl.engines.job import Job, Message, Needs
 
 
+@dataclass
+class JobState:
+    """A job, how far it has come, and its failed attempts."""
+
+    job: Job
+    unstored: int
+    """Runs whose results are not stored yet."""
+    phase: str = "queued"
+    """Or running, done, failed."""
+    share: float = 0.0
+    """The part of the job that the present attempt has done."""
+    tasks: int = 0
+    """The most tasks learned in any attempt."""
+    tasks_before: int = 0
+    """`tasks` when the last attempt failed."""
+    failures: int = 0
+    """Failures in a row without a new task learned."""
+    failed_on: str | None = None
+    """The worker of the last failure."""
+    log: str = ""
+
+
+@dataclass
 class WorkerStatus:
     """What one worker has done since its first job."""
 
-    def __init__(self, now: float) -> None:
-        self.since, self.runs, self.doing = now, 0, ""
+    since: float
+    runs: int = 0
+    doing: str = ""
 
     def to_dict(self, name: str, now: float) -> dict[str, Any]:
         per_hour = 3600.0 * self.runs / max(now - self.since, 1e-9)
@@ -23,55 +48,38 @@ class WorkerStatus:
 class StatusTracker:
     """Notified by the dispatcher of everything that happens. Counts runs, not jobs. `clock`: monotonic seconds."""
 
-    def __init__(
-        self, done: int, total: int, label: Callable[[Job], str], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.total, self.done, self.failed, self.running, self.label, self._clock = total, done, 0, 0, label, clock
+    def __init__(self, total: int, label: Callable[[Job], str], clock: Callable[[], float] = time.monotonic) -> None:
+        self.total, self.label, self._clock = total, label, clock
+        self.jobs: list[JobState] = []
         self.workers: dict[str, WorkerStatus] = {}
-        self._length, self._finished_length, self._start = 0.0, 0.0, clock()
-        self._partial_length: dict[str, float] = {}
-        self._unstored: dict[str, int] = {}
-        """Runs of each job whose results are not stored yet."""
+        self._start = clock()
         self._accuracies: list[float] = []
 
-    @property
-    def queued(self) -> int:
-        return self.total - self.done - self.failed - self.running
+    def jobs_queued(self, jobs: Sequence[Job]) -> list[JobState]:
+        self.jobs, self._start = [JobState(job, len(job.runs)) for job in jobs], self._clock()
+        return self.jobs
 
-    @property
-    def average_accuracy(self) -> float | None:
-        """Of the runs finished since the command started."""
-        return sum(self._accuracies) / len(self._accuracies) if self._accuracies else None
+    def job_started(self, state: JobState) -> None:
+        state.phase = "running"
 
-    def jobs_queued(self, jobs: Sequence[Job]) -> None:
-        self._length, self._start = sum(job.length for job in jobs), self._clock()
-
-    def job_started(self, job: Job) -> None:
-        self.running += self._unstored.setdefault(job.name, len(job.runs))
-
-    def job_progressed(self, job: Job, worker: str, message: Message) -> None:
-        self._worker(worker).doing = self.label(job)
+    def job_progressed(self, state: JobState, worker: str, message: Message) -> None:
+        self._worker(worker).doing = self.label(state.job)
         if message["kind"] == "progress":
             within_task = 1.0 if message["step"] is None else message["step"][0] / message["step"][1]
-            self._partial_length[job.name] = job.length * (message["task"] + within_task) / message["tasks"]
+            state.share = (message["task"] + within_task) / message["tasks"]
+            state.tasks = max(state.tasks, message["task"] + (message["step"] is None))
 
-    def result_stored(self, job: Job, worker: str, record: dict[str, Any]) -> None:
-        self.done += 1
-        self.running -= 1
-        self._unstored[job.name] -= 1
+    def result_stored(self, state: JobState, worker: str, record: dict[str, Any]) -> None:
+        state.unstored -= 1
         self._worker(worker).runs += 1
         if record.get("average_accuracy") is not None:
             self._accuracies.append(record["average_accuracy"])
 
-    def job_ended(self, job: Job, worker: str, message: Message, retry: bool) -> None:
-        self._partial_length.pop(job.name, None)
-        self.running -= self._unstored[job.name]
+    def job_ended(self, state: JobState, worker: str, message: Message) -> None:  # noqa: ARG002
+        """`state` is done or failed, or queued again."""
+        state.share = 0.0 if state.phase == "queued" else 1.0
         if worker in self.workers:
             self.workers[worker].doing = ""
-        if not retry:
-            self._finished_length += job.length
-            unstored = self._unstored.pop(job.name)
-            self.failed += 0 if message["kind"] == "done" else unstored
 
     def no_room(self, needs: Sequence[Needs]) -> None:
         """No job is running, and there is no room for those that wait, which have these needs."""
@@ -79,17 +87,29 @@ class StatusTracker:
     def tick(self) -> None:
         """Called after every round of events."""
 
+    def counts(self) -> dict[str, int]:
+        unstored = dict.fromkeys(("queued", "running", "done", "failed"), 0)
+        for state in self.jobs:
+            unstored[state.phase] += state.unstored
+        return unstored | {"done": self.total - unstored["queued"] - unstored["running"] - unstored["failed"]}
+
+    def average_accuracy(self) -> float | None:
+        """Of the runs finished since the command started."""
+        return sum(self._accuracies) / len(self._accuracies) if self._accuracies else None
+
     def seconds_left(self) -> float | None:
         """At the present pace; None before it is known."""
-        done = self._finished_length + sum(self._partial_length.values())
-        return (self._clock() - self._start) / done * (self._length - done) if done > 0 else None
+        done = sum(state.job.length * state.share for state in self.jobs)
+        left = sum(state.job.length for state in self.jobs) - done
+        return (self._clock() - self._start) / done * left if done > 0 else None
 
     def to_dict(self) -> dict[str, Any]:
-        now, left = self._clock(), self.seconds_left()
+        now, accuracy, left = self._clock(), self.average_accuracy(), self.seconds_left()
         return {
             "format": 1,
-            **{name: getattr(self, name) for name in ("total", "queued", "running", "done", "failed")},
-            "average_accuracy": None if self.average_accuracy is None else round(self.average_accuracy, 3),
+            "total": self.total,
+            **self.counts(),
+            "average_accuracy": None if accuracy is None else round(accuracy, 3),
             "seconds_left": None if left is None else round(left, 1),
             "workers": [worker.to_dict(name, now) for name, worker in self.workers.items()],
         }

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -18,12 +16,12 @@ from kcl.engines.job import Job, Message
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
 from kcl.experiments.admission import admit
-from kcl.experiments.failures import first_line
-from kcl.experiments.group_training import train_group
+from kcl.experiments.group_training import first_line, train_group
 from kcl.experiments.grouping import Experiment, RunGroup, group_trainings, resumed_group
 from kcl.experiments.resuming import Saving
+from kcl.experiments.run_folder import ResultStore
 from kcl.experiments.run_spec import by_training
-from kcl.training.checkpointer import Every, clear
+from kcl.training.checkpointer import Every
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import OnProgress, Progress
 
@@ -61,36 +59,21 @@ def _run(job: Job, send: Send, stop: Stop, fetch: Fetch) -> list[str]:
     def say(text: str) -> None:
         send({"kind": "say", "text": text})
 
-    store = RemoteStore(Path(job.out), send)
+    obsolete: list[Path] = []  # checkpoints are kept until the command has stored the results
+    store = ResultStore(
+        Path(job.out),
+        append=lambda record: send({"kind": "record", "record": record}),
+        forget=lambda checkpoints, _: obsolete.append(checkpoints),
+    )
     plan = admit(job.specs, job.compute, say=say, datasets=datasets)
     saving = Saving(Every(*job.every), stop, job.force, job.checkpoints)
     experiment = Experiment(plan, store, job.command, saving, say, job.notes, job.save_samples)
     for group in _groups(job, experiment):
         train_group(experiment, group, lambda _: _report_progress(send))
-    if job.checkpoints is not None:
-        store.clear()  # there are copies at the URL
-    return [checkpoints.name for checkpoints in store.obsolete]
-
-
-class RemoteStore:
-    """Sends results to the machine of the command. Checkpoints are kept until that machine has stored the results."""
-
-    def __init__(self, path: Path, send: Send) -> None:
-        self.path, self._send = path, send
-        self.finished: dict[str, dict[str, Any]] = {}
-        self.obsolete: list[Path] = []
-
-    def add(self, record: dict[str, Any]) -> None:
-        self._send({"kind": "record", "record": record})
-
-    def forget(self, checkpoints: Path, url: str | None = None) -> None:  # noqa: ARG002 - copies are kept too
-        self.obsolete.append(checkpoints)
-
-    def clear(self) -> None:
-        for checkpoints in self.obsolete:
-            clear(checkpoints)
-            with contextlib.suppress(OSError):
-                checkpoints.parent.rmdir()
+    if job.checkpoints is not None:  # there are copies at the URL
+        for checkpoints in obsolete:
+            remote_checkpoints.forget(checkpoints)
+    return [checkpoints.name for checkpoints in obsolete]
 
 
 def _groups(job: Job, experiment: Experiment) -> list[RunGroup]:
@@ -117,19 +100,10 @@ def _report_progress(send: Send) -> OnProgress:
 
     def on_progress(progress: Progress) -> None:
         nonlocal last
-        step, now = progress.step, time.monotonic()
-        if step is not None and now - last < PROGRESS_EVERY:
+        now = time.monotonic()
+        if progress.step is not None and now - last < PROGRESS_EVERY:
             return
         last = now
-        send(
-            {
-                "kind": "progress",
-                "task": progress.task,
-                "tasks": progress.tasks,
-                "step": None if step is None else [step.step, step.steps, step.loss],
-                "average_accuracy": progress.average_accuracy,
-                "runs": [list(run) for run in progress.runs],
-            }
-        )
+        send({"kind": "progress", **progress._asdict()})
 
     return on_progress

@@ -1,11 +1,14 @@
-"""What to run: specs checked against benchmark, data and method, with the choices that were left open filled in."""
+"""What to run: specs checked against benchmark, data and method, with the choices that were left open filled in.
+
+Also the streams and the learner of a group of admitted runs; nothing else constructs learners for a command.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,12 +16,19 @@ from kcl.benchmarks.held_out import hold_out
 from kcl.benchmarks.registry import find_benchmark
 from kcl.benchmarks.task import Stream
 from kcl.core.compute import Compute
+from kcl.core.settings import Settings
 from kcl.data.dataset import Dataset
-from kcl.experiments.learner_building import build_method, step_count
-from kcl.experiments.loggers import LoggedRun
 from kcl.experiments.run_spec import CHOICES, RunSpec, by_training, chosen_fields
-from kcl.methods.recipes import check_backbone
+from kcl.methods.method import Method
+from kcl.methods.recipes import check_backbone, find_method, published_backbone
 from kcl.ops.compiler import need_compiler
+from kcl.training.stack import RunStack
+
+LONG = 40_000
+"""Steps from which compiling, which takes about 15 seconds, pays off on a GPU."""
+
+Training = Sequence[RunSpec]
+"""Runs that share one training and differ only in how they are tested."""
 
 DatasetKey = tuple[str, int | None, float | None]
 """Benchmark, image size and held-out share: runs that agree in these share their arrays."""
@@ -73,9 +83,6 @@ class RunPlan:
         if len(by_training(specs)) == 1:
             return f"{self.label(specs[0], without=specs[0].settings.names_at_test())} tested in {len(specs)} ways"
         return f"{specs[0].method}, {len(specs)} runs"
-
-    def logged_run(self, spec: RunSpec) -> LoggedRun:
-        return LoggedRun(self.label(spec), spec)
 
     @cached_property
     def _varied_settings(self) -> list[str]:
@@ -134,3 +141,27 @@ def _stream(spec: RunSpec, dataset: Dataset) -> Stream:
     benchmark = find_benchmark(spec.benchmark)
     choices = chosen_fields(spec, ("tasks", "train_per_task", *benchmark.stream_choices))
     return benchmark.stream(dataset, seed=spec.seed, **choices)
+
+
+def build_method(spec: RunSpec, stream: Stream) -> Method:
+    return find_method(spec.method)(spec.settings, len(stream.class_labels), sum(task.ways for task in stream))
+
+
+def build_learner(trainings: Sequence[Training], streams: Sequence[Stream], compute: Compute, plain: bool) -> RunStack:
+    """The learner of a group; `streams` has one stream per training. `plain`: a single training, without vmap."""
+    variants = [[build_method(spec, stream) for spec in runs] for runs, stream in zip(trainings, streams, strict=True)]
+    methods, firsts = [several[0] for several in variants], [runs[0] for runs in trainings]
+    backbones = [
+        partial(published_backbone, stream.input_shape, spec.settings)
+        for spec, stream in zip(firsts, streams, strict=True)
+    ]
+    compiled = False if plain else compute.compiled
+    if compiled is None:
+        compiled = step_count(firsts[0].settings, sum(len(task.train) for task in streams[0])) >= LONG
+    seeds = [spec.seed for spec in firsts]
+    return RunStack(methods, backbones, seeds, compute.device, compiled, compute.precision, variants, plain)
+
+
+def step_count(settings: Settings, train_samples: int) -> int:
+    """About how many steps a run takes over all its training samples."""
+    return settings.epochs * train_samples // settings.batch_size * settings.updates_per_batch

@@ -7,29 +7,40 @@ import platform
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 import kcl
 from kcl.core import results
+from kcl.core.compute import Compute
 from kcl.core.devices import device_name
 from kcl.core.files import write_whole
 from kcl.errors import KclError
 from kcl.experiments import resuming, task_samples
-from kcl.experiments.failures import LOGS, Failure, first_line
+from kcl.experiments.admission import build_learner
 from kcl.experiments.grouping import Experiment, RunGroup
-from kcl.experiments.learner_building import build_learner
 from kcl.experiments.remote_checkpoints import MirroringCheckpointer
-from kcl.experiments.run_spec import RunSpec
 from kcl.ops.precision import used
 from kcl.training.batches import CannotStack
 from kcl.training.stream_run import OnProgress, Outcome, run_streams
 
+LOGS = "logs"
+"""The folder, next to the results, for the logs of runs that failed."""
 UNUSABLE = "not started: after that error this process can no longer use the GPU"
 
 Watch = Callable[[RunGroup], OnProgress]
 """Called when the training of a group starts; the answer is called with its progress."""
+
+
+class Failure(NamedTuple):
+    """Runs that were given up, and why in one line."""
+
+    label: str
+    runs: int
+    error: str
+    log: Path
 
 
 def train_groups(experiment: Experiment, groups: Iterable[RunGroup], watch: Watch) -> list[Failure]:
@@ -46,11 +57,14 @@ def train_groups(experiment: Experiment, groups: Iterable[RunGroup], watch: Watc
         except (KclError, OSError):  # a mistake of the user, a broken pipe or a full disk: the others would fail too
             raise
         except Exception as error:
-            failures.append(_log_failure(experiment, group, error))
+            log = store.path / LOGS / f"{_checkpoints(experiment, group).name}.log"
+            write_whole(log, "".join(traceback.format_exception(error)).encode(errors="replace"))
+            unfinished = sum(spec.key not in store.finished for spec in group.specs)
+            failures.append(Failure(plan.group_label(group.specs), unfinished, first_line(error), log))
             failed_keys.update(spec.key for spec in group.specs)
             if not usable(plan.compute.torch_device):
                 if left := len(plan.pending({*store.finished, *failed_keys})):
-                    failures.append(Failure("the others", left, UNUSABLE, failures[-1].log))
+                    failures.append(Failure("the others", left, UNUSABLE, log))
                 break
             experiment.say(f"{failures[-1].label}: {failures[-1].error}; giving up")
     return failures
@@ -62,7 +76,8 @@ def train_group(experiment: Experiment, group: RunGroup, watch: Watch) -> None:
     """
     count, label = len(group.specs), experiment.plan.group_label(group.specs)
     try:
-        return _train(experiment, group, watch(group))
+        _train(experiment, group, watch(group))
+        return
     except CannotStack as reason:
         if group.plain:
             raise
@@ -77,7 +92,17 @@ def train_group(experiment: Experiment, group: RunGroup, watch: Watch) -> None:
     torch.cuda.empty_cache()
     for part in parts:
         train_group(experiment, part, watch)
-    return None
+
+
+def first_line(error: BaseException) -> str:
+    """An unexpected error in one line, with advice where there is some."""
+    line = f"{type(error).__name__}: {error}".splitlines()[0]
+    return f"{line}; try smaller settings or --runs-at-once" if out_of_memory(error) else line
+
+
+def out_of_memory(error: BaseException) -> bool:
+    by_type = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return by_type or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
 
 
 def usable(device: torch.device) -> bool:
@@ -95,18 +120,11 @@ def _checkpoints(experiment: Experiment, group: RunGroup) -> Path:
     return resuming.group_folder(experiment.store.path, [spec.key for spec in group.specs])
 
 
-def _log_failure(experiment: Experiment, group: RunGroup, error: Exception) -> Failure:
-    store = experiment.store
-    log = store.path / LOGS / f"{_checkpoints(experiment, group).name}.log"
-    write_whole(log, "".join(traceback.format_exception(error)).encode(errors="replace"))
-    unfinished = sum(spec.key not in store.finished for spec in group.specs)
-    return Failure(experiment.plan.group_label(group.specs), unfinished, first_line(error), log)
-
-
 def _train(experiment: Experiment, group: RunGroup, on_progress: OnProgress) -> None:
     """Train a group, store its results, and remove its checkpoints."""
     plan, store, saving = experiment.plan, experiment.store, experiment.saving
     folder = _checkpoints(experiment, group)
+    identities = [{**spec.fields(), "kernel": spec.kernel} for spec in group.specs]
     about = {
         "runs": [json.loads(spec.key) for spec in group.specs],
         "made with": resuming.made_with(plan.compute),
@@ -115,61 +133,52 @@ def _train(experiment: Experiment, group: RunGroup, on_progress: OnProgress) -> 
     keeper = MirroringCheckpointer(saving.checkpoints, folder, about, saving.every, saving.stop, experiment.say)
     streams = [plan.stream(training[0]) for training in group.trainings]
     learner = build_learner(group.trainings, streams, plan.compute, group.plain)
-    run_list = [
-        (spec, stream, len(training))
-        for training, stream in zip(group.trainings, streams, strict=True)
-        for spec in training
-    ]
-    streams_of_runs = [stream for _, stream, _ in run_list]
+    shared = [(stream, len(runs)) for runs, stream in zip(group.trainings, streams, strict=True) for _ in runs]
+    streams_of_runs = [stream for stream, _ in shared]
     outcomes = run_streams(learner, streams_of_runs, on_progress, keeper)
-    for (spec, _, shared_by), outcome in zip(run_list, outcomes, strict=True):
-        if spec.key not in store.finished:
-            _store_result(experiment, spec, outcome, len(group.trainings), shared_by)
+    for spec, identity, (_, shared_by), outcome in zip(group.specs, identities, shared, outcomes, strict=True):
+        if spec.key in store.finished:
+            continue
+        counts = {"runs_at_once": len(group.trainings), "training_shared_by": shared_by}
+        result = _result(identity, outcome, plan.compute, counts)
+        result |= {"command": experiment.command, **experiment.notes}
+        store.append(result)
+        store.finished[spec.key] = result
+        if outcome.diverged:
+            finite = np.isfinite(np.diagonal(outcome.matrix.values))
+            task = int(finite.argmin()) + 1  # runs trained beside it may have continued to the end
+            experiment.say(f"{plan.label(spec)}: diverged in task {task}: the loss is not finite; try a lower lr")
     if experiment.save_samples:
         names = [plan.dataset(spec).class_names for spec in group.specs]
         samples = task_samples.collect(learner, streams_of_runs, names)
-        for spec, tasks in zip(group.specs, samples, strict=True):
+        for identity, tasks in zip(identities, samples, strict=True):
             if tasks is not None:
-                task_samples.save(store.path, {**spec.fields(), "kernel": spec.kernel}, tasks)
+                task_samples.save(store.path, identity, tasks)
     store.forget(folder, saving.checkpoints)
 
 
-def _store_result(experiment: Experiment, spec: RunSpec, outcome: Outcome, trainings: int, shared_by: int) -> None:
-    """Store a run's result and report divergence. `trainings`: how many were trained together; `shared_by`: the number
-    of runs that share the training of this one.
-    """
-    compute, matrix = experiment.plan.compute, outcome.matrix
-    experiment.store.add(
-        {
-            "format": results.FORMAT,
-            **spec.fields(),
-            "kernel": spec.kernel,
-            "versions": {
-                "kcl": kcl.__version__,
-                "torch": torch.__version__,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
-            "device": device_name(compute.torch_device),
-            "threads": torch.get_num_threads(),
-            "seconds": round(outcome.seconds, 3),
-            "learning_seconds": [round(seconds, 3) for seconds in outcome.learning_seconds],
-            "runs_at_once": trainings,
-            "training_shared_by": shared_by,
-            "precision": used(compute.precision, compute.torch_device, compute.compiled),
-            "accuracy_matrix": matrix.to_lists(),
-            "initial_accuracy": outcome.initial_accuracy,
-            **matrix.summary(outcome.initial_accuracy),
-            "diverged": outcome.diverged,
-            "memory": outcome.memory,
-            "resumed": outcome.resumed,
-            "fingerprint": outcome.fingerprint,
-            "command": experiment.command,
-            **experiment.notes,
-        }
-    )
-    if outcome.diverged:
-        finite = np.isfinite(np.diagonal(matrix.values))
-        task = int(finite.argmin()) + 1  # runs trained beside it may have continued to the end
-        label = experiment.plan.label(spec)
-        experiment.say(f"{label}: diverged in task {task}: the loss is not finite; try a lower lr")
+def _result(identity: dict[str, Any], outcome: Outcome, compute: Compute, counts: dict[str, int]) -> dict[str, Any]:
+    """The measurements of a run as a line of results.jsonl; `counts`: how many were trained together."""
+    return {
+        "format": results.FORMAT,
+        **identity,
+        "versions": {
+            "kcl": kcl.__version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "device": device_name(compute.torch_device),
+        "threads": torch.get_num_threads(),
+        "seconds": round(outcome.seconds, 3),
+        "learning_seconds": [round(seconds, 3) for seconds in outcome.learning_seconds],
+        **counts,
+        "precision": used(compute.precision, compute.torch_device, compute.compiled),
+        "accuracy_matrix": outcome.matrix.to_lists(),
+        "initial_accuracy": outcome.initial_accuracy,
+        **outcome.matrix.summary(outcome.initial_accuracy),
+        "diverged": outcome.diverged,
+        "memory": outcome.memory,
+        "resumed": outcome.resumed,
+        "fingerprint": outcome.fingerprint,
+    }

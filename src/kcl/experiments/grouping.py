@@ -13,8 +13,7 @@ import torch
 from kcl.benchmarks.joint_task import join
 from kcl.errors import KclError
 from kcl.experiments import resuming
-from kcl.experiments.admission import RunPlan, dataset_key
-from kcl.experiments.learner_building import Training, build_learner
+from kcl.experiments.admission import RunPlan, Training, build_learner, dataset_key
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import ResultStore
 from kcl.experiments.run_spec import RunSpec, by_training
@@ -113,15 +112,12 @@ def fitting_trainings(plan: RunPlan, trainings: Sequence[Training]) -> int:
 def _tested_in_every_way(trainings: Sequence[Training]) -> list[RunSpec]:
     """The training with the most runs, extended by every other way of testing among the trainings."""
     longest = max(trainings, key=len)
-    settings = {spec.settings.testing_key(): spec.settings for spec in chain.from_iterable(trainings)}
-    present = {spec.settings.testing_key() for spec in longest}
-    changes = [
-        {name: getattr(other, name) for name in other.names_at_test()}
-        for key, other in settings.items()
-        if key not in present
-    ]
-    first = longest[0]
-    return [*longest, *(replace(first, settings=first.settings.replace(**change)) for change in changes)]
+    others = {spec.settings.testing_key(): spec.settings for spec in chain.from_iterable(trainings)}
+    for spec in longest:
+        others.pop(spec.settings.testing_key(), None)
+    first = longest[0].settings
+    ways = [first.replace(**{name: getattr(one, name) for name in one.names_at_test()}) for one in others.values()]
+    return [*longest, *(replace(longest[0], settings=settings) for settings in ways)]
 
 
 def _resumed_groups(experiment: Experiment, check_machine: bool) -> list[RunGroup]:
@@ -137,14 +133,16 @@ def _resumed_groups(experiment: Experiment, check_machine: bool) -> list[RunGrou
         elif all(key in specs for key in unfinished.keys):
             if check_machine:
                 resuming.check_made_with(unfinished, resuming.made_with(plan.compute), saving.force, experiment.say)
-            resuming.rename_old_folder(unfinished, store.path)
+            folder = resuming.group_folder(store.path, unfinished.keys)
+            if not folder.exists():  # older versions named it after the settings of every method
+                unfinished.folder.rename(folder)
             groups.append(resumed_group(unfinished, [specs[key] for key in unfinished.keys]))
         else:
             others.append(unfinished)
     taken = {spec.key for group in groups for spec in group.specs}
     pending = [json.loads(spec.key) for spec in plan.pending({*store.finished, *taken})]
     if others and pending and not saving.force:
-        resuming.refuse_others(others, pending)
+        resuming.refuse_other(others[0], pending)
     return groups
 
 

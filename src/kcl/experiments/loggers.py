@@ -5,30 +5,26 @@ A logger is called after every task. It imports what it needs only when it is cr
 
 from __future__ import annotations
 
-import contextlib
 import csv
+import importlib
 import os
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from kcl.core.files import METRICS
 from kcl.errors import KclError
+from kcl.experiments.admission import RunPlan
 from kcl.experiments.run_spec import RunSpec
 from kcl.training.stream_run import OnProgress, Progress, RunProgress
 
 
-class LoggedRun(NamedTuple):
-    name: str
-    """Unique within the command."""
-    spec: RunSpec
-
-
 class Logger(Protocol):
-    def task_learned(self, run: LoggedRun, standing: RunProgress, seconds: float) -> None:
-        """Log the run after its newest task; `seconds`: since its training started."""
+    def task_learned(self, label: str, spec: RunSpec, standing: RunProgress, seconds: float) -> None:
+        """Log a run after its newest task. `label`: unique within the command; `seconds`: since training started."""
 
     def close(self) -> None:
         """Write whatever is not written yet: the command ends."""
@@ -51,9 +47,8 @@ class CsvLogger:
         if self._file.tell() == 0:
             self._writer.writerow(self.COLUMNS)
 
-    def task_learned(self, run: LoggedRun, standing: RunProgress, seconds: float) -> None:
-        spec, learned = run.spec, len(standing.accuracies)
-        identity = (run.name, spec.benchmark, spec.method, spec.kernel, spec.seed, learned, spec.tasks)
+    def task_learned(self, label: str, spec: RunSpec, standing: RunProgress, seconds: float) -> None:
+        identity = (label, spec.benchmark, spec.method, spec.kernel, spec.seed, len(standing.accuracies), spec.tasks)
         measured = (standing.average_accuracy, standing.forgetting, standing.accuracies[-1], round(seconds, 3))
         self._writer.writerow((*identity, *measured))
         self._file.flush()
@@ -66,20 +61,16 @@ class TensorBoardLogger:
     """Scalars by the number of tasks learned, in one folder per run under OUT/tensorboard."""
 
     def __init__(self, out: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise KclError(_missing("tensorboard", "tensorboard")) from None
-        self._make: Callable[[str], Any] = lambda name: SummaryWriter(str(out / "tensorboard" / name))
-        self._writers: dict[str, Any] = {}
+        self._tensorboard = _import("torch.utils.tensorboard", "tensorboard")
+        self._out, self._writers = out / "tensorboard", dict[str, Any]()
 
-    def task_learned(self, run: LoggedRun, standing: RunProgress, seconds: float) -> None:
-        if run.name not in self._writers:
-            self._writers[run.name] = self._make(_file_name(run.name))
-        writer = self._writers[run.name]
+    def task_learned(self, label: str, spec: RunSpec, standing: RunProgress, seconds: float) -> None:  # noqa: ARG002
+        if label not in self._writers:
+            folder = self._out / re.sub(r"[^\w.=-]+", "-", label)
+            self._writers[label] = self._tensorboard.SummaryWriter(str(folder))
         for name, value in _values(standing, seconds).items():
-            writer.add_scalar(name, value, len(standing.accuracies))
-        writer.flush()
+            self._writers[label].add_scalar(name, value, len(standing.accuracies))
+        self._writers[label].flush()
 
     def close(self) -> None:
         for writer in self._writers.values():
@@ -90,26 +81,21 @@ class WandbLogger:
     """One W&B run per run. WANDB_MODE=offline keeps them in OUT/wandb; WANDB_PROJECT is the project."""
 
     def __init__(self, out: Path) -> None:
-        try:
-            import wandb
-        except ImportError:
-            raise KclError(_missing("wandb", "wandb")) from None
-        self._wandb: Any = wandb
+        self._wandb = _import("wandb", "wandb")
         self._out, self._runs = out, dict[str, Any]()
 
-    def task_learned(self, run: LoggedRun, standing: RunProgress, seconds: float) -> None:
-        if run.name not in self._runs:
-            spec = run.spec
+    def task_learned(self, label: str, spec: RunSpec, standing: RunProgress, seconds: float) -> None:
+        if label not in self._runs:
             identity = {"benchmark": spec.benchmark, "method": spec.method, "seed": spec.seed, "tasks": spec.tasks}
-            self._runs[run.name] = self._wandb.init(
+            self._runs[label] = self._wandb.init(
                 project=os.environ.get("WANDB_PROJECT") or "kcl",
-                name=run.name,
+                name=label,
                 group=spec.benchmark,
                 config={**spec.settings.to_dict(), **identity},
                 dir=str(self._out),
                 reinit="create_new",  # the runs of a group are open at the same time
             )
-        self._runs[run.name].log(_values(standing, seconds), step=len(standing.accuracies))
+        self._runs[label].log(_values(standing, seconds), step=len(standing.accuracies))
 
     def close(self) -> None:
         for run in self._runs.values():
@@ -129,33 +115,33 @@ class Loggers:
         self._loggers.append(CsvLogger(out))
         self._say = say
 
-    def follow(self, runs: Sequence[LoggedRun], then: OnProgress) -> OnProgress:
+    def follow(self, plan: RunPlan, specs: Sequence[RunSpec], then: OnProgress = lambda _: None) -> OnProgress:
         """A function that logs the progress of these runs and passes it on to `then`."""
-        start = time.perf_counter()
+        labels, start = [plan.label(spec) for spec in specs], time.perf_counter()
 
         def on_progress(progress: Progress) -> None:
             if progress.step is None:
                 seconds = time.perf_counter() - start
-                for run, standing in zip(runs, progress.runs, strict=True):
+                for label, spec, standing in zip(labels, specs, progress.runs, strict=True):
                     if standing.accuracies:
-                        self._log(run, standing, seconds)
+                        self._log(label, spec, standing, seconds)
             then(progress)
 
         return on_progress
 
-    def _log(self, run: LoggedRun, standing: RunProgress, seconds: float) -> None:
+    def _log(self, label: str, spec: RunSpec, standing: RunProgress, seconds: float) -> None:
         for logger in list(self._loggers):
             try:
-                logger.task_learned(run, standing, seconds)
+                logger.task_learned(label, spec, standing, seconds)
             except OSError as error:
                 self._loggers.remove(logger)
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     logger.close()
                 self._say(f"{type(logger).__name__} stops logging: {error.strerror or error}; the runs continue")
 
     def close(self) -> None:
         for logger in self._loggers:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 logger.close()
 
 
@@ -165,9 +151,9 @@ def _values(standing: RunProgress, seconds: float) -> dict[str, float]:
     return {name: value for name, value in (values | accuracies).items() if value is not None}
 
 
-def _file_name(name: str) -> str:
-    return re.sub(r"[^\w.=-]+", "-", name)
-
-
-def _missing(package: str, extra: str) -> str:
-    return f'--log {extra} needs {package}; install it: pip install "kernel-continual-learning[{extra}]"'
+def _import(module: str, package: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        install = f'pip install "kernel-continual-learning[{package}]"'
+        raise KclError(f"--log {package} needs {package}; install it: {install}") from None

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
-from kcl.training.stream_run import Progress, RunProgress
+from kcl.training.stream_run import OnProgress, Progress, RunProgress
 
 
 def make_display(quiet: bool) -> Display:
     if quiet or sys.stderr is None:
         return Display()
     if sys.stderr.isatty():
-        try:
+        with suppress(ImportError):
             from tqdm import tqdm
-        except ImportError:
-            return Lines()
-        return Bar(tqdm)
+
+            return Bar(tqdm)
     return Lines()
 
 
@@ -29,8 +29,8 @@ STATUS_EVERY = 10.0
 """Seconds between two status lines of an engine where lines are not drawn over."""
 
 
-class RemainingTime:
-    """How many of the requested runs are done, and how long the others will take at the present pace."""
+class Display:
+    """Shows nothing, but knows how many runs are done and how long the others will take; the displays below show it."""
 
     def __init__(self) -> None:
         self.expect(0, 0)
@@ -45,7 +45,7 @@ class RemainingTime:
         return self.done + len(progress.runs) * (progress.task + within_task) / progress.tasks
 
     def seconds_left(self, progress: Progress) -> float | None:
-        """None before the pace is known, or if there are no runs except the current ones."""
+        """At the present pace. None before it is known, or if there are no runs except the current ones."""
         done = self.runs_done(progress) - self._before
         if self.total <= self._before + len(progress.runs) or done <= 0:
             return None
@@ -56,18 +56,7 @@ class RemainingTime:
         if progress.step is None and progress.task + 1 == progress.tasks:
             self.done += len(progress.runs)
 
-
-class Display:
-    """Shows nothing; the displays below show something."""
-
-    def __init__(self) -> None:
-        self._remaining = RemainingTime()
-
-    def expect(self, done: int, total: int) -> None:
-        """`done` of `total` runs were finished before this command."""
-        self._remaining.expect(done, total)
-
-    def watch(self, label: str) -> Callable[[Progress], None]:  # noqa: ARG002
+    def watch(self, label: str) -> OnProgress:  # noqa: ARG002
         """Called when the training of a group starts; the answer is called with its progress."""
         return lambda _: None
 
@@ -88,7 +77,7 @@ class Lines(Display):
         super().__init__()
         self._status_shown = 0.0
 
-    def watch(self, label: str) -> Callable[[Progress], None]:
+    def watch(self, label: str) -> OnProgress:
         start = time.perf_counter()
 
         def show(progress: Progress) -> None:
@@ -96,12 +85,12 @@ class Lines(Display):
                 return
             elapsed = time.perf_counter() - start
             left = elapsed / (progress.task + 1) * (progress.tasks - progress.task - 1)
-            all_left = self._remaining.seconds_left(progress)
-            self._remaining.update(progress)
+            all_left = self.seconds_left(progress)
+            self.update(progress)
             self.say(
                 f"{label}: task {progress.task + 1} of {progress.tasks} learned, {_accuracy(progress)}"
                 f"{_forgetting(progress)}, {duration(elapsed)}, about {duration(left)} left"
-                + ("" if all_left is None else f", {duration(all_left)} for all {self._remaining.total} runs")
+                + ("" if all_left is None else f", {duration(all_left)} for all {self.total} runs")
             )
 
         return show
@@ -124,22 +113,19 @@ class Bar(Display):
         self._tqdm = tqdm
         self._bars: list[Any] = []
 
-    def watch(self, label: str) -> Callable[[Progress], None]:
+    def watch(self, label: str) -> OnProgress:
         self.close()
-        current = self._add(total=1, desc=label, bar_format=SHAPE)
-        overall = self._add(total=1, bar_format="{desc}") if self._remaining.total > 1 else None
-        runs_bar: list[Any] = []  # created once the number of runs in the group is known
+        current = self._add(desc=label, bar_format=SHAPE)
+        overall = self._add() if self.total > 1 else None
+        runs_bar = None  # created once the number of runs in the group is known
         shown = 0.0
 
         def show(progress: Progress) -> None:
-            nonlocal shown
-            now = time.perf_counter()
-            if progress.step is not None and now - shown < EVERY and progress.step.step < progress.step.steps:
+            nonlocal shown, runs_bar
+            now, step = time.perf_counter(), progress.step
+            if step is not None and now - shown < EVERY and step.step < step.steps:
                 return
             shown = now
-            if len(progress.runs) > 1 and not runs_bar:
-                runs_bar.append(self._add(total=1, bar_format="{desc}"))
-            step = progress.step
             figures = f"task {progress.task + 1}/{progress.tasks} {_accuracy(progress)}{_forgetting(progress)}"
             if step is None:
                 current.set_postfix_str(f"{figures}, learned")
@@ -148,15 +134,14 @@ class Bar(Display):
                 batch = f"loss {step.loss:.3f} batch {step.step}/{step.steps}"
                 current.set_postfix_str(f"{figures}, {batch}", refresh=False)
                 current.update(step.steps * progress.task + step.step - current.n)
-            for bar in runs_bar:
-                bar.set_description_str(_each(progress.runs))
+            if len(progress.runs) > 1:
+                runs_bar = self._add() if runs_bar is None else runs_bar
+                runs_bar.set_description_str("  " + ", ".join(map(_run_accuracy, progress.runs)))
             if overall is not None:
-                left = self._remaining.seconds_left(progress)
+                left = self.seconds_left(progress)
                 about = "" if left is None else f", about {duration(left)} left"
-                overall.set_description_str(
-                    f"{self._remaining.runs_done(progress):.1f} of {self._remaining.total} runs done{about}"
-                )
-            self._remaining.update(progress)
+                overall.set_description_str(f"{self.runs_done(progress):.1f} of {self.total} runs done{about}")
+            self.update(progress)
 
         return show
 
@@ -164,16 +149,16 @@ class Bar(Display):
         if len(lines) > len(self._bars):
             self.close()
             for _ in lines:
-                self._add(total=1, bar_format="{desc}")
+                self._add()
         for bar, line in zip(self._bars, lines, strict=False):
             bar.set_description_str(line)
 
     def _add(self, **options: Any) -> Any:
-        first = not self._bars
-        options |= {"dynamic_ncols": True, "miniters": 1, "mininterval": 0.0}  # `show` has its own interval
-        bar = self._tqdm(position=len(self._bars), leave=first, **options)
-        self._bars.append(bar)
-        return bar
+        """One more line: text only, unless the options say otherwise."""
+        common = {"total": 1, "bar_format": "{desc}", "position": len(self._bars), "leave": not self._bars}
+        common |= {"dynamic_ncols": True, "miniters": 1, "mininterval": 0.0}  # `show` has its own interval
+        self._bars.append(self._tqdm(**(common | options)))
+        return self._bars[-1]
 
     def say(self, message: str) -> None:
         self._tqdm.write(message, file=sys.stderr)
@@ -198,9 +183,8 @@ def _forgetting(progress: Progress) -> str:
     return f", forgetting {sum(values) / len(values):.3f}" if values else ""
 
 
-def _each(runs: Sequence[RunProgress]) -> str:
-    shown = ("–" if run.average_accuracy is None else f"{run.average_accuracy:.1f} %" for run in runs)
-    return "  " + ", ".join(f"seed {run.seed} {accuracy}" for run, accuracy in zip(runs, shown, strict=True))
+def _run_accuracy(run: RunProgress) -> str:
+    return f"seed {run.seed} " + ("–" if run.average_accuracy is None else f"{run.average_accuracy:.1f} %")
 
 
 def duration(seconds: float) -> str:

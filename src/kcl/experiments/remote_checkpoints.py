@@ -13,7 +13,7 @@ from typing import Any
 
 from kcl.errors import KclError
 from kcl.training.checkpoint import Saved
-from kcl.training.checkpointer import KEPT, Checkpointer, numbered
+from kcl.training.checkpointer import KEPT, Checkpointer, clear, numbered
 
 INSTALL = 'pip install "kernel-continual-learning[remote]"'
 
@@ -50,11 +50,12 @@ class MirroringCheckpointer(Checkpointer):
 def push(url: str, folder: Path) -> None:
     """Copy the newest checkpoint of a group, and remove copies that are too old to be kept."""
     files, root = open_url(url)
+    copies = f"{root}/{folder.name}"
     for path in numbered(folder)[-1:]:
-        files.makedirs(f"{root}/{folder.name}", exist_ok=True)
-        files.put_file(str(path), f"{root}/{folder.name}/{path.name}")
-    for old in _names(files, f"{root}/{folder.name}")[:-KEPT]:
-        files.rm_file(f"{root}/{folder.name}/{old}")
+        files.makedirs(copies, exist_ok=True)
+        files.put_file(str(path), f"{copies}/{path.name}")
+    for old in _names(files, copies)[:-KEPT]:
+        files.rm_file(f"{copies}/{old}")
 
 
 def pull(url: str | None, folder: Path) -> None:
@@ -85,11 +86,14 @@ def pull_all(url: str | None, checkpoints: Path) -> None:
         raise KclError(f"the checkpoints at {url} cannot be fetched: {type(error).__name__}: {error}") from None
 
 
-def clear(url: str | None, folder: Path) -> None:
-    """Remove the copies of a group."""
+def forget(folder: Path, url: str | None = None) -> None:
+    """Remove the checkpoints of a group whose results are stored, and their copies. Leftovers do no harm."""
+    clear(folder)
+    with suppress(OSError):  # other groups may have theirs there
+        folder.parent.rmdir()
     if url is not None:
-        files, root = open_url(url)
-        with suppress(Exception):  # leftovers do no harm
+        with suppress(Exception):  # every file system raises its own exceptions
+            files, root = open_url(url)
             files.rm(f"{root}/{folder.name}", recursive=True)
 
 

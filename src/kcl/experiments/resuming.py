@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -57,7 +57,7 @@ def code() -> str:
     """A digest of the code that computes, so that changes without a new version number are noticed."""
     root, digest = Path(kcl.__file__).parent, hashlib.sha256()
     files = [path for part in COMPUTING for path in (root / part).rglob("*") if path.suffix in (".py", ".cu", ".cpp")]
-    for path in sorted([*files, root / "experiments" / "learner_building.py"]):
+    for path in sorted([*files, root / "experiments" / "admission.py"]):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -84,23 +84,10 @@ def group_folder(out: Path, keys: Sequence[str]) -> Path:
     return out / FOLDER / group_name(keys)
 
 
-def holds_any(out: Path) -> bool:
-    return any((out / FOLDER).glob("*/*.safetensors"))
-
-
 def unfinished_groups(out: Path) -> list[UnfinishedGroup]:
     """All groups of an output folder that have a checkpoint."""
     groups = (unfinished_group(folder) for folder in sorted((out / FOLDER).glob("*")))
     return [group for group in groups if group is not None]
-
-
-def rename_old_folder(group: UnfinishedGroup, out: Path) -> None:
-    """Give a group's folder the name under which training looks for it: older versions named it after the settings of
-    every method.
-    """
-    expected = group_folder(out, group.keys)
-    if not expected.exists():
-        group.folder.rename(expected)
 
 
 def unfinished_group(folder: Path) -> UnfinishedGroup | None:
@@ -135,24 +122,23 @@ def check_made_with(group: UnfinishedGroup, now: Mapping[str, Any], force: bool,
         say(f"resuming although something has changed: {changes}")
 
 
-def refuse_others(others: Sequence[UnfinishedGroup], requested: Sequence[Mapping[str, Any]]) -> None:
-    """There are unfinished runs, but not those that were requested: say how they differ."""
-    for group in others:
-        pairs = [(_flat(run), _flat(new)) for run in group.runs for new in requested]
-        run, new = min(pairs, key=lambda pair: len(_differing(*pair)))
-        if _differing(run, new):
-            content = f"an unfinished run with other settings: {_changes(run, new)}"
-        else:
-            content = f"{len(group.runs)} unfinished runs that belong together, and only some of them were requested"
-        raise KclError(
-            f"{group.folder.parents[1]} holds {content}; to resume: {_resume_command(group.command)}; "
-            "to leave it and start other runs: --force, or another --out"
-        )
+def refuse_other(group: UnfinishedGroup, requested: Sequence[Mapping[str, Any]]) -> NoReturn:
+    """There is an unfinished group, but not one that was requested: say how it differs."""
+    pairs = [(_flat(run), _flat(new)) for run in group.runs for new in requested]
+    run, new = min(pairs, key=lambda pair: len(_differing(*pair)))
+    if _differing(run, new):
+        content = f"an unfinished run with other settings: {_changes(run, new)}"
+    else:
+        content = f"{len(group.runs)} unfinished runs that belong together, and only some of them were requested"
+    command = group.command if group.command.isprintable() and len(group.command) < 2000 else "its own command"
+    raise KclError(
+        f"{group.folder.parents[1]} holds {content}; to resume: {resume_command(command)}; "
+        "to leave it and start other runs: --force, or another --out"
+    )
 
 
-def _resume_command(command: str) -> str:
-    shown = command if command.isprintable() and len(command) < 2000 else "its own command"
-    return shown if "--resume" in shown.split() else shown + " --resume"
+def resume_command(command: str) -> str:
+    return command if "--resume" in command.split() else command + " --resume"
 
 
 def _flat(run: Mapping[str, Any]) -> dict[str, Any]:

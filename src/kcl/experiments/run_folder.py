@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from kcl.core import results
 from kcl.core.files import RESULTS, read_json, write_json
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
 from kcl.experiments.run_spec import RunSpec, key_of, with_current_settings
-from kcl.training.checkpointer import clear
 
 MANY = 1000
 """From this many runs on, settings.json holds what all of them share only once."""
@@ -70,25 +70,25 @@ def _expand(content: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**shared, **run, "settings": {**settings, **run.get("settings", {})}} for run in content["runs"]]
 
 
-class ResultStore(Protocol):
-    """Takes the results of finished runs, and knows where the checkpoints of unfinished ones are."""
+@dataclass
+class ResultStore:
+    """Where results go, and the folder with the checkpoints of unfinished runs."""
 
     path: Path
-    finished: dict[str, dict[str, Any]]
+    append: Callable[..., None]
+    """Stores the results of runs."""
+    forget: Callable[[Path, str | None], None]
+    """Removes the checkpoints of a group whose results are stored, and their copies at a URL."""
+    finished: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Results by the keys of their runs."""
 
-    def add(self, record: dict[str, Any]) -> None:
-        """Store the result of a run."""
 
-    def forget(self, checkpoints: Path, url: str | None = None) -> None:
-        """Remove the checkpoints of a group whose results are stored, and their copies at a URL."""
-
-
-class Folder:
+class Folder(ResultStore):
     """The output folder of a command. It is created, and checked to be writable, before any work is done."""
 
     def __init__(self, path: Path, resume: bool, say: Callable[[str], None] = lambda _: None) -> None:
-        self.path, self.say = path, say
-        self.results = path / RESULTS
+        self.results, self.say = path / RESULTS, say
+        super().__init__(path, partial(results.append, self.results), remote_checkpoints.forget)
         try:
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=path):
@@ -97,8 +97,7 @@ class Folder:
                 draft.unlink()
         except OSError as error:
             raise KclError(f"cannot write to the output folder {path}: {error.strerror or error}") from None
-        self.finished: dict[str, dict[str, Any]] = {}
-        if not resume and (self.results.exists() or resuming.holds_any(path)):
+        if not resume and (self.results.exists() or any((path / resuming.FOLDER).glob("*/*.safetensors"))):
             what = "results" if self.results.exists() else "unfinished runs"
             raise KclError(
                 f"{path} already holds {what}; add --resume to keep its finished runs and do the rest, "
@@ -119,21 +118,10 @@ class Folder:
         if content is not None:
             write_json(path, content)
 
-    def add(self, record: dict[str, Any]) -> None:
-        results.append(self.results, record)
-        self.finished[key_of(record)] = record
-
     def add_new(self, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Store several results at once, except for those that are stored already; return the new ones."""
         new = {key: record for record in records if (key := key_of(record)) not in self.finished}
         if new:
-            results.append(self.results, *new.values())
+            self.append(*new.values())
             self.finished |= new
         return list(new.values())
-
-    def forget(self, checkpoints: Path, url: str | None = None) -> None:
-        clear(checkpoints)
-        with contextlib.suppress(OSError, KclError):  # leftovers do no harm
-            remote_checkpoints.clear(url, checkpoints)
-        with contextlib.suppress(OSError):  # other groups may have theirs there
-            checkpoints.parent.rmdir()

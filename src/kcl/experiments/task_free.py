@@ -7,9 +7,12 @@ inferred by each score. Inputs are transformed as their own task demands; only t
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -19,9 +22,8 @@ from kcl.benchmarks.task import Examples, Stream, Task
 from kcl.core.compute import Compute
 from kcl.core.randomness import numpy_generator
 from kcl.errors import KclError
-from kcl.experiments.admission import RunPlan, admit
+from kcl.experiments.admission import RunPlan, admit, build_learner
 from kcl.experiments.grouping import RunGroup, group_trainings
-from kcl.experiments.learner_building import build_learner
 from kcl.experiments.run_spec import RunSpec
 from kcl.models.calibration import expected_calibration_error, fit_temperature
 from kcl.models.inference import TASK_SCORES, Answerer
@@ -156,14 +158,11 @@ def evaluate(answerer: Answerer, stream: Stream, device: str, test_per_task: int
     }
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
+def table(rows: Sequence[Any]) -> str:
     """The measurements averaged over the runs, for a terminal."""
 
     def mean(*path: str) -> float:
-        values: list[Any] = list(rows)
-        for name in path:
-            values = [value[name] for value in values]
-        return sum(values) / len(values)
+        return fmean(reduce(operator.getitem, path, row) for row in rows)
 
     lines = [("task", "task found %", "class right %"), ("named", "–", f"{mean('known_task_accuracy'):.1f}")]
     for score in TASK_SCORES:
