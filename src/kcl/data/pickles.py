@@ -24,6 +24,7 @@ DTYPES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 MOST_DIMENSIONS = 8
 NEWEST_PROTOCOL = 5
 LONGEST_NAME = 255
+OPCODES = {ord(opcode.code): opcode for opcode in pickletools.opcodes}
 LENGTH_FORMS = {
     pickletools.TAKEN_FROM_ARGUMENT1: "<B",
     pickletools.TAKEN_FROM_ARGUMENT4: "<i",
@@ -72,10 +73,9 @@ class _Machine:
         if self.content[0] != 0x80:
             raise _Refused("it does not begin like a pickle of protocols 2 to 5")
         while self.position < len(self.content):
-            code = bytes(self.take(1))
-            opcode = pickletools.code2op.get(code.decode("latin1"))
+            opcode = OPCODES.get(code := self.take(1)[0])
             if opcode is None:
-                raise _Refused(f"the instruction {code!r} is unknown")
+                raise _Refused(f"the instruction {code} is unknown")
             if opcode.name == "STOP":
                 return self.stack.pop()
             argument = self.argument(opcode.arg.n if opcode.arg else 0)
