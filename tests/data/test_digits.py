@@ -42,6 +42,6 @@ class TestWithScikitLearn:
 
     def test_verify(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert digits.DIGITS.verify() == digits.DIGITS.find() == "inside scikit-learn"
-        monkeypatch.setattr(digits, "LABELS_MD5", "another")
+        monkeypatch.setattr(digits, "SHA256", "another")
         with pytest.raises(KclError, match="inside scikit-learn"):
             digits.DIGITS.verify()

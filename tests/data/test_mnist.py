@@ -5,6 +5,7 @@ import hashlib
 import os
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,7 +65,7 @@ class TestOwnFolder:
         stand.lay(stand.folder)
         with pytest.raises(KclError) as caught:
             mnist.MNIST.load(tmp_path / "own")
-        for part in (*(str(tmp_path / "own" / layout) for layout in mnist.LAYOUTS), IMAGES, LABELS):
+        for part in (*(str(tmp_path / "own" / layout) for layout in mnist.MNIST.layouts), IMAGES, LABELS):
             assert part in str(caught.value)
 
     def test_variable_without_all_of_mnist_goes_on_to_the_cache(
@@ -95,6 +96,17 @@ class TestOwnFolder:
         forged.write_bytes(content)
         with pytest.raises(KclError, match=f"{LABELS} is not the official {LABELS}: its content has md5"):
             mnist.MNIST.load(tmp_path / "own")
+
+
+def test_a_bomb_is_read_no_further_than_the_official_size(stand: Stand, tmp_path: Path) -> None:
+    folder = stand.lay(tmp_path / "own")
+    (folder / f"{LABELS}.gz").write_bytes(gzip.compress(stand.raw[LABELS] + bytes(50_000_000)))
+    tracemalloc.start()
+    with pytest.raises(KclError, match=f"{LABELS}.gz is not the official"):
+        mnist.MNIST.load(tmp_path / "own")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2_000_000
 
 
 class TestCache:

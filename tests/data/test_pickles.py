@@ -6,6 +6,7 @@ import contextlib
 import os
 import pickle
 import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,36 @@ def test_any_bytes_at_all_give_data_or_a_refusal(tmp_path_factory: pytest.TempPa
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(KclError, match=r"nowhere cannot be read: No such file"):
         pickles.read(tmp_path / "nowhere")
+
+
+NESTED = b")" + b"q\x00h\x00\x86" * 60  # a tuple of two of itself, 60 times over: 2**60 items to show
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"cnumpy\ndtype\n" + NESTED + b"\x85R.",
+        b"cnumpy.core.multiarray\nscalar\ncnumpy\ndtype\n\x8c\x02u1\x85R" + NESTED + b"\x86R.",
+        b"cnumpy\nndarray\n)R(K\x01" + NESTED + b"cnumpy\ndtype\n\x8c\x02u1\x85R\x89C\x00tb.",
+    ],
+)
+def test_what_would_be_long_to_show_is_not_shown(write: Any, content: bytes) -> None:
+    with pytest.raises(KclError) as caught:
+        pickles.read(write(HEAD + content))
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("raw", ["text", "array"])
+def test_one_content_is_not_copied_many_times(write: Any, raw: str) -> None:
+    """1 MB and 25 bytes for every further copy of it."""
+    long = b"X" + struct.pack("<I", 2**20) + b"x" * 2**20 + b"q\x00"
+    encode = b"c_codecs\nencode\nh\x00\x8c\x06latin1\x86R"
+    dtype = b"cnumpy\ndtype\n\x8c\x02u1\x85R"
+    array = b"cnumpy.core.numeric\n_frombuffer\n(h\x00" + dtype + b"J" + struct.pack("<i", 2**20) + b"\x85tR"
+    repeated = {"text": encode, "array": array}[raw] * 50_000
+    tracemalloc.start()
+    with pytest.raises(KclError, match="copies the same content many times"):
+        pickles.read(write(HEAD + long + repeated + b"."))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 32 * 2**20

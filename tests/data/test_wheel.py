@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 
@@ -27,9 +28,10 @@ def hand_out(archive: Path) -> Callable[[Path], Path]:
 
 
 def test_read(stand: Stand, tmp_path: Path) -> None:
-    splits = wheel.read(stand.write_wheel(tmp_path), ROWS)
-    assert torch.equal(splits["train"].images, stand.arrays["train-images-idx3-ubyte"])
-    assert torch.equal(splits["test"].labels, stand.arrays["t10k-labels-idx1-ubyte"])
+    tables = wheel.read(stand.write_wheel(tmp_path), ROWS)
+    images = stand.arrays["train-images-idx3-ubyte"]
+    assert np.array_equal(tables["train"][:, 1:], images.flatten(1))
+    assert np.array_equal(tables["test"][:, 0], stand.arrays["t10k-labels-idx1-ubyte"])
 
 
 def test_fills_the_cache_with_plain_files(stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,12 +60,6 @@ def test_rows_in_another_order_are_not_mnist(stand: Stand, tmp_path: Path, monke
         mnist.MNIST.load(say=stand.said.append)
     assert "is not the official" in stand.said[-1]
     assert list(stand.folder.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["../escape.csv", "/etc/escape", "a/../../b", "..\\escape", "C:\\escape", "C:escape"])
-def test_path_that_escapes(stand: Stand, tmp_path: Path, name: str) -> None:
-    with pytest.raises(KclError, match="leads out of the archive"):
-        wheel.read(stand.write_wheel(tmp_path, extra_member=name), ROWS)
 
 
 def rewrite(archive: Path, member: str, content: str) -> Path:

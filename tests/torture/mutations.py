@@ -31,7 +31,7 @@ from kcl.cli import model_commands
 from kcl.core import results
 from kcl.core.compute import Compute
 from kcl.core.settings import Settings
-from kcl.data import idx, mapped_images, pickles
+from kcl.data import mapped_images, mnist, pickles
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
 from kcl.experiments import resuming
@@ -204,10 +204,8 @@ def formats() -> dict[str, Format]:
         "checkpoint, signed again": _checkpoint()._replace(sign=sign),
         "results.jsonl": _results(),
         "settings.json": _settings(),
-        "IDX": Format(idx.header((20, 5, 5)) + bytes(range(250)) * 2, "a-idx", idx.read),
-        "IDX, gzipped": Format(
-            gzip.compress(idx.header((20, 5, 5)) + bytes(range(250)) * 2, mtime=0), "a.gz", idx.read
-        ),
+        "MNIST file": _mnist(gzipped=False),
+        "MNIST file, gzipped": _mnist(gzipped=True),
         "prepared images": _prepared(),
         "model.json": _model(model_folder.ABOUT),
         "a model's tensors": _model(model_folder.TENSORS),
@@ -341,6 +339,13 @@ def _settings() -> Format:
         merged_settings(path, runs, "another")
 
     return Format(whole, "settings.json", read)
+
+
+def _mnist(gzipped: bool) -> Format:
+    content = mnist.header((20, 5, 5)) + bytes(range(250)) * 2
+    file = mnist.FILES[0]._replace(shape=(20, 5, 5), md5=hashlib.md5(content).hexdigest())
+    whole, name = (gzip.compress(content, mtime=0), "a.gz") if gzipped else (content, "a-idx")
+    return Format(whole, name, lambda path: mnist._read(file, path))
 
 
 def _prepared() -> Format:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kcl.benchmarks.joint_task import join
 from kcl.benchmarks.moved_pixels import PermutedPixels
-from kcl.benchmarks.task import Examples, Stream, Task, TaskSequence, View
+from kcl.benchmarks.task import Examples, Stream, Task, View
 from kcl.core.randomness import numpy_generator
 from kcl.core.settings import Settings
 from kcl.data.dataset import Dataset
@@ -64,7 +64,7 @@ def make_dataset() -> Callable[..., Dataset]:
     return make
 
 
-class SplitClasses(TaskSequence):
+class SplitClasses(Stream):
     """Every class in one task only, two a task, which two being the seed's choice; all samples in one array."""
 
     def __init__(self, samples: int, shape: Sequence[int], tasks: int, seed: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kcl.benchmarks.task import Examples, Task, TaskSequence
+from kcl.benchmarks.task import Examples, Stream, Task
 from kcl.core.randomness import numpy_generator
 from kcl.methods.recipes import METHODS
 from kcl.training.batches import batch_order
@@ -25,7 +25,7 @@ TRAINING_TASKS = pytest.mark.parametrize(
 engines = pytest.mark.parametrize("engine", ["plain", "stacked"])
 
 
-class _Tasks(TaskSequence):
+class _Tasks(Stream):
     class_labels = (0, 1, 2)
 
     def __init__(self, tasks: list[Task]) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from kcl.benchmarks.array_stream import ArrayStream
-from kcl.benchmarks.task import Examples, Task, TaskSequence, View
+from kcl.benchmarks.task import Examples, Stream, Task, View
 from kcl.errors import KclError
 from kcl.methods.recipes import METHODS
 from kcl.methods.ridge_kernels import KERNELS
@@ -196,7 +196,7 @@ class TestInSinglePrecision:
             torch.testing.assert_close(state, states[0], rtol=1e-6, atol=1e-6)
 
 
-class _Tasks(TaskSequence):
+class _Tasks(Stream):
     """Tasks as given."""
 
     class_labels = (0, 1, 2)

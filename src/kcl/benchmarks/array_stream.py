@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kcl.benchmarks.task import Examples, Task, TaskSequence, View
+from kcl.benchmarks.task import Examples, Stream, Task, View
 from kcl.errors import KclError
 
 Pair = tuple[Any, Any]
 
 
-class ArrayStream(TaskSequence):
+class ArrayStream(Stream):
     """Tasks from arrays or tensors. Labels may be any integers; tasks may differ in their number of classes.
 
     uint8 inputs are divided by 255; all others are used unscaled, in float32.

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kcl.benchmarks.task import Examples, Task, TaskSequence, View
+from kcl.benchmarks.task import Examples, Stream, Task, View
 from kcl.core.randomness import check_seed, numpy_generator
 from kcl.core.shapes import Int
 from kcl.data.dataset import Dataset
@@ -19,7 +19,7 @@ from kcl.data.mnist import MNIST
 from kcl.errors import KclError
 
 
-class MovedPixels(TaskSequence):
+class MovedPixels(Stream):
     """A stream over one dataset of square images; task t shows every image through its own pixel map."""
 
     def __init__(self, dataset: Dataset, tasks: int = 20, seed: int = 0, train_per_task: int | None = None) -> None:
@@ -99,41 +99,37 @@ def _fixed(value: float) -> int:
     return math.floor(value * 65536.0 + 0.5)
 
 
-class PermutedMNIST(PermutedPixels):
+class _MovedMNIST(MovedPixels):
+    def __init__(
+        self, tasks: int = 20, seed: int = 0, train_per_task: int | None = None, data_dir: Path | str | None = None
+    ) -> None:
+        super().__init__(MNIST.load(data_dir), tasks, seed, train_per_task)
+
+
+class _MovedDigits(MovedPixels):
+    def __init__(self, tasks: int = 20, seed: int = 0, train_per_task: int | None = None) -> None:
+        super().__init__(DIGITS.load(), tasks, seed, train_per_task)
+
+
+class PermutedMNIST(_MovedMNIST, PermutedPixels):
     """Permuted MNIST: 20 tasks of 60,000 training and 10,000 test images, ten digits each."""
 
     recipe = "permuted-mnist"
 
-    def __init__(
-        self, tasks: int = 20, seed: int = 0, train_per_task: int | None = None, data_dir: Path | str | None = None
-    ) -> None:
-        super().__init__(MNIST.load(data_dir), tasks, seed, train_per_task)
 
-
-class RotatedMNIST(RotatedPixels):
+class RotatedMNIST(_MovedMNIST, RotatedPixels):
     """Rotated MNIST: 20 tasks, each about 10 degrees further than the one before."""
 
     recipe = "rotated-mnist"
 
-    def __init__(
-        self, tasks: int = 20, seed: int = 0, train_per_task: int | None = None, data_dir: Path | str | None = None
-    ) -> None:
-        super().__init__(MNIST.load(data_dir), tasks, seed, train_per_task)
 
-
-class PermutedDigits(PermutedPixels):
+class PermutedDigits(_MovedDigits, PermutedPixels):
     """Permuted MNIST's miniature on scikit-learn's bundled 8×8 digits."""
 
     recipe = "permuted-digits"
 
-    def __init__(self, tasks: int = 20, seed: int = 0, train_per_task: int | None = None) -> None:
-        super().__init__(DIGITS.load(), tasks, seed, train_per_task)
 
-
-class RotatedDigits(RotatedPixels):
+class RotatedDigits(_MovedDigits, RotatedPixels):
     """Rotated MNIST's miniature on scikit-learn's bundled 8×8 digits."""
 
     recipe = "rotated-digits"
-
-    def __init__(self, tasks: int = 20, seed: int = 0, train_per_task: int | None = None) -> None:
-        super().__init__(DIGITS.load(), tasks, seed, train_per_task)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from kcl.benchmarks.moved_pixels import PermutedPixels, RotatedPixels
 from kcl.benchmarks.split import SplitClasses
-from kcl.benchmarks.task import TaskSequence
+from kcl.benchmarks.task import Stream
 from kcl.core.settings import nearest
 from kcl.data import image_folders
 from kcl.data.cifar100 import CIFAR100
@@ -32,7 +32,7 @@ class Benchmark(NamedTuple):
 
     description: str
     load: Callable[..., Dataset]
-    stream: Callable[..., TaskSequence]
+    stream: Callable[..., Stream]
     tasks: int | None
     """Tasks of the published benchmark; None if that depends on the user's data."""
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kcl.benchmarks.task import Examples, Task, TaskSequence, View
+from kcl.benchmarks.task import Examples, Stream, Task, View
 from kcl.benchmarks.ways import CLASS_ORDERS, DEFAULT_WAYS, Ways, check_ways, draw_ways, show_ways
 from kcl.core.randomness import check_seed, numpy_generator
 from kcl.core.shapes import Int
@@ -16,10 +16,11 @@ from kcl.data import image_folders
 from kcl.data.cifar100 import CIFAR100
 from kcl.data.dataset import Dataset
 from kcl.data.miniimagenet import MINIIMAGENET
+from kcl.data.source import DataSource
 from kcl.errors import KclError
 
 
-class SplitClasses(TaskSequence):
+class SplitClasses(Stream):
     """A stream over one dataset in which every task has its own classes.
 
     `ways` is the number of classes per task. A pair (low, high) draws it for every task from the seed, uniformly from
@@ -124,38 +125,31 @@ def _examples(inputs: Tensor, rows: list[np.ndarray]) -> Examples:
     return Examples(inputs, torch.from_numpy(np.concatenate(rows)), torch.from_numpy(labels))
 
 
-class SplitCIFAR100(SplitClasses):
+class _SplitSource(SplitClasses):
+    source: DataSource
+
+    def __init__(
+        self,
+        tasks: int | None = None,
+        ways: Ways = DEFAULT_WAYS,
+        seed: int = 0,
+        train_per_task: int | None = None,
+        class_order: str = "fixed",
+        data_dir: Path | str | None = None,
+    ) -> None:
+        super().__init__(self.source.load(data_dir), tasks, seed, train_per_task, ways, class_order)
+
+
+class SplitCIFAR100(_SplitSource):
     """Split CIFAR-100: 20 tasks of 5 classes, 500 training and 100 test images of each."""
 
-    recipe = "split-cifar100"
-
-    def __init__(
-        self,
-        tasks: int | None = None,
-        ways: Ways = DEFAULT_WAYS,
-        seed: int = 0,
-        train_per_task: int | None = None,
-        class_order: str = "fixed",
-        data_dir: Path | str | None = None,
-    ) -> None:
-        super().__init__(CIFAR100.load(data_dir), tasks, seed, train_per_task, ways, class_order)
+    recipe, source = "split-cifar100", CIFAR100
 
 
-class SplitMiniImageNet(SplitClasses):
+class SplitMiniImageNet(_SplitSource):
     """Split miniImageNet: 20 tasks of 5 classes, 500 training and 100 test images of each, 84 × 84."""
 
-    recipe = "split-miniimagenet"
-
-    def __init__(
-        self,
-        tasks: int | None = None,
-        ways: Ways = DEFAULT_WAYS,
-        seed: int = 0,
-        train_per_task: int | None = None,
-        class_order: str = "fixed",
-        data_dir: Path | str | None = None,
-    ) -> None:
-        super().__init__(MINIIMAGENET.load(data_dir), tasks, seed, train_per_task, ways, class_order)
+    recipe, source = "split-miniimagenet", MINIIMAGENET
 
 
 class SplitFolder(SplitClasses):

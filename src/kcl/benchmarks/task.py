@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -109,36 +108,15 @@ class Task:
                 raise KclError(f"task {self.index}: {name} labels must lie in 0 … {self.ways - 1}")
 
 
-class Stream(Protocol):
-    """Tasks in order. The stream's seed fixes everything random in them."""
-
-    @property
-    def recipe(self) -> str | None:
-        """The benchmark whose published settings apply to the stream, if any."""
-        ...
-
-    @property
-    def input_shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def class_labels(self) -> tuple[int, ...]:
-        """The label of every class of the stream; `Task.classes` are positions in it."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Task: ...
-
-    def __iter__(self) -> Iterator[Task]: ...
-
-
-class TaskSequence(ABC):
-    """Base of streams that build task `index` on request."""
+class Stream(ABC):
+    """A stream: tasks in order, each built on request. The stream's seed fixes everything random in them."""
 
     task_count: int
     input_shape: tuple[int, ...]
     class_labels: tuple[int, ...]
+    """The label of every class of the stream; `Task.classes` are positions in it."""
     recipe: str | None = None
+    """The benchmark whose published settings apply to the stream, if any."""
 
     @abstractmethod
     def task(self, index: int) -> Task: ...

@@ -44,24 +44,17 @@ class Cifar100Source(PublishedSource):
     size = "50,000 train + 10,000 test, 169 MB to fetch"
     how_to_get = "kcl data fetch cifar100"
 
-    @property
-    def advice(self) -> str:
-        return (
-            f"put the folder {FOLDER} (with train, test and meta) or the archive {ARCHIVE.name} into DIR and pass "
-            f"--data-dir DIR or set {DATA_VARIABLE}=DIR, or connect to the internet and let kcl fetch it"
-        )
+    layouts = (FOLDER, ".")
+    advice = (
+        f"put the folder {FOLDER} (with train, test and meta) or the archive {ARCHIVE.name} into DIR and pass "
+        f"--data-dir DIR or set {DATA_VARIABLE}=DIR, or connect to the internet and let kcl fetch it"
+    )
 
-    def search(self, folder: Path) -> Path | None:
-        folders = (folder / FOLDER, folder)
-        archives = (place / ARCHIVE.name for place in folders if (place / ARCHIVE.name).is_file())
-        return next(filter(_complete, folders), None) or next(archives, None)
-
-    def searched(self, folder: Path) -> str:
-        return f"looked for train, test and meta in {folder / FOLDER} and {folder}, and for {ARCHIVE.name} in both"
-
-    def cached(self) -> Path | None:
-        folder = file_cache.cache_dir() / FOLDER
-        return folder if _complete(folder) else None
+    def place_in(self, folder: Path) -> Path | None:
+        if all((folder / file.name).is_file() for file in MEMBERS):
+            return folder
+        archive = folder / ARCHIVE.name
+        return archive if archive.is_file() else None
 
     def read(self, place: Path) -> Dataset:
         for file in MEMBERS:
@@ -75,17 +68,20 @@ class Cifar100Source(PublishedSource):
         check_md5(place, ARCHIVE.md5, self.title)
         return place
 
-    def read_or_fetch(self, place: Path | None, say: Say) -> Dataset:
-        folder = file_cache.cache_dir() / FOLDER
+    def read_or_fetch(self, folder: Path, archive: Path | None, say: Say) -> Dataset:
         for file in MEMBERS:
             if (folder / file.name).is_file():
                 try:
                     check_md5(folder / file.name, file.md5, self.title)
                 except KclError as error:
                     say(f"{error}; it is moved aside to {file_cache.move_aside(folder / file.name).name}")
-        if not _complete(folder):
+        if self.place_in(folder) != folder:
             with file_cache.workshop(folder) as private:
-                archive = place or self._download(private, say)
+                try:
+                    archive = archive or self.place_in(folder) or next(mirrors.fetch([ARCHIVE], MIRRORS, private, say))
+                except KclError as error:
+                    say(str(error))
+                    raise self.not_fetched() from None
                 check_md5(archive, ARCHIVE.md5, self.title)
                 say(f"unpacking {archive.name} into {folder}")
                 unpack(archive, private)
@@ -94,19 +90,8 @@ class Cifar100Source(PublishedSource):
             say(f"CIFAR-100 is in {folder}")
         return _decode(folder)
 
-    def _download(self, private: Path, say: Say) -> Path:
-        try:
-            return next(mirrors.fetch([ARCHIVE], MIRRORS, private, say))
-        except KclError as error:
-            say(str(error))
-            raise KclError(f"CIFAR-100 was not found and could not be downloaded: {self.advice}") from None
-
 
 CIFAR100 = Cifar100Source()
-
-
-def _complete(folder: Path) -> bool:
-    return all((folder / file.name).is_file() for file in MEMBERS)
 
 
 def _decode(folder: Path) -> Dataset:

@@ -25,7 +25,10 @@ FOLDER = "images"
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images to decode: the files that determine them, in order, and how they are read."""
+    """Images to decode: the files that determine them, and how they are read.
+
+    They are ordered by class, all training images before all test images.
+    """
 
     name: str
     side: int
@@ -34,17 +37,6 @@ class ImageSet:
     test_counts: tuple[int, ...]
     files: Sequence[Path]
     images: Callable[[], Iterator[np.ndarray]]
-
-    def description(self) -> str:
-        """What determines the result besides the files' bytes."""
-        return json.dumps(
-            [mapped_images.FORMAT, self.name, self.side, self.class_names, self.train_counts, self.test_counts]
-        )
-
-    def labels(self) -> tuple[np.ndarray, np.ndarray]:
-        """The images are ordered by class, all training images before all test images."""
-        numbers = np.arange(len(self.class_names))
-        return numbers.repeat(self.train_counts), numbers.repeat(self.test_counts)
 
 
 def load(images: ImageSet, say: Callable[[str], None]) -> tuple[Dataset, Path]:
@@ -62,7 +54,8 @@ def load(images: ImageSet, say: Callable[[str], None]) -> tuple[Dataset, Path]:
             say(f"{error}; decoding them again")
     count, side = sum(images.train_counts) + sum(images.test_counts), images.side
     say(f"decoding {count} images once, to {side} × {side}: {count * 3 * side**2 / 1e6:.0f} MB in {folder}")
-    contents = mapped_images.Contents(images.name, key, images.class_names, *images.labels())
+    labels = [np.arange(len(images.class_names)).repeat(n) for n in (images.train_counts, images.test_counts)]
+    contents = mapped_images.Contents(images.name, key, images.class_names, *labels)
     with file_cache.workshop(folder) as private:
         mapped_images.write(private / path.name, contents, side, images.images())
         file_cache.publish(private / path.name, path)
@@ -88,7 +81,16 @@ def clear() -> tuple[Path, int]:
 
 def _key(images: ImageSet, folder: Path) -> str:
     """The hash of the images' files: read from its note if they look the same as before, else computed and noted."""
-    listing = hashlib.sha256(images.description().encode())
+    about = [
+        mapped_images.FORMAT,
+        images.name,
+        images.side,
+        images.class_names,
+        images.train_counts,
+        images.test_counts,
+    ]
+    key = hashlib.sha256(json.dumps(about).encode())
+    listing = key.copy()
     try:
         for path in images.files:
             status = path.stat()
@@ -97,7 +99,6 @@ def _key(images: ImageSet, folder: Path) -> str:
         note = folder / "known" / listing.hexdigest()
         if note.is_file() and len(known := note.read_text()) == 64:
             return known
-        key = hashlib.sha256(images.description().encode())
         for path in images.files:
             with path.open("rb") as file:
                 key.update(hashlib.file_digest(file, "sha256").digest())

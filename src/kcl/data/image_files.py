@@ -21,9 +21,10 @@ BATCH = 256
 
 def decode_all(paths: Sequence[Path], side: int) -> Iterator[np.ndarray]:
     """The images in order, in batches (k, 3, side, side); in threads, as Pillow releases the GIL while decoding."""
-    _need_pillow()
-    from PIL import Image
-
+    try:
+        from PIL import Image
+    except ImportError:
+        raise KclError(f"reading image files needs Pillow, which is missing: {INSTALL}") from None
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for start in range(0, len(paths), BATCH):
             with warnings.catch_warnings():
@@ -56,10 +57,3 @@ def decode(path: Path, side: int) -> np.ndarray:
     if colour.size != (side, side):
         colour = ImageOps.fit(colour, (side, side), Image.Resampling.BILINEAR)
     return np.asarray(colour).transpose(2, 0, 1)
-
-
-def _need_pillow() -> None:
-    try:
-        import PIL.Image  # noqa: F401
-    except ImportError:
-        raise KclError(f"reading image files needs Pillow, which is missing: {INSTALL}") from None

@@ -28,7 +28,6 @@ from kcl.data.source import DATA_VARIABLE, FileSource, Say
 from kcl.errors import KclError
 
 SIDE, TRAIN_PER_CLASS, PER_CLASS = 84, 500, 600
-LAYOUTS = ("miniimagenet", "mini-imagenet", ".")
 PREPARED = "miniimagenet-84.safetensors"
 PICKLES = {
     "mini-imagenet-cache-train.pkl": TRAIN,
@@ -52,19 +51,13 @@ class MiniImageNetSource(FileSource):
     size = "50,000 train + 10,000 test, 1,270 MB decoded, nothing to fetch"
     how_to_get = f"not to be downloaded, as {NO_FETCHING}; {PLACE}"
 
-    def search(self, folder: Path) -> Path | None:
-        for base in (folder / layout for layout in LAYOUTS):
-            if (base / PREPARED).is_file():
-                return base / PREPARED
-            if (base / CLASSES[0]).is_dir() or all((base / name).is_file() for name in PICKLES):
-                return base
-        return None
+    layouts = ("miniimagenet", "mini-imagenet", ".")
 
-    def searched(self, folder: Path) -> str:  # noqa: ARG002
-        return PLACE
-
-    def cached(self) -> Path | None:
-        return self.search(file_cache.cache_dir())
+    def place_in(self, folder: Path) -> Path | None:
+        if (folder / PREPARED).is_file():
+            return folder / PREPARED
+        in_parts = (folder / CLASSES[0]).is_dir() or all((folder / name).is_file() for name in PICKLES)
+        return folder if in_parts else None
 
     def load(self, data_dir: Path | str | None = None, say: Say = quiet) -> Dataset:
         return _load(self._place(data_dir), say)[0]
@@ -87,7 +80,7 @@ class MiniImageNetSource(FileSource):
         _, path = _load(self._place(data_dir), say)
         if out is None:
             return path
-        final = out.expanduser() / LAYOUTS[0] / PREPARED
+        final = out.expanduser() / self.layouts[0] / PREPARED
         if final.exists() and final.samefile(path):
             return final
         with file_cache.workshop(final.parent) as private:

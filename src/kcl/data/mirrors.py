@@ -6,9 +6,8 @@ each of them is waited for in turn.
 
 from __future__ import annotations
 
-import logging
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +15,6 @@ from kcl.errors import KclError
 
 CONNECT_SECONDS = 3.0
 READ_SECONDS = 15.0
-ATTEMPTS = 2
 CHUNK_BYTES = 1 << 16
 
 
@@ -35,16 +33,19 @@ def fetch(
 
     A mirror that fails once is not asked for later files, so that its timeout is waited for only once.
     """
-    try:
-        import pooch  # noqa: F401
-    except ImportError:
-        raise KclError("the package pooch, which downloads, is missing (pip install pooch)") from None
     reachable = list(mirrors)
     for file in files:
+        path = folder / file.name
         while reachable:
+            url = reachable[0] + file.name
+            say(f"downloading {url} ({file.size / 1e6:.1f} MB)")
             try:
-                path = _retrieve(reachable[0] + file.name, file, folder, say)
-            except _Failed as error:
+                try:
+                    _download(url, file, path)
+                except _Damaged:
+                    _download(url, file, path)
+            except KclError as error:
+                path.unlink(missing_ok=True)
                 say(f"{reachable.pop(0)} does not deliver {file.name}: {error}")
             else:
                 yield path
@@ -53,70 +54,34 @@ def fetch(
             raise KclError(f"no web mirror delivers {file.name}")
 
 
-class _Failed(Exception):
-    """One mirror did not deliver; `again` says whether another attempt could help."""
-
-    def __init__(self, reason: str, again: bool) -> None:
-        super().__init__(reason)
-        self.again = again
+class _Damaged(KclError):
+    """What arrived is not the file; another attempt may help."""
 
 
-def _retrieve(url: str, file: PublishedFile, folder: Path, say: Callable[[str], None]) -> Path:
-    import pooch
-
-    say(f"downloading {url} ({file.size / 1e6:.1f} MB)")
-    for attempt in range(ATTEMPTS):
-        try:
-            with _silenced(pooch.get_logger()):
-                path = pooch.retrieve(
-                    url, f"md5:{file.md5}", fname=file.name, path=folder, downloader=_downloader(file.size)
-                )
-            return Path(path)
-        except ValueError:  # pooch: the checksum differs
-            failure = _Failed("what it sent does not have the official md5", again=True)
-        except _Failed as error:
-            failure = error
-        if not failure.again or attempt == ATTEMPTS - 1:
-            break
-    raise failure
-
-
-def _downloader(limit: int) -> Callable[[str, str, object], None]:
-    """A downloader for pooch that stops after `limit` bytes and keeps the body as it was sent.
-
-    pooch's own would unpack a body that the server declares gzip-encoded, as some declare every `.gz` file, and the
-    checksum would be that of another file; it would also follow an endless body until the disk is full.
-    """
-
-    def download(url: str, output_file: str, _pooch: object) -> None:
+def _download(url: str, file: PublishedFile, path: Path) -> None:
+    """The body as it was sent: some servers declare every `.gz` file gzip-encoded, and unpacked it is another file."""
+    try:
         import requests
         import urllib3
-
-        written = 0
-        try:
-            with requests.get(url, stream=True, timeout=(CONNECT_SECONDS, READ_SECONDS)) as response:
-                if response.status_code != requests.codes.ok:
-                    raise _Failed(f"it answers with status {response.status_code}", again=False)
-                with Path(output_file).open("wb") as out:
-                    for chunk in response.raw.stream(CHUNK_BYTES, decode_content=False):
-                        written += len(chunk)
-                        if written > limit:
-                            raise _Failed(f"it sends more than the {limit} bytes of the official file", again=False)
-                        out.write(chunk)
-        except requests.RequestException as error:
-            raise _Failed(f"it cannot be reached ({type(error).__name__})", again=False) from None
-        except urllib3.exceptions.HTTPError as error:
-            raise _Failed(f"the connection broke ({type(error).__name__})", again=True) from None
-
-    return download
-
-
-@contextmanager
-def _silenced(logger: logging.Logger) -> Iterator[None]:
-    """pooch logs to stderr; only `say` may report."""
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    except ImportError:
+        raise KclError("the package requests, which downloads, is missing (pip install pooch)") from None
+    md5, left = hashlib.md5(usedforsecurity=False), file.size
     try:
-        yield
-    finally:
-        logger.setLevel(level)
+        with (
+            requests.get(url, stream=True, timeout=(CONNECT_SECONDS, READ_SECONDS)) as response,
+            path.open("wb") as out,
+        ):
+            if response.status_code != requests.codes.ok:
+                raise KclError(f"it answers with status {response.status_code}")
+            for chunk in response.raw.stream(CHUNK_BYTES, decode_content=False):
+                left -= len(chunk)
+                if left < 0:
+                    raise KclError(f"it sends more than the {file.size} bytes of the official file")
+                md5.update(chunk)
+                out.write(chunk)
+    except requests.RequestException as error:
+        raise KclError(f"it cannot be reached ({type(error).__name__})") from None
+    except urllib3.exceptions.HTTPError as error:
+        raise _Damaged(f"the connection broke ({type(error).__name__})") from None
+    if md5.hexdigest() != file.md5:
+        raise _Damaged("what it sent does not have the official md5")

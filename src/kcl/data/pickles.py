@@ -3,17 +3,18 @@
 A pickle is a program for a small virtual machine, and Python's runs any function the program names. This one knows
 only what the files of CIFAR-100 and miniImageNet contain: text, numbers, lists, tuples, dictionaries, and numpy arrays,
 for which it has its own builders; it cannot run anything else. All lengths are checked against the file before memory
-is allocated, and large arrays stay in the file, mapped into memory.
+is allocated, what is copied is bounded by the file's size, and large arrays stay in the file, mapped into memory.
 """
 
 from __future__ import annotations
 
 import math
 import mmap
+import pickletools
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,15 @@ from kcl.errors import KclError
 DTYPES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 MOST_DIMENSIONS = 8
 NEWEST_PROTOCOL = 5
+LONGEST_NAME = 255
+OPCODES = {ord(opcode.code): opcode for opcode in pickletools.opcodes}
+LENGTH_FORMS = {
+    pickletools.TAKEN_FROM_ARGUMENT1: "<B",
+    pickletools.TAKEN_FROM_ARGUMENT4: "<i",
+    pickletools.TAKEN_FROM_ARGUMENT4U: "<I",
+    pickletools.TAKEN_FROM_ARGUMENT8U: "<Q",
+}
+"""How the length of an argument is written before it."""
 
 
 def read(path: Path) -> Any:
@@ -43,88 +53,10 @@ class _Refused(Exception):
     """The pickle does something that is not allowed."""
 
 
-class _Builder:
-    """One of the few functions a pickle may call: ours, under numpy's name."""
-
-    def __init__(self, build: Callable[..., Any]) -> None:
-        self.build = build
-
-
-class _Type:
-    """A numpy data type, as `dtype("u1")` and its byte order give it."""
-
-    def __init__(self, code: Any, *_: Any) -> None:
-        if _text(code) not in DTYPES:
-            raise _Refused(f"it holds an array of type {_shown(code)}, which is none of {', '.join(DTYPES)}")
-        self.numpy = np.dtype(f"<{_text(code)}")
-
-    def finish(self, state: Any) -> _Type:
-        if not isinstance(state, tuple) or len(state) < 5 or _text(state[1]) not in ("<", "|", "="):
-            raise _Refused("it holds numbers in a byte order other than little-endian")
-        if any(part is not None for part in state[2:5]):
-            raise _Refused("it holds an array of structures")
-        return self
-
-
-class _Shell:
+class _EmptyArray:
     """An array before its content arrives; `place` is its key in the memo."""
 
     place: int | None = None
-
-    def __init__(self, *_: Any) -> None:
-        pass
-
-    def finish(self, state: Any) -> np.ndarray:
-        if not isinstance(state, tuple) or len(state) != 5:
-            raise _Refused("it holds an array in an unknown form")
-        _, shape, kind, by_column, raw = state
-        return _array(raw, kind, shape, "F" if by_column else "C")
-
-
-def _array(raw: Any, kind: Any, shape: Any, order: Any = "C") -> np.ndarray:
-    if not isinstance(kind, _Type) or not isinstance(shape, tuple) or len(shape) > MOST_DIMENSIONS:
-        raise _Refused("it holds an array in an unknown form")
-    if not all(isinstance(length, int) and length >= 0 for length in shape):
-        raise _Refused(f"it claims an array of shape {_shown(shape)}")
-    content = bytearray(raw, "latin1") if isinstance(raw, str) else raw
-    if not isinstance(content, (bytes, bytearray, memoryview)):
-        raise _Refused("it holds an array of objects")
-    claimed = math.prod(shape) * kind.numpy.itemsize
-    if claimed != len(content):
-        raise _Refused(f"it claims an array of shape {_shown(shape)}, {claimed} bytes, and holds {len(content)} bytes")
-    writable = bytearray(content) if isinstance(content, bytes) else content
-    return np.frombuffer(writable, kind.numpy).reshape(shape, order="F" if _text(order) == "F" else "C")
-
-
-def _scalar(kind: Any, raw: Any = b"") -> Any:
-    return _array(raw, kind, ()).item()
-
-
-def _encode(text: Any, encoding: Any = "") -> bytearray:
-    """Python 3 writes bytes for Python 2 as Latin-1 text."""
-    if not isinstance(text, str) or _text(encoding) not in ("latin1", "latin-1"):
-        raise _Refused("it encodes text in an unknown encoding")
-    return bytearray(text, "latin1")
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, (bytes, bytearray)):
-        return value.decode("latin1")
-    return value if isinstance(value, str) else ""
-
-
-def _shown(value: Any) -> str:
-    return repr(value)[:60]
-
-
-BUILDERS = {
-    "numpy.ndarray": _Builder(_Shell),
-    "numpy.dtype": _Builder(_Type),
-    "_codecs.encode": _Builder(_encode),
-    **{f"numpy.{core}.multiarray._reconstruct": _Builder(_Shell) for core in ("core", "_core")},
-    **{f"numpy.{core}.multiarray.scalar": _Builder(_scalar) for core in ("core", "_core")},
-    **{f"numpy.{core}.numeric._frombuffer": _Builder(_array) for core in ("core", "_core")},
-}
 
 
 class _Machine:
@@ -132,46 +64,85 @@ class _Machine:
 
     def __init__(self, content: memoryview) -> None:
         self.content, self.position = content, 0
+        self.copies_left = 2 * len(content)
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:
-        content, size = self.content, len(self.content)
-        if content[0] != PROTOCOL:
+        if self.content[0] != 0x80:
             raise _Refused("it does not begin like a pickle of protocols 2 to 5")
-        while self.position < size:
-            code = content[self.position]
-            self.position += 1
-            if code == STOP:
+        while self.position < len(self.content):
+            opcode = OPCODES.get(code := self.take(1)[0])
+            if opcode is None:
+                raise _Refused(f"the instruction {code} is unknown")
+            if opcode.name == "STOP":
                 return self.stack.pop()
-            instruction = INSTRUCTIONS.get(code)
-            if instruction is None:
-                raise _Refused(f"the instruction {bytes([code])!r} is not needed for plain data")
-            instruction(self)
+            argument = self.argument(opcode.arg.n if opcode.arg else 0)
+            if opcode.name in VALUES:
+                self.stack.append(VALUES[opcode.name](argument))
+            else:
+                self.execute(opcode.name, argument)
         raise _Refused("it is truncated: the end is missing")
 
     def take(self, count: int) -> memoryview:
         """The next bytes of the file, without a copy."""
-        if count < 0 or count > len(self.content) - self.position:
-            left = len(self.content) - self.position
+        left = len(self.content) - self.position
+        if not 0 <= count <= left:
             raise _Refused(f"it is truncated: {count} bytes were expected and {left} are left")
         self.position += count
         return self.content[self.position - count : self.position]
 
-    def skip(self, count: int) -> None:
-        self.take(count)
+    def argument(self, size: int) -> memoryview:
+        if size == pickletools.UP_TO_NEWLINE:  # two lines, a module's and an attribute's name
+            ahead = bytes(self.content[self.position : self.position + LONGEST_NAME])
+            if ahead.count(b"\n") < 2:
+                raise _Refused(f"it names something in more than {LONGEST_NAME} characters")
+            size = ahead.index(b"\n", ahead.index(b"\n") + 1) + 1
+        elif form := LENGTH_FORMS.get(size):
+            (size,) = struct.unpack(form, self.take(struct.calcsize(form)))
+        return self.take(size)
 
-    def number(self, form: str) -> int:
-        return int(struct.unpack(form, self.take(struct.calcsize(form)))[0])
-
-    def line(self) -> str:
-        """Text up to the end of a line: a module's or an attribute's name, so never long."""
-        start = self.position
-        end = bytes(self.content[start : start + 256]).find(b"\n")
-        if end < 0:
-            raise _Refused("it names something in more than 255 characters")
-        return bytes(self.take(end + 1)[:-1]).decode()
+    def execute(self, name: str, argument: memoryview) -> None:
+        """Do an instruction that acts on the stack or the memo."""
+        stack = self.stack
+        match name:
+            case "PROTO":
+                if argument[0] > NEWEST_PROTOCOL:
+                    advice = f"save it again with protocol {NEWEST_PROTOCOL}"
+                    raise _Refused(f"it is written in pickle protocol {argument[0]}; {advice}")
+            case "FRAME":
+                pass  # only groups what follows
+            case "MARK":
+                self.marks.append(len(stack))
+            case "TUPLE":
+                stack.append(tuple(self.since_mark()))
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                stack.append(tuple([stack.pop() for _ in range(int(name[-1]))][::-1]))
+            case "BINPUT" | "LONG_BINPUT":
+                self.keep(_unsigned(argument))
+            case "MEMOIZE":
+                self.keep(len(self.memo))
+            case "BINGET" | "LONG_BINGET":
+                stack.append(self.memo[_unsigned(argument)])
+            case "APPEND":
+                self.extend([stack.pop()])
+            case "APPENDS":
+                self.extend(self.since_mark())
+            case "SETITEM":
+                self.insert([stack.pop(-2), stack.pop()])
+            case "SETITEMS":
+                self.insert(self.since_mark())
+            case "GLOBAL":
+                stack.append(_find_builder(*bytes(argument).decode().splitlines()))
+            case "STACK_GLOBAL":
+                stack.append(_find_builder(stack.pop(-2), stack.pop()))
+            case "REDUCE":
+                self.call(stack.pop(), stack.pop())
+            case "BUILD":
+                self.finish(stack.pop())
+            case _:
+                raise _Refused(f"the instruction {name} is not needed for plain data")
 
     def since_mark(self) -> list[Any]:
         start = self.marks.pop()
@@ -181,136 +152,145 @@ class _Machine:
 
     def keep(self, place: int) -> None:
         top = self.stack[-1]
-        if isinstance(top, _Shell):
+        if isinstance(top, _EmptyArray):
             top.place = place
         self.memo[place] = top
 
-    def find(self, module: Any, name: Any) -> None:
-        if not isinstance(module, str) or not isinstance(name, str):
-            raise _Refused("it asks for something without naming it")
-        path = f"{module}.{name}"
-        if path not in BUILDERS:
-            raise _Refused(f"it asks for {path[:100]!r}; no dataset needs that, so the file may be meant to do harm")
-        self.stack.append(BUILDERS[path])
+    def extend(self, items: list[Any]) -> None:
+        self.top(list).extend(items)
 
-    def call(self) -> None:
-        arguments, builder = self.stack.pop(), self.stack.pop()
-        if not isinstance(builder, _Builder) or not isinstance(arguments, tuple):
-            raise _Refused("it calls what cannot be called")
-        self.stack.append(builder.build(*arguments))
-
-    def finish(self) -> None:
-        """Give an array or a type its content, and replace it in the memo too."""
-        state, unfinished = self.stack.pop(), self.stack[-1]
-        if not isinstance(unfinished, (_Shell, _Type)):
-            raise _Refused("it changes an object that is no array")
-        self.stack[-1] = unfinished.finish(state)
-        if isinstance(unfinished, _Shell) and unfinished.place is not None:
-            self.memo[unfinished.place] = self.stack[-1]
-
-    def extend(self) -> None:
-        items = self.since_mark()
-        self._top(list).extend(items)
-
-    def append(self) -> None:
-        item = self.stack.pop()
-        self._top(list).append(item)
-
-    def update(self) -> None:
-        items = self.since_mark()
-        self._insert(zip(items[::2], items[1::2], strict=True))
-
-    def set_item(self) -> None:
-        value, key = self.stack.pop(), self.stack.pop()
-        self._insert([(key, value)])
-
-    def _insert(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+    def insert(self, items: list[Any]) -> None:
         """Keys are text or numbers: hashing deeply nested tuples could crash the process."""
-        target = self._top(dict)
-        for key, value in pairs:
+        target = self.top(dict)
+        for key, value in zip(items[::2], items[1::2], strict=True):
             if not isinstance(key, (str, int)):
                 raise _Refused(f"it has a dictionary with a {type(key).__name__} for a key")
             target[key] = value
 
-    def _top(self, kind: type) -> Any:
+    def top(self, kind: type) -> Any:
         if not isinstance(self.stack[-1], kind):
             raise _Refused(f"it adds to what is no {kind.__name__}")
         return self.stack[-1]
 
-    def group(self, count: int) -> None:
-        if len(self.stack) < count:
-            raise _Refused("it takes more from its stack than there is")
-        items = self.stack[-count:]
-        self.stack[-count:] = [tuple(items)]
+    def call(self, arguments: Any, builder: Any) -> None:
+        """One of the few functions a pickle may call: ours, under numpy's name."""
+        if not isinstance(builder, _Builder) or not isinstance(arguments, tuple):
+            raise _Refused("it calls what cannot be called")
+        self.stack.append(builder.build(self, *arguments))
 
-    def protocol(self) -> None:
-        if (number := self.number("<B")) > NEWEST_PROTOCOL:
-            raise _Refused(f"it is written in pickle protocol {number}; save it again with protocol {NEWEST_PROTOCOL}")
+    def finish(self, state: Any) -> None:
+        """Give an array its content, and replace it in the memo too; check a data type."""
+        unfinished = self.stack[-1]
+        if not isinstance(unfinished, (_EmptyArray, np.dtype)):
+            raise _Refused("it changes an object that is no array")
+        if not isinstance(state, tuple) or len(state) < 5:
+            raise _Refused("it holds an array in an unknown form")
+        if isinstance(unfinished, np.dtype):
+            if _name(state[1]) not in ("<", "|", "="):
+                raise _Refused("it holds numbers in a byte order other than little-endian")
+            if any(part is not None for part in state[2:5]):
+                raise _Refused("it holds an array of structures")
+            return
+        _, shape, dtype, by_column, raw = state
+        self.stack[-1] = self.array(raw, dtype, shape, "F" if by_column else "C")
+        if unfinished.place is not None:
+            self.memo[unfinished.place] = self.stack[-1]
+
+    def copy(self, raw: Any) -> bytearray:
+        """A piece of the file may be named any number of times; copies of it are counted."""
+        self.copies_left -= len(raw)
+        if self.copies_left < 0:
+            raise _Refused("it copies the same content many times")
+        return bytearray(raw, "latin1") if isinstance(raw, str) else bytearray(raw)
+
+    def array(self, raw: Any, dtype: Any, shape: Any, order: Any = "C") -> np.ndarray:
+        if not isinstance(dtype, np.dtype) or not isinstance(shape, tuple) or len(shape) > MOST_DIMENSIONS:
+            raise _Refused("it holds an array in an unknown form")
+        if not all(isinstance(length, int) and length >= 0 for length in shape):
+            raise _Refused("it claims an array whose shape is not made of whole numbers from 0")
+        if not isinstance(raw, (str, bytes, bytearray, memoryview)):
+            raise _Refused("it holds an array of objects")
+        claimed = math.prod(shape) * dtype.itemsize
+        if claimed != len(raw):
+            raise _Refused(f"it claims an array of shape {shape}, {claimed} bytes, and holds {len(raw)} bytes")
+        writable = self.copy(raw) if isinstance(raw, (str, bytes)) else raw
+        return np.frombuffer(writable, dtype).reshape(shape, order="F" if _name(order) == "F" else "C")
+
+    def empty_array(self, *_: Any) -> _EmptyArray:
+        return _EmptyArray()
+
+    def dtype(self, code: Any, *_: Any) -> np.dtype:
+        if _name(code) not in DTYPES:
+            raise _Refused(f"it holds an array of type {_name(code)!r}, which is none of {', '.join(DTYPES)}")
+        return np.dtype(f"<{_name(code)}")
+
+    def scalar(self, dtype: Any, raw: Any = b"") -> Any:
+        return self.array(raw, dtype, ()).item()
+
+    def encode(self, text: Any, encoding: Any = "") -> bytearray:
+        """Python 3 writes bytes for Python 2 as Latin-1 text."""
+        if not isinstance(text, str) or _name(encoding) not in ("latin1", "latin-1"):
+            raise _Refused("it encodes text in an unknown encoding")
+        return self.copy(text)
 
 
-def _push(value: Callable[[_Machine], Any]) -> Callable[[_Machine], None]:
-    return lambda machine: machine.stack.append(value(machine))
+class _Builder(NamedTuple):
+    build: Callable[..., Any]
 
 
-def _sized(form: str, made_of: Callable[[memoryview], Any]) -> Callable[[_Machine], None]:
-    """Push something that is preceded by its length."""
-    return _push(lambda machine: made_of(machine.take(machine.number(form))))
+BUILDERS = {
+    "numpy.ndarray": _Builder(_Machine.empty_array),
+    "numpy.dtype": _Builder(_Machine.dtype),
+    "_codecs.encode": _Builder(_Machine.encode),
+    **{f"numpy.{core}.multiarray._reconstruct": _Builder(_Machine.empty_array) for core in ("core", "_core")},
+    **{f"numpy.{core}.multiarray.scalar": _Builder(_Machine.scalar) for core in ("core", "_core")},
+    **{f"numpy.{core}.numeric._frombuffer": _Builder(_Machine.array) for core in ("core", "_core")},
+}
+
+
+def _find_builder(module: Any, name: Any) -> _Builder:
+    if not isinstance(module, str) or not isinstance(name, str):
+        raise _Refused("it asks for something without naming it")
+    path = f"{module}.{name}"
+    if path not in BUILDERS:
+        raise _Refused(f"it asks for {path[:100]!r}; no dataset needs that, so the file may be meant to do harm")
+    return BUILDERS[path]
+
+
+def _name(value: Any) -> str:
+    """A short text, which Python 2 may have written as bytes; empty for anything else."""
+    if not isinstance(value, (str, bytes, bytearray)) or len(value) > LONGEST_NAME:
+        return ""
+    return value if isinstance(value, str) else value.decode("latin1")
+
+
+def _unsigned(content: memoryview) -> int:
+    return int.from_bytes(content, "little")
+
+
+def _signed(content: memoryview) -> int:
+    if len(content) > 8:
+        raise _Refused("it holds a whole number of more than 64 bits")
+    return int.from_bytes(content, "little", signed=True)
 
 
 def _unicode(content: memoryview) -> str:
     return str(content, "utf-8", "surrogatepass")
 
 
-def _latin1(content: memoryview) -> str:
-    return str(content, "latin1")
-
-
-def _whole(content: memoryview) -> int:
-    if len(content) > 8:
-        raise _Refused("it holds a whole number of more than 64 bits")
-    return int.from_bytes(content, "little", signed=True)
-
-
-STOP, PROTOCOL = ord("."), 0x80
-# Long strings of Python 2 are the contents of arrays and stay in the file; short ones are text.
-INSTRUCTIONS: dict[int, Callable[[_Machine], None]] = {
-    PROTOCOL: _Machine.protocol,
-    0x95: lambda machine: machine.skip(8),  # the length of a frame, which only groups what follows
-    ord("("): lambda machine: machine.marks.append(len(machine.stack)),
-    ord("N"): _push(lambda _: None),
-    0x88: _push(lambda _: True),
-    0x89: _push(lambda _: False),
-    ord("J"): _push(lambda machine: machine.number("<i")),
-    ord("K"): _push(lambda machine: machine.number("<B")),
-    ord("M"): _push(lambda machine: machine.number("<H")),
-    0x8A: _sized("<B", _whole),
-    ord("U"): _sized("<B", _latin1),
-    ord("T"): _sized("<i", lambda content: content),
-    ord("C"): _sized("<B", bytes),
-    ord("B"): _sized("<I", lambda content: content),
-    0x8E: _sized("<Q", lambda content: content),
-    0x96: _sized("<Q", lambda content: content),
-    ord("X"): _sized("<I", _unicode),
-    0x8C: _sized("<B", _unicode),
-    0x8D: _sized("<Q", _unicode),
-    ord("}"): _push(lambda _: {}),
-    ord("]"): _push(lambda _: []),
-    ord(")"): _push(lambda _: ()),
-    ord("t"): _push(lambda machine: tuple(machine.since_mark())),
-    0x85: lambda machine: machine.group(1),
-    0x86: lambda machine: machine.group(2),
-    0x87: lambda machine: machine.group(3),
-    ord("q"): lambda machine: machine.keep(machine.number("<B")),
-    ord("r"): lambda machine: machine.keep(machine.number("<I")),
-    0x94: lambda machine: machine.keep(len(machine.memo)),
-    ord("h"): _push(lambda machine: machine.memo[machine.number("<B")]),
-    ord("j"): _push(lambda machine: machine.memo[machine.number("<I")]),
-    ord("a"): _Machine.append,
-    ord("e"): _Machine.extend,
-    ord("s"): _Machine.set_item,
-    ord("u"): _Machine.update,
-    ord("c"): lambda machine: machine.find(machine.line(), machine.line()),
-    0x93: lambda machine: machine.find(machine.stack.pop(-2), machine.stack.pop()),
-    ord("R"): _Machine.call,
-    ord("b"): _Machine.finish,
+VALUES: dict[str, Callable[[memoryview], Any]] = {
+    "NONE": lambda _: None,
+    "NEWTRUE": lambda _: True,
+    "NEWFALSE": lambda _: False,
+    "EMPTY_DICT": lambda _: {},
+    "EMPTY_LIST": lambda _: [],
+    "EMPTY_TUPLE": lambda _: (),
+    "SHORT_BINSTRING": lambda content: str(content, "latin1"),
+    "SHORT_BINBYTES": bytes,
+    **dict.fromkeys(("BININT1", "BININT2"), _unsigned),
+    **dict.fromkeys(("BININT", "LONG1"), _signed),
+    **dict.fromkeys(("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"), _unicode),
+    # Long strings of Python 2 are the contents of arrays and stay in the file, like all long bytes.
+    **dict.fromkeys(("BINSTRING", "BINBYTES", "BINBYTES8", "BYTEARRAY8"), lambda content: content),
 }
+"""Instructions that push a value made from their argument."""

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 
+from kcl.data import file_cache
 from kcl.data.dataset import Dataset
 from kcl.data.file_cache import quiet
 from kcl.errors import KclError
@@ -59,35 +60,32 @@ class FileSource(DataSource):
     """Data in files: in the folder given; else in the one `KCL_DATA` names; else in the cache."""
 
     title: str
+    layouts: tuple[str, ...]
+    """Where the data may be below such a folder; in the cache, the first."""
+    advice: str
+    """How a user can provide the data."""
 
-    @property
     @abstractmethod
-    def advice(self) -> str:
-        """How a user can provide the data."""
+    def place_in(self, folder: Path) -> Path | None:
+        """The data if they are directly in a folder, unopened."""
 
-    @abstractmethod
     def search(self, folder: Path) -> Path | None:
-        """The data below a user's folder, unopened."""
-
-    @abstractmethod
-    def searched(self, folder: Path) -> str:
-        """What `search` looks for, for an error message."""
-
-    @abstractmethod
-    def cached(self) -> Path | None:
-        """The data in the cache, unopened."""
+        """The data below a folder, unopened."""
+        return next(filter(None, (self.place_in(folder / layout) for layout in self.layouts)), None)
 
     def find(self, data_dir: Path | str | None = None) -> Path | None:
-        return self.users_place(data_dir) or self.cached()
+        return self.users_place(data_dir) or self.search(file_cache.cache_dir())
 
     def users_place(self, data_dir: Path | str | None) -> Path | None:
         """A folder that is given must hold the data; the one `KCL_DATA` names may."""
         if data_dir is None:
             named = os.environ.get(DATA_VARIABLE)
             return self.search(Path(named).expanduser()) if named else None
-        place = self.search(Path(data_dir).expanduser())
+        folder = Path(data_dir).expanduser()
+        place = self.search(folder)
         if place is None:
-            raise KclError(f"{self.title} was not found under {data_dir}: {self.searched(Path(data_dir))}")
+            places = ", ".join(str(folder / layout) for layout in self.layouts)
+            raise KclError(f"{self.title} was not found under {data_dir} (looked in {places}): {self.advice}")
         return place
 
 
@@ -100,8 +98,8 @@ class PublishedSource(FileSource):
         """The data in a folder, after verifying every file."""
 
     @abstractmethod
-    def read_or_fetch(self, place: Path | None, say: Say) -> Dataset:
-        """The data in the cache, completed from a user's archive (`place`) or else from the web."""
+    def read_or_fetch(self, folder: Path, archive: Path | None, say: Say) -> Dataset:
+        """The data in a folder of the cache, completed from a user's archive or else from the web."""
 
     def load(self, data_dir: Path | str | None = None, say: Say = quiet) -> Dataset:
         place = self.users_place(data_dir)
@@ -109,7 +107,7 @@ class PublishedSource(FileSource):
             return self.read(place)
         if place is None and (named := os.environ.get(DATA_VARIABLE)):
             say(f"{DATA_VARIABLE}={named} does not hold all of {self.title}; looking in the cache")
-        return self.read_or_fetch(place, say)
+        return self.read_or_fetch(file_cache.cache_dir() / self.layouts[0], place, say)
 
     def verify(self, data_dir: Path | str | None = None) -> Path:
         place = self.find(data_dir)
@@ -121,6 +119,9 @@ class PublishedSource(FileSource):
     def fetch(self, say: Say = quiet) -> str:
         self.load(say=say)
         return str(self.find())
+
+    def not_fetched(self) -> KclError:
+        return KclError(f"{self.title} was not found and could not be downloaded: {self.advice}")
 
 
 def check_md5(path: Path, md5: str, title: str) -> None:

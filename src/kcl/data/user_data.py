@@ -49,26 +49,21 @@ def read(
 ) -> Samples:
     """Samples for training (`labelled`) or for prediction. `columns`: the columns of a table to read, in order."""
     path = path.expanduser()
+    suffix, readers = path.suffix.lower(), {".npz": _arrays, ".csv": _csv, ".parquet": _parquet}
     try:
-        samples = _read(path, labelled, label, image_folders.DEFAULT_SIDE if side is None else side, columns, say)
+        if path.is_dir() or suffix in image_files.SUFFIXES:
+            samples = _images(path, labelled, image_folders.DEFAULT_SIDE if side is None else side, say)
+        elif not path.is_file():
+            raise KclError(f"{path} is not there; expected a folder of images, or a .npz, .csv or .parquet file")
+        elif suffix not in readers:
+            raise KclError(f"{path}: expected a folder of images, or a file that ends in {', '.join(readers)}")
+        else:
+            samples = readers[suffix](path, labelled, label, columns)
     except OSError as error:
         raise KclError(f"{path} cannot be read: {error.strerror or error}") from None
     if len(samples.inputs) == 0:
         raise KclError(f"{path} holds no samples")
     return samples
-
-
-def _read(
-    path: Path, labelled: bool, label: str, side: int, columns: Sequence[str], say: Callable[[str], None]
-) -> Samples:
-    if path.is_dir() or path.suffix.lower() in image_files.SUFFIXES:
-        return _images(path, labelled, side, say)
-    if not path.is_file():
-        raise KclError(f"{path} is not there; expected a folder of images, or a .npz, .csv or .parquet file")
-    readers = {".npz": _arrays, ".csv": _csv, ".parquet": _parquet}
-    if path.suffix.lower() not in readers:
-        raise KclError(f"{path}: expected a folder of images, or a file that ends in {', '.join(readers)}")
-    return readers[path.suffix.lower()](path, labelled, label, columns)
 
 
 def _images(path: Path, labelled: bool, side: int, say: Callable[[str], None]) -> Samples:
@@ -105,8 +100,8 @@ def _arrays(path: Path, labelled: bool, label: str, columns: Sequence[str]) -> S
         if size > LARGEST:
             raise KclError(f"{path} holds {size} bytes of arrays; at most {LARGEST} are read")
         with np.load(path, allow_pickle=False) as arrays:
-            inputs = arrays[_first(_INPUTS, arrays.files, path)]
-            labels = arrays[_first(_LABELS, arrays.files, path)] if labelled else None
+            inputs = _first(_INPUTS, arrays, path)
+            labels = _first(_LABELS, arrays, path) if labelled else None
     except (ValueError, zipfile.BadZipFile, EOFError) as error:
         raise KclError(f"{path} is not a valid .npz file of plain arrays: {error}") from None
     if inputs.dtype.kind not in "fiub" or inputs.ndim < 2:
@@ -114,11 +109,11 @@ def _arrays(path: Path, labelled: bool, label: str, columns: Sequence[str]) -> S
     return Samples(inputs, labels, [str(row) for row in range(len(inputs))])
 
 
-def _first(names: Sequence[str], present: Sequence[str], path: Path) -> str:
+def _first(names: Sequence[str], arrays: Any, path: Path) -> np.ndarray:
     for name in names:
-        if name in present:
-            return name
-    raise KclError(f"{path} has no array named {' or '.join(names)}; it has {', '.join(present) or 'none'}")
+        if name in arrays.files:
+            return arrays[name]
+    raise KclError(f"{path} has no array named {' or '.join(names)}; it has {', '.join(arrays.files) or 'none'}")
 
 
 def _csv(path: Path, labelled: bool, label: str, columns: Sequence[str]) -> Samples:
