@@ -243,7 +243,7 @@ class TestRun:
         assert record["diverged"] is True
         assert record["average_accuracy"] is None
         assert record["forgetting"] is None
-        assert run(*arguments, "--resume").code == 0
+        assert run(*arguments, "--resume").code == 1
         assert len(_records(out)) == 1
 
 
