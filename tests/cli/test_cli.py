@@ -238,12 +238,12 @@ class TestRun:
         """Its metrics are missing, not made up, and the file can be read again."""
         out = tmp_path / "out"
         arguments = ["run", "permuted-digits", "--method", "naive-sgd", *SMALL, "--set", "lr=1e30", "--out", out]
-        assert run(*arguments).code == 0
+        assert run(*arguments).code == 1
         (record,) = _records(out)
         assert record["diverged"] is True
         assert record["average_accuracy"] is None
         assert record["forgetting"] is None
-        assert run(*arguments, "--resume").code == 0
+        assert run(*arguments, "--resume").code == 1
         assert len(_records(out)) == 1
 
 
@@ -626,7 +626,7 @@ class TestLists:
 
     def test_help_and_mistakes_do_not_wait_for_pytorch(self) -> None:
         """In a process of its own, as this one has PyTorch loaded already."""
-        light = [["--help"], *([name, "--help"] for name in commands.COMMANDS if name not in ("reproduce", "tune"))]
+        light = [["--help"], *([name, "--help"] for name in commands.COMMANDS)]
         code = f"""import sys
 from kcl.cli import commands
 for arguments in {[*light, ["run"], ["run", "permuted-mnist", "--bogus"], ["nothing"]]!r}:
@@ -687,3 +687,39 @@ def test_on_real_digits_it_forgets_less_than_a_third_of_what_naive_sgd_forgets(
         assert all(record["learning_accuracy"] > 60.0 for record in records)  # what is not learned is not forgotten
         forgetting[method] = sum(record["forgetting"] for record in records) / 2
     assert forgetting["kcl"] < forgetting["naive-sgd"] / 3.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--lr", "0.1"], "did you mean --set lr=0.1?"),
+        (["--batch-size=5"], "did you mean --set batch_size=5?"),
+        (["--set", "learning_rate=0.1"], "did you mean lr?"),
+    ],
+    ids=str,
+)
+def test_a_setting_under_another_name_is_recognised(run: Any, arguments: list[str], words: str) -> None:
+    said = run("run", "permuted-digits", *SMALL, *arguments)
+    assert said.code == 2
+    assert words in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_ways_that_go_downwards(run: Any) -> None:
+    said = run("run", "split-cifar100", "--ways", "15-3")
+    assert said.code == 2
+    assert "from the smaller number to the larger, such as 3-15" in said.err
+
+
+def test_abstaining_below_more_than_certainty(run: Any, tmp_path: Path) -> None:
+    said = run("predict", "--model", tmp_path, "--input", tmp_path, "--abstain-below", "5")
+    assert said.code == 2
+    assert "from 0 to 1, not 5" in said.err
+
+
+def test_a_run_that_only_diverged_fails_and_bf16_without_effect_is_named(run: Any, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    out = ["--out", tmp_path / "out", "--set", "lr=1e30", *SET[1:]]
+    said = run("run", "permuted-digits", *SMALL, "--precision", "bf16", *out)
+    assert said.code == 1
+    assert "bf16 has no effect on a CPU" in said.err

@@ -29,6 +29,8 @@ def parse_ways(text: str) -> Ways:
         )
     if int(low) < 2:
         raise KclError(f"--ways {text!r}: a task needs at least 2 classes to tell apart")
+    if dash and int(high) < int(low):
+        raise KclError(f"--ways {text!r}: a range goes from the smaller number to the larger, such as {high}-{low}")
     if slash:
         return int(low), int(high), int(tasks)
     return (int(low), int(high)) if dash else int(low)

@@ -43,8 +43,8 @@ class Command(NamedTuple):
 COMMANDS = {
     "demo": Command("KCL beside naive SGD on real MNIST: a table, a figure and a page", "run_commands:add_demo"),
     "run": Command("train on a benchmark's tasks and save the results", "run_commands:add_run"),
-    "reproduce": Command("the paper's tables and figures, beside the published numbers", "reproduce_command:add"),
-    "tune": Command("search settings on the first tasks, then train once on the whole stream", "tune_command:add"),
+    "reproduce": Command("the paper's tables and figures, beside the published numbers", "run_commands:add_reproduce"),
+    "tune": Command("search settings on the first tasks, then train once on the whole stream", "run_commands:add_tune"),
     "report": Command("results as a page, as text or as a figure", "report_commands:add_options"),
     "data": Command("find, fetch, verify and prepare data", "data_commands:add"),
     "update": Command("teach a model one more task, or more of one, from your own data", "model_commands:add_update"),
@@ -68,9 +68,26 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
             stream.reconfigure(errors="replace")
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     name = next((argument for argument in arguments if not argument.startswith("-")), "")
-    options = _parser([name]).parse_args(arguments)
+    parser = _parser([name])
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_setting_meant(options, unknown, arguments)}")
     options.command_line = shlex.join(["kcl", *arguments])
     return options
+
+
+def _setting_meant(options: argparse.Namespace, unknown: list[str], arguments: list[str]) -> str:
+    """The hint for a setting that was given as an option, such as --lr 0.1."""
+    option = next((argument for argument in unknown if argument.startswith("--")), "")
+    flag, equals, value = option.partition("=")
+    name = flag.lstrip("-").replace("-", "_")
+    if option and not equals:
+        value = next(iter(arguments[arguments.index(option) + 1 :]), "")
+    if not value or not hasattr(options, "assignments"):
+        return ""
+    from kcl.methods.recipes import methods_with  # loads PyTorch
+
+    return f" (did you mean --set {name}={value}?)" if methods_with(name) else ""
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -66,6 +66,8 @@ class Execution:
         self._choice = choose_engine(options)
         device = choose_device(options.device) if self._choice is None else self._choice.device
         self.compute = Compute(device, COMPILE[options.compile], options.precision, options.runs_at_once)
+        if options.precision == "bf16" and device == "cpu" and not self.compute.compiled:
+            display.say("--precision bf16 has no effect on a CPU without --compile on: float32 is used")
         self._stop, self._open = Stop(), ExitStack()
         self._engine: Engine | None = None
         self._datasets: dict[DatasetKey, Dataset] = {}
@@ -142,6 +144,7 @@ def execute_runs(
     except Stopped as signal:
         exit_stopped(signal, options, out, resume)
     print_failures(done, options)
+    options.failed = bool(done.failures) or (bool(done.records) and all(run["diverged"] for run in done.records))
     if show and not options.quiet:
         print(results_table.text(done.records))
         print(f"results: {done.results}")

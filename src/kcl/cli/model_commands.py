@@ -174,6 +174,8 @@ def _predict(options: argparse.Namespace) -> int:
     from kcl.models import model_folder
     from kcl.models.inference import DEFAULT_SCORE
 
+    if not 0.0 <= options.abstain_below <= 1.0:
+        raise KclError(f"--abstain-below must be a probability from 0 to 1, not {options.abstain_below:g}")
     model = model_folder.load_model(options.model, device=use_device(options))
     samples = user_data.read(options.input, False, options.label, _side(model), model.columns)
     prediction = model.predict(samples.inputs, options.task, options.score or DEFAULT_SCORE, options.abstain_below)

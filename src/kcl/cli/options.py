@@ -108,7 +108,7 @@ def add_execution_options(command: argparse.ArgumentParser) -> tuple[Group, Grou
     """Options of every command that trains runs. Returns the groups `output` and `saving` for further options."""
     where = add_compute(command)
     where.add_argument("--runs-at-once", type=int, metavar="N", help="runs trained together (default: what fits)")
-    _add_engine(where)
+    _add_engine(command.add_argument_group("several machines or processes"))
     output = command.add_argument_group("output")
     output.add_argument("--log", action=OneOf, registry="kcl.experiments.loggers:LOGGERS", default=[], metavar="LOGGER",
                         help=f"tensorboard or wandb, in addition to OUT/{METRICS}; may be repeated")  # fmt: skip

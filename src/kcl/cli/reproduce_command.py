@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from kcl.benchmarks.registry import find_benchmark
 from kcl.cli.commands import print_lines
 from kcl.cli.execution import execute_runs
-from kcl.cli.options import add_execution_options, use_device
+from kcl.cli.options import use_device
 from kcl.cli.requested_runs import whole_numbers
 from kcl.core import results
 from kcl.core.files import write_whole
@@ -30,34 +30,6 @@ from kcl.report import figures
 
 SEVERAL = 4
 """Workers that hide each other's set-up on one GPU, for comparison."""
-
-
-def add(command: argparse.ArgumentParser) -> None:
-    names = f"all, or some of: {', '.join(ITEMS)}; beyond the paper: strong, or some of: {', '.join(STRONG)}"
-    command.add_argument("items", nargs="*", metavar="ITEM", help=names)
-    command.add_argument("--list", action="store_true", help="list the tables and figures, and do nothing")
-    command.add_argument("--seeds", help="seeds as 0,1,2 or 0..4 (default: 0..4; 0,1 with --quick)")
-    command.add_argument("--quick", action="store_true",
-                         help="a miniature on scikit-learn's digits, in minutes on a CPU: it shows that everything "
-                         "works, not what the paper claims")  # fmt: skip
-    command.add_argument("--without", action="append", default=[], metavar="BENCHMARK",
-                         help="skip the runs of a benchmark, for example if its data are missing")  # fmt: skip
-    command.add_argument(
-        "--out",
-        type=Path,
-        help="output folder (default: runs/paper or, beyond the paper, runs/strong; with --quick, …-quick)",
-    )
-    command.add_argument("--resume", action="store_true", help="keep the folder's finished runs and do the rest")
-    command.add_argument("--dry-run", action="store_true", help="print what would be run, and do nothing")
-    command.add_argument("--report-only", action="store_true", help="run nothing; report the finished runs")
-    command.add_argument("--results", type=Path, action="append", metavar="PATH",
-                         help="a folder or file with finished runs, which are not run again; with --report-only the "
-                         "only ones that are reported (default: OUT); may be repeated")  # fmt: skip
-    command.add_argument("--into", type=Path, metavar="PAGE",
-                         help="with --report-only: also replace the tables between the markers <!-- ITEM: begin --> "
-                         "and <!-- ITEM: end --> of a page (REPRODUCIBILITY.md)")  # fmt: skip
-    add_execution_options(command)
-    command.set_defaults(function=_reproduce)
 
 
 def listed() -> dict[str, str]:
@@ -161,7 +133,7 @@ def parse(options: argparse.Namespace) -> Reproduction:
     return reproduction._replace(specs=[spec for spec in specs if finished.find(spec) is None])
 
 
-def _reproduce(options: argparse.Namespace) -> int:
+def reproduce(options: argparse.Namespace) -> int:
     if options.list:
         return print_lines(listed())
     request = parse(options)

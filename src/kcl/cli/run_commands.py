@@ -1,4 +1,7 @@
-"""`kcl run` and `kcl demo`: train, save the results, show the table, write the page."""
+"""The commands that train runs: `kcl run` and `kcl demo`, and the options of `kcl reproduce` and `kcl tune`.
+
+Options are here, apart from what needs PyTorch, so that `--help` answers at once.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,70 @@ def add_demo(command: argparse.ArgumentParser) -> None:
     output, _ = add_execution_options(command)
     output.add_argument("--out", type=Path, default=Path("demo"), metavar="DIR", help="output folder (default: demo)")
     command.set_defaults(function=_demo)
+
+
+def add_reproduce(command: argparse.ArgumentParser) -> None:
+    command.add_argument("items", nargs="*", metavar="ITEM",
+                         help="all, or some of the paper's tables and figures; beyond the paper: strong, or some of "
+                         "its items; see `kcl reproduce --list`")  # fmt: skip
+    command.add_argument("--list", action="store_true", help="list the tables and figures, and do nothing")
+    command.add_argument("--seeds", help="seeds as 0,1,2 or 0..4 (default: 0..4; 0,1 with --quick)")
+    command.add_argument("--quick", action="store_true",
+                         help="a miniature on scikit-learn's digits, in minutes on a CPU: it shows that everything "
+                         "works, not what the paper claims")  # fmt: skip
+    command.add_argument("--without", action="append", default=[], metavar="BENCHMARK",
+                         help="skip the runs of a benchmark, for example if its data are missing")  # fmt: skip
+    command.add_argument(
+        "--out",
+        type=Path,
+        help="output folder (default: runs/paper or, beyond the paper, runs/strong; with --quick, …-quick)",
+    )
+    command.add_argument("--resume", action="store_true", help="keep the folder's finished runs and do the rest")
+    command.add_argument("--dry-run", action="store_true", help="print what would be run, and do nothing")
+    command.add_argument("--report-only", action="store_true", help="run nothing; report the finished runs")
+    command.add_argument("--results", type=Path, action="append", metavar="PATH",
+                         help="a folder or file with finished runs, which are not run again; with --report-only the "
+                         "only ones that are reported (default: OUT); may be repeated")  # fmt: skip
+    command.add_argument("--into", type=Path, metavar="PAGE",
+                         help="with --report-only: also replace the tables between the markers <!-- ITEM: begin --> "
+                         "and <!-- ITEM: end --> of a page (REPRODUCIBILITY.md)")  # fmt: skip
+    add_execution_options(command)
+    command.set_defaults(function=_reproduce)
+
+
+def add_tune(command: argparse.ArgumentParser) -> None:
+    add_stream_options(command)
+    command.add_argument("--search", nargs="+", action="extend", default=[], metavar="NAME=RANGE",
+                         help="settings to search: lr=0.001..0.5:log, dropout=0..0.5, kernel=vrf,rbf")  # fmt: skip
+    command.add_argument("--trials", type=int, default=50, metavar="N",
+                         help="points to try (default: 50; with choices only, at most all of them)")  # fmt: skip
+    command.add_argument("--trials-at-once", type=int, default=8, metavar="N",
+                         help="points proposed and run together (default: 8)")  # fmt: skip
+    command.add_argument("--first", default="3", metavar="K",
+                         help="choose by the first K tasks, or all (default: 3)")  # fmt: skip
+    command.add_argument("--held-out", type=float, default=0.1, metavar="SHARE",
+                         help="share of the training samples held out to choose by (default: 0.1)")  # fmt: skip
+    command.add_argument("--judge-by", choices=("all", "old"), default="all",
+                         help="accuracy of all tasks, or of the old ones: all but the last (default: all)")  # fmt: skip
+    command.add_argument("--search-seed", type=int, default=0, help="random seed of the search (default: 0)")
+    command.add_argument("--final-seeds",
+                         help="seeds for the winner's whole stream, or none (default: those of --seeds)")  # fmt: skip
+    command.add_argument("--out", type=Path, help="output folder (default: runs/tune-BENCHMARK-METHOD)")
+    command.add_argument("--resume", action="store_true", help="continue the search in the folder")
+    add_execution_options(command)
+    command.set_defaults(function=_tune)
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    from kcl.cli.reproduce_command import reproduce
+
+    return reproduce(options)
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from kcl.cli.tune_command import tune_settings
+
+    return tune_settings(options)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from kcl.cli import report_commands, requested_runs
 from kcl.cli.commands import FAILED
 from kcl.cli.execution import Done, Execution, Stopped, exit_stopped, print_failures
-from kcl.cli.options import add_execution_options, add_stream_options, check_range
+from kcl.cli.options import check_range
 from kcl.core.files import RESULTS
 from kcl.core.locking import locked
 from kcl.core.randomness import LARGEST_SEED
@@ -18,34 +18,10 @@ from kcl.errors import KclError
 from kcl.experiments.progress import make_display
 from kcl.report import figures, page, results_table
 from kcl.tuning import search_plots, space, tune
-from kcl.tuning.protocol import HELD_OUT, JUDGED_BY, TASKS, Protocol
+from kcl.tuning.protocol import JUDGED_BY, Protocol
 from kcl.tuning.tune import JOURNAL, Search
 
-AT_ONCE = 8
 CONTENTS = {"a search": JOURNAL, "results": RESULTS}
-
-
-def add(command: argparse.ArgumentParser) -> None:
-    add_stream_options(command)
-    command.add_argument("--search", nargs="+", action="extend", default=[], metavar="NAME=RANGE",
-                         help="settings to search: lr=0.001..0.5:log, dropout=0..0.5, kernel=vrf,rbf")  # fmt: skip
-    command.add_argument("--trials", type=int, default=50, metavar="N",
-                         help="points to try (default: 50; with choices only, at most all of them)")  # fmt: skip
-    command.add_argument("--trials-at-once", type=int, default=AT_ONCE, metavar="N",
-                         help=f"points proposed and run together (default: {AT_ONCE})")  # fmt: skip
-    command.add_argument("--first", default=str(TASKS), metavar="K",
-                         help=f"choose by the first K tasks, or all (default: {TASKS})")  # fmt: skip
-    command.add_argument("--held-out", type=float, default=HELD_OUT, metavar="SHARE",
-                         help=f"share of the training samples held out to choose by (default: {HELD_OUT})")  # fmt: skip
-    command.add_argument("--judge-by", choices=list(JUDGED_BY), default="all",
-                         help="accuracy of all tasks, or of the old ones: all but the last (default: all)")  # fmt: skip
-    command.add_argument("--search-seed", type=int, default=0, help="random seed of the search (default: 0)")
-    command.add_argument("--final-seeds",
-                         help="seeds for the winner's whole stream, or none (default: those of --seeds)")  # fmt: skip
-    command.add_argument("--out", type=Path, help="output folder (default: runs/tune-BENCHMARK-METHOD)")
-    command.add_argument("--resume", action="store_true", help="continue the search in the folder")
-    add_execution_options(command)
-    command.set_defaults(function=_tune)
 
 
 def parse(options: argparse.Namespace) -> tuple[Search, list[int]]:
@@ -77,7 +53,7 @@ def parse(options: argparse.Namespace) -> tuple[Search, list[int]]:
     return Search(runs[0], dimensions, protocol, trials, at_once, options.search_seed, options.out), final
 
 
-def _tune(options: argparse.Namespace) -> int:
+def tune_settings(options: argparse.Namespace) -> int:
     """A signal leaves a search that --resume continues; runs that are given up end it."""
     search, seeds = parse(options)
     out, display = search.out, make_display(options.quiet)

@@ -230,6 +230,9 @@ def _fields(settings_type: type[Settings]) -> dict[str, dataclasses.Field[Any]]:
 
 def nearest(name: str, known: list[str]) -> str:
     """The end of an error message: 'did you mean …?', or all known names."""
+    initials = "".join(word[:1] for word in name.split("_"))
+    if initials != name and initials in known:  # learning_rate: lr
+        return f"did you mean {initials}?"
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.55) or [k for k in known if name and name in k][:3]
     return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
 
