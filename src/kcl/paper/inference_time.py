@@ -23,17 +23,16 @@ from kcl.core.files import read_json, write_json
 from kcl.errors import KclError
 from kcl.methods.recipes import published_backbone, published_settings
 from kcl.ops.precision import at_test, products
-from kcl.paper.cell import Cell, Scale
+from kcl.paper.cell import Scale
 from kcl.paper.finished_runs import FinishedRuns
 from kcl.paper.item import Item, MeasureOptions
-from kcl.paper.paper_figures import Panel, panels
+from kcl.paper.panels import Panel
 from kcl.report import figures
 from kcl.report.figures import Curve
 from kcl.report.formatting import MISSING, markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 FORMAT = 1
 DEVICES = ("cpu", "cuda")
@@ -59,9 +58,6 @@ class InferenceTime(Item):
         "`collapsed` the library's prediction, with a head solved once, `backbone` the backbone alone. Medians; "
         "weights and samples are random, which costs the same."
     )
-
-    def cells(self) -> list[Cell]:
-        return []
 
     def measure(self, options: MeasureOptions) -> None:
         """Measure both tables on one device, and keep them in one file."""
@@ -129,7 +125,7 @@ class InferenceTime(Item):
         ] or ["Nothing was measured yet.\n"]
         return "\n".join(parts)
 
-    def figure(self, runs: FinishedRuns) -> Figure:
+    def panels(self, runs: FinishedRuns) -> list[Panel]:
         """Growth relative to the smallest value, one query at a time: the paper's, and ours on each device."""
         rows = [row for row in self.rows(runs) if row["queries"] in (None, 1)]
         devices = list(dict.fromkeys(row["device"] for row in rows if row["queries"])) or ["not measured yet"]
@@ -138,7 +134,7 @@ class InferenceTime(Item):
             for table in PAPER:
                 points = [row for row in rows if row["device"] in (device, "the paper's") and row["table"] == table]
                 contents.append((device, partial(_growth, rows=points, xlabel=AXES[table])))
-        return panels(contents, runs)
+        return contents
 
 
 def file_of(folder: Path, device: str) -> Path:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from kcl.errors import KclError
 from kcl.paper.cell import Cell
+from kcl.paper.cell_table import NOT_MEASURED, forgetting_text, paper_text
 from kcl.paper.finished_runs import FinishedRuns, change_options
 from kcl.paper.item import Item
-from kcl.paper.paper_tables import NOT_MEASURED, forgetting_text, paper_text
 from kcl.report.formatting import MISSING, markdown_table, spread
 from kcl.report.published import PaperResult
 from kcl.report.summary import Summary

@@ -10,8 +10,8 @@ from kcl.experiments.run_spec import RunSpec
 from kcl.methods.training_compute import Shape, TrainingCompute, training_compute
 from kcl.methods.views import copies_at_test
 from kcl.paper.cell import Cell
+from kcl.paper.cell_table import TableColumn
 from kcl.paper.finished_runs import FinishedRuns
-from kcl.paper.paper_tables import TableColumn
 from kcl.report.formatting import MISSING
 from kcl.report.published import CIFAR100, MINIIMAGENET, PERMUTED, ROTATED
 
