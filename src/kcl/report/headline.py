@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kcl.report.formatting import number
-from kcl.report.groups import CHOICES, Record, SeedGroup, differing, show, title, with_settings
+from kcl.report.groups import CHOICES, SeedGroup, setting_labels, show, title
 from kcl.report.published import PaperResult, published
-from kcl.report.significance import stands_out
-from kcl.report.summary import Summary
+from kcl.report.summary import Summary, stands_out
 
 _CONDITION = ("tasks", *CHOICES)
+_NOUNS = {
+    "tasks": "tasks",
+    "train_per_task": "samples per task",
+    "ways": "ways",
+    "class_order": "classes",
+    "image_size": "pixels",
+    "held_out": "held out",
+}
 
 
 class HeadlineCell(NamedTuple):
@@ -51,12 +58,13 @@ def headline(groups: Sequence[SeedGroup]) -> tuple[list[Column], list[HeadlineRo
         column = column_of(group)
         columns.setdefault(json.dumps(column, sort_keys=True), (column, []))[1].append(group)
     table: dict[str, dict[str, HeadlineCell]] = {}
-    for key, (_, rivals) in columns.items():
+    for key, (column, rivals) in columns.items():
         best = _best(rivals)
         for group, label in zip(rivals, row_labels(rivals), strict=True):
             cells = table.setdefault(label, {})
             if accuracy := group.summary("average_accuracy"):
-                cells[key] = HeadlineCell(accuracy, group is best, _published(group))
+                printed = published(group.benchmark, group.method, group.kernel, column.condition, group.settings)
+                cells[key] = HeadlineCell(accuracy, group is best, printed)
     rows = [HeadlineRow(label, [cells.get(key) for key in columns]) for label, cells in table.items()]
     return [column for column, _ in columns.values()], rows
 
@@ -68,28 +76,23 @@ def column_of(group: SeedGroup) -> Column:
 def row_labels(groups: Sequence[SeedGroup]) -> list[str]:
     """Labels for the groups of one column: the method, its kernel, and the settings that differ within them."""
     settings = [{name: value for name, value in group.settings.items() if name not in _CONDITION} for group in groups]
-    titles = [title(_first(group)["method"], _first(group)["kernel"]) for group in groups]
-    names = {
-        method: differing([values for other, values in zip(titles, settings, strict=True) if other == method])
-        for method in dict.fromkeys(titles)
-    }
-    return [with_settings(method, names[method], values) for method, values in zip(titles, settings, strict=True)]
+    return setting_labels([title(group.method, group.kernel) for group in groups], settings)
 
 
 def in_words(condition: dict[str, Any]) -> str:
-    words: dict[str, Callable[[Any], str]] = {
-        "tasks": lambda value: f"{show(value)} task{'' if value == 1 else 's'}",
-        "train_per_task": lambda value: f"{show(value)} samples per task",
-        "ways": lambda value: (
-            f"{'–'.join(map(show, value[:2])) if isinstance(value, list) else show(value)} ways"
-            + "".join(f" in {show(tasks)} tasks" for tasks in (value[2:] if isinstance(value, list) else []))
-        ),
-        "class_order": lambda value: "" if value == "fixed" else f"{show(value)} classes",
-        "image_size": lambda value: f"{show(value)} pixels",
-        "data": lambda value: f"data {show(value)[:12]}",
-        "held_out": lambda value: f"{show(value)} held out",
-    }
-    return ", ".join(text for name, value in condition.items() if (text := words[name](value)))
+    words = []
+    for name, value in condition.items():
+        text = show(value)
+        if name == "ways" and isinstance(value, list):
+            text = "–".join(map(show, value[:2]))
+            words.append(f"{text} ways" + "".join(f" in {show(tasks)} tasks" for tasks in value[2:]))
+        elif name == "data":
+            words.append(f"data {text[:12]}")
+        elif (name, value) == ("tasks", 1):
+            words.append("1 task")
+        elif (name, value) != ("class_order", "fixed"):
+            words.append(f"{text} {_NOUNS[name]}")
+    return ", ".join(words)
 
 
 def _best(groups: Sequence[SeedGroup]) -> SeedGroup | None:
@@ -102,12 +105,3 @@ def _best(groups: Sequence[SeedGroup]) -> SeedGroup | None:
     place = means.index(max(means))
     others = [by_seed for index, by_seed in enumerate(accuracies) if index != place]
     return rivals[place] if stands_out(accuracies[place], others) else None
-
-
-def _published(group: SeedGroup) -> PaperResult | None:
-    run = _first(group)
-    return published(group.benchmark, run["method"], run["kernel"], column_of(group).condition, group.settings)
-
-
-def _first(group: SeedGroup) -> Record:
-    return (*group.runs, *group.diverged)[0]

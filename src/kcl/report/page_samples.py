@@ -12,7 +12,7 @@ from typing import Any
 
 from kcl.report.groups import Record, SeedGroup, title
 from kcl.report.headline import column_of
-from kcl.report.page_parts import grid, head, muted, row, row_head
+from kcl.report.page_parts import Html, muted, table
 
 BUDGET = 2_000_000
 """Bytes of images a page may hold: it stays below five megabytes."""
@@ -55,13 +55,13 @@ def samples_html(groups: Sequence[SeedGroup], samples: Sequence[Samples]) -> str
         if shown is None:
             continue
         name = f"{title(shown['method'], shown['kernel'])} on {column_of(group)}"
-        table = _table(f"{name}, seed {shown['seed']}", shown["samples"])
-        if size + len(table) > BUDGET:
+        samples_table = _table(f"{name}, seed {shown['seed']}", shown["samples"])
+        if size + len(samples_table) > BUDGET:
             left_out += 1
             continue
-        size += len(table)
+        size += len(samples_table)
         opened = "" if parts else " open"
-        parts.append(f"<details{opened}><summary>{escape(name)}</summary>{table}</details>")
+        parts.append(f"<details{opened}><summary>{escape(name)}</summary>{samples_table}</details>")
     if not parts and not left_out:
         return ""
     note = "As the network sees them, at the end of a run. A mistake: the answer, its confidence, and the true class."
@@ -72,12 +72,11 @@ def samples_html(groups: Sequence[SeedGroup], samples: Sequence[Samples]) -> str
 def _table(caption: str, tasks: Sequence[Any]) -> str:
     shown = [name for name in _COLUMNS if any(isinstance(task, dict) and task.get(name) for task in tasks)]
     rows = [
-        row(row_head(f"task {index}"), *(f"<td>{_images(task.get(name), name)}</td>" for name in shown))
-        for index, task in enumerate(tasks)
+        [f"task {index}", *(Html(_images(task.get(name), name)) for name in shown)]
+        for index, task in enumerate(tasks, 1)
         if isinstance(task, dict)
     ]
-    table = grid(caption, ["<th></th>", *(head(_COLUMNS[name]) for name in shown)], rows, "grid seen")
-    return f'<div class="scroll tall" tabindex="0" role="region" aria-label="{escape(caption)}">{table}</div>'
+    return table(caption, ["", *(_COLUMNS[name] for name in shown)], rows, row_heads=True, tall=True)
 
 
 def _images(entries: Any, name: str) -> str:
