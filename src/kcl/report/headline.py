@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from kcl.report.formatting import number
@@ -12,14 +12,6 @@ from kcl.report.published import PaperResult, published
 from kcl.report.summary import Summary, stands_out
 
 _CONDITION = ("tasks", *CHOICES)
-_NOUNS = {
-    "tasks": "tasks",
-    "train_per_task": "samples per task",
-    "ways": "ways",
-    "class_order": "classes",
-    "image_size": "pixels",
-    "held_out": "held out",
-}
 
 
 class HeadlineCell(NamedTuple):
@@ -80,19 +72,19 @@ def row_labels(groups: Sequence[SeedGroup]) -> list[str]:
 
 
 def in_words(condition: dict[str, Any]) -> str:
-    words = []
-    for name, value in condition.items():
-        text = show(value)
-        if name == "ways" and isinstance(value, list):
-            text = "–".join(map(show, value[:2]))
-            words.append(f"{text} ways" + "".join(f" in {show(tasks)} tasks" for tasks in value[2:]))
-        elif name == "data":
-            words.append(f"data {text[:12]}")
-        elif (name, value) == ("tasks", 1):
-            words.append("1 task")
-        elif (name, value) != ("class_order", "fixed"):
-            words.append(f"{text} {_NOUNS[name]}")
-    return ", ".join(words)
+    words: dict[str, Callable[[Any], str]] = {
+        "tasks": lambda value: f"{show(value)} task{'' if value == 1 else 's'}",
+        "train_per_task": lambda value: f"{show(value)} samples per task",
+        "ways": lambda value: (
+            f"{'–'.join(map(show, value[:2])) if isinstance(value, list) else show(value)} ways"
+            + "".join(f" in {show(tasks)} tasks" for tasks in (value[2:] if isinstance(value, list) else []))
+        ),
+        "class_order": lambda value: "" if value == "fixed" else f"{show(value)} classes",
+        "image_size": lambda value: f"{show(value)} pixels",
+        "data": lambda value: f"data {show(value)[:12]}",
+        "held_out": lambda value: f"{show(value)} held out",
+    }
+    return ", ".join(text for name, value in condition.items() if (text := words[name](value)))
 
 
 def _best(groups: Sequence[SeedGroup]) -> SeedGroup | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Sequence
 from html import escape
@@ -72,38 +71,33 @@ def samples_html(groups: Sequence[SeedGroup], samples: Sequence[Samples]) -> str
 def _table(caption: str, tasks: Sequence[Any]) -> str:
     shown = [name for name in _COLUMNS if any(isinstance(task, dict) and task.get(name) for task in tasks)]
     rows = [
-        [f"task {index}", *(Html(_images(task.get(name), name)) for name in shown)]
+        [f"task {index}", *(_images(task.get(name), name) for name in shown)]
         for index, task in enumerate(tasks, 1)
         if isinstance(task, dict)
     ]
     return table(caption, ["", *(_COLUMNS[name] for name in shown)], rows, row_heads=True, tall=True)
 
 
-def _images(entries: Any, name: str) -> str:
-    images = [_image(entry, name) for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-    return f'<div class="images">{"".join(images)}</div>'
-
-
-def _image(entry: dict[str, Any], name: str) -> str:
-    content = _png(entry.get("png"))
-    if content is None:
-        return ""
-    label, said, confidence = str(entry.get("label", ""))[:40], str(entry.get("said", ""))[:40], entry.get("confidence")
-    words = label
-    if name == "mistakes":
-        sure = f" ({confidence:.0%})" if isinstance(confidence, float) else ""
-        words = f"{said}{sure} for {label}"
-    alternative = escape({"coreset": "a sample of the coreset", "mistakes": f"a mistake: {words}"}.get(name, words))
-    below = f"<small>{escape(words)}</small>" if words else ""
-    return f'<span><img alt="{alternative}" src="data:image/png;base64,{content}">{below}</span>'
+def _images(entries: Any, name: str) -> Html:
+    images = ""
+    for entry in entries if isinstance(entries, list) else []:
+        content = _png(entry.get("png")) if isinstance(entry, dict) else None
+        if content is None:
+            continue
+        words, confidence = str(entry.get("label", ""))[:40], entry.get("confidence")
+        if name == "mistakes":
+            sure = f" ({confidence:.0%})" if isinstance(confidence, float) else ""
+            words = f"{str(entry.get('said', ''))[:40]}{sure} for {words}"
+        alternative = escape({"coreset": "a sample of the coreset", "mistakes": f"a mistake: {words}"}.get(name, words))
+        below = f"<small>{escape(words)}</small>" if words else ""
+        images += f'<span><img alt="{alternative}" src="data:image/png;base64,{content}">{below}</span>'
+    return Html(f'<div class="images">{images}</div>')
 
 
 def _png(text: Any) -> str | None:
     """The text if it is the base64 of a PNG: nothing else from the file enters an attribute unescaped."""
-    if not isinstance(text, str):
-        return None
     try:
         content = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
+    except (TypeError, ValueError):
         return None
     return base64.b64encode(content).decode() if content.startswith(_PNG) else None
