@@ -13,8 +13,8 @@ from kcl.errors import KclError
 from kcl.experiments.run_folder import MANY, Folder, merged_settings
 from kcl.experiments.run_spec import RunSpec
 from kcl.methods.kcl_settings import KclSettings
-from kcl.report.engine_status import STALE, standings
 from kcl.report.page import page
+from kcl.report.unfinished import STALE, standings
 
 
 def _specs(count: int, **changes: Any) -> list[RunSpec]:

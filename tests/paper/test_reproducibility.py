@@ -12,11 +12,11 @@ from kcl.cli import requested_runs
 from kcl.cli.commands import _parser
 from kcl.core.results import read
 from kcl.paper.cell import FULL, QUICK, Cell
+from kcl.paper.cell_table import NOT_MEASURED
 from kcl.paper.contents import ITEMS
 from kcl.paper.finished_runs import FinishedRuns
 from kcl.paper.item import Item
 from kcl.paper.page_sections import judge, section
-from kcl.paper.paper_tables import NOT_MEASURED
 from kcl.report.published import PaperResult
 from kcl.report.summary import Summary, summarise
 

@@ -18,7 +18,7 @@ from kcl.cli.commands import _parser
 from kcl.core.results import read
 from kcl.methods.recipes import settings_record
 from kcl.methods.strong_recipe import strong_settings
-from kcl.paper.average_horizon import RAMPS
+from kcl.paper.strong_parts import RAMPS
 from kcl.paper.strong_results import BENCHMARKS
 from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET, PERMUTED, ROTATED
 from kcl.tuning.space import published

@@ -73,7 +73,7 @@ def test_hover_tells_the_value_of_a_cell(visit: Any) -> None:
     visit.page.mouse.move(box["x"] + box["width"] * 0.1, box["y"] + box["height"] * 0.9)
     visit.page.wait_for_selector("#chart-matrix .hoverlayer .hovertext")
     told = visit.page.text_content("#chart-matrix .hoverlayer")
-    assert "after task 4, accuracy on task 0: 70." in told
+    assert "after task 5, accuracy on task 1: 86." in told
 
 
 def test_hover_tells_the_value_of_a_curve(visit: Any) -> None:
@@ -97,7 +97,7 @@ def test_the_single_chart_follows_its_choice_and_the_measure_its_own(visit: Any)
 
 def test_numbers_and_files_are_those_of_the_results(visit: Any) -> None:
     rows = list(csv.reader(io.StringIO(visit.download("#csv-average"))))
-    assert rows[0] == ["tasks learned", "naive SGD", "±", "KCL (vrf)", "±"]
+    assert rows[0][:2] + rows[0][3:4] == ["tasks learned", "naive SGD", "KCL (vrf)"]
     assert rows[5] == ["5", "81.89", "4.66", "86.06", "0.25"]
     svg = visit.download("#svg-matrix")
     assert svg.startswith("<svg")
@@ -107,6 +107,44 @@ def test_numbers_and_files_are_those_of_the_results(visit: Any) -> None:
     assert runs[0]["command"] == "kcl demo --out demo"
     visit.page.click("#numbers-forgetting summary")
     assert "KCL (vrf)" in visit.text("#numbers-forgetting table")
+
+
+def test_charts_of_one_method_open_on_kcl(visit: Any) -> None:
+    """Although naive SGD stands before it in the results."""
+    assert visit.page.locator("#shown option").first.text_content() == "naive SGD"
+    for chart in ("tasks", "matrix"):
+        assert "KCL (vrf)" in visit.text(f"#words-{chart}")
+
+
+def test_a_column_of_spreads_says_what_they_are(visit: Any) -> None:
+    for band, word in (("interval", "95 %"), ("deviation", "standard deviation")):
+        visit.page.select_option("#band", band)
+        for chart in ("average", "forgetting", "cost"):
+            header = next(csv.reader(io.StringIO(visit.download(f"#csv-{chart}"))))
+            spreads = [name for name in header if name.startswith("±")]
+            assert spreads
+            assert all(word in name for name in spreads)
+
+
+def test_tasks_count_from_one_and_forgetting_is_the_fraction_of_the_results(visit: Any) -> None:
+    rows = list(csv.DictReader(io.StringIO(visit.download("#csv-forgetting"))))
+    assert [row["task"] for row in rows] == ["1", "2", "3", "4"]
+    runs = [run for run in results.read(ROOT / "results" / "demo" / "results.jsonl") if run["method"] == "kcl"]
+    average = sum(float(row["KCL (vrf)"]) for row in rows) / len(rows)
+    assert average == pytest.approx(sum(run["forgetting"] for run in runs) / len(runs), abs=1e-3)
+    matrix = list(csv.reader(io.StringIO(visit.download("#csv-matrix"))))
+    assert matrix[0][1:] == ["1", "2", "3", "4", "5"]
+    assert "1" in matrix[1][0]
+
+
+def test_a_table_that_is_cut_off_shows_that_it_scrolls(visit: Any) -> None:
+    """By shadows at its edges; the browser under test hides scroll bars."""
+    hidden, background = visit.page.evaluate("""() => {
+        const region = document.getElementById("runs-table");
+        return [region.scrollWidth - region.clientWidth, getComputedStyle(region).backgroundImage];
+    }""")
+    assert hidden > 0
+    assert background.count("linear-gradient") == 4
 
 
 def test_the_keyboard_reaches_everything(visit: Any) -> None:

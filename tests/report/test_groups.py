@@ -35,6 +35,17 @@ def test_labels_tell_the_settings_that_differ(make_run) -> None:
     assert [group.label for group in groups] == labels
 
 
+def test_long_labels_are_shortened_and_stay_distinct(make_run) -> None:
+    """As where a foreign file names settings that the others lack."""
+    settings = [{f"setting_{place}": value for place in range(40)} for value in range(3)]
+    labels = [group.label for group in group_runs([make_run(settings=values | {"lr": 1}) for values in settings])]
+    assert max(map(len, labels)) <= 120
+    assert len(set(labels)) == 3
+    same = [group.label for group in group_runs([make_run(settings={"x" * 200: k}) for k in range(3)])]
+    assert max(map(len, same)) <= 120
+    assert len(set(same)) == 3
+
+
 def test_the_number_of_tasks_separates_runs(make_run) -> None:
     groups = group_runs([make_run(tasks=2), make_run(tasks=3)])
     assert [group.label for group in groups] == ["KCL (vrf), tasks 2", "KCL (vrf), tasks 3"]

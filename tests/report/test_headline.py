@@ -8,10 +8,9 @@ import pytest
 
 from kcl.report.groups import group_runs
 from kcl.report.headline import headline, in_words
-from kcl.report.markdown import markdown
 from kcl.report.published import TABLE_1, TABLE_2, TABLE_5, published
-from kcl.report.significance import difference_p, stands_out
-from kcl.report.summary import student_p
+from kcl.report.results_table import markdown
+from kcl.report.summary import difference_p, stands_out, student_p
 
 
 def test_p_values_are_those_of_scipy() -> None:

@@ -20,7 +20,7 @@ from kcl.cli.report_commands import live
 from kcl.core import results
 from kcl.errors import KclError
 from kcl.report.live import LiveServer
-from kcl.report.unfinished_runs import running
+from kcl.report.unfinished import running
 
 HEAD = (
     "run,benchmark,method,kernel,seed,tasks_learned,tasks,average_accuracy,forgetting,accuracy_on_newest_task,seconds"

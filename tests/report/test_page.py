@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from kcl.cli.commands import main
+from kcl.core import results
 from kcl.errors import KclError
+from kcl.methods.kcl_settings import KclSettings
 from kcl.report.page import page, write_page
 from kcl.report.vendor import plotly
 
@@ -162,6 +165,28 @@ def test_many_settings_are_told_once_where_they_are_the_same(make_run) -> None:
     assert text.count("<td>0.25</td>") == 0
     assert "tau 0.25" in text
     assert "<td>19.1</td>" in text
+
+
+def test_tables_say_which_spread_stands_behind_the_sign(runs) -> None:
+    text = page(runs, "A comparison")
+    captions = [caption for caption in re.findall(r"<caption>(.*?)</caption>", text) if "±" in caption]
+    assert ["95 %" in caption for caption in captions] == [True, False]
+    assert ["standard deviation" in caption for caption in captions] == [False, True]
+
+
+def test_older_results_have_the_settings_of_their_method_and_no_others(make_run, tmp_path: Path) -> None:
+    """The demo's lines were written when every method recorded KCL's settings, and some settings did not exist."""
+    new = make_run(benchmark="permuted-mnist", tasks=5, train_per_task=5000, settings=KclSettings().to_dict())
+    results.append(tmp_path / "runs" / "results.jsonl", new)
+    out = tmp_path / "page.html"
+    demo = Path(__file__).parents[2] / "results" / "demo"
+    assert main(["report", str(tmp_path / "runs"), str(demo), "--out", str(out), "--quiet"]) == 0
+    text = out.read_text(encoding="utf-8")
+    rows = dict(re.findall(r'<th scope="row">(\w+)</th>((?:<td>[^<]*</td>)+)', text.split('id="settings"')[1]))
+    columns = {name: re.findall(r"<td>([^<]*)</td>", cells) for name, cells in rows.items()}
+    assert columns["kernel"] == ["vrf", "–"]
+    assert columns["coreset_size_per_class"] == ["20", "–"]
+    assert columns["optimizer"] == ["sgd", "sgd"]
 
 
 def test_the_published_value_stands_beside_ours(make_run) -> None:

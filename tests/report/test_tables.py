@@ -60,7 +60,8 @@ def test_text_is_aligned(make_run) -> None:
 
 
 def test_markdown_is_a_table_whatever_the_names_are(make_run) -> None:
-    lines = results_table.markdown([make_run(method="a|b`<i>_x_", benchmark="*bold*")]).splitlines()
+    text = results_table.markdown([make_run(method="a|b`<i>_x_", benchmark="*bold*")], "A title")
+    lines = text.split("## All results\n\n")[1].splitlines()
     assert lines[1] == "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     assert lines[2].startswith(r"| \*bold\* | a\|b\`&lt;i&gt;\_x\_ | 1 | 89.00 | – |")
     assert lines[3] == ""

@@ -13,13 +13,11 @@ from kcl.core import results
 from kcl.core.files import METRICS, RESULTS, SAMPLES, STATUS, write_whole
 from kcl.errors import KclError
 from kcl.report import figures, results_table
-from kcl.report.engine_status import standings
 from kcl.report.groups import Record, group_runs
 from kcl.report.live import LOCAL, LivePage, LiveServer
-from kcl.report.markdown import markdown
 from kcl.report.page import page, write_page
 from kcl.report.page_samples import Samples, read_samples
-from kcl.report.unfinished_runs import running
+from kcl.report.unfinished import running, standings
 from kcl.training.stopping import Stop
 
 FORMATS = ("html", "md", "png", "pdf")
@@ -131,7 +129,7 @@ def _report(options: argparse.Namespace) -> int:
     if kind == "html":
         write_page(records, out, title, samples_beside(files))
     elif kind == "md":
-        write_whole(out, markdown(records, title).encode(errors="replace"))
+        write_whole(out, results_table.markdown(records, title).encode(errors="replace"))
     else:
         write_whole(out, figures.render(figures.overview(records), kind))
     if not options.quiet:

@@ -43,6 +43,11 @@ class Scale(NamedTuple):
     unsupported: Sequence[str] = ()
     """Settings that its data do not allow: recipes go without them, and cells that change one have no runs."""
 
+    @property
+    def suffix(self) -> str:
+        """What a miniature's table adds to its title."""
+        return ", in miniature" if self.note else ""
+
     def specs(self, cell: Cell, seeds: Sequence[int]) -> list[RunSpec]:
         if any(name in self.unsupported for name in cell.changes) or (self.stand_ins and cell.train_per_task):
             return []

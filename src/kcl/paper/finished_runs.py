@@ -60,8 +60,8 @@ class FinishedRuns:
         words = ["kcl run", cell.benchmark]
         words += [] if cell.method == "kcl" else ["--method", cell.method]
         words += [] if cell.recipe == "paper" else ["--recipe", cell.recipe]
-        recipe = recipe_settings(cell.recipe, cell.benchmark, cell.method).to_dict()
-        changes = {name: value for name, value in cell.changes.items() if recipe[name] != value}
+        recipe = recipe_settings(cell.recipe, cell.benchmark, cell.method)
+        changes = {name: value for name, value in cell.changes.items() if getattr(recipe, name) != value}
         words += ["--kernel", changes.pop("kernel")] if "kernel" in changes else []
         words += change_options(replace(cell, changes=changes))
         words += ["--ways", show_ways(cell.ways)] if cell.ways is not None else []

@@ -24,17 +24,16 @@ from kcl.core.files import read_json, write_json
 from kcl.errors import KclError
 from kcl.methods.recipes import published_backbone, published_settings
 from kcl.ops.precision import at_test, products
-from kcl.paper.cell import Cell, Scale
+from kcl.paper.cell import Scale
 from kcl.paper.finished_runs import FinishedRuns
 from kcl.paper.item import Item, MeasureOptions
-from kcl.paper.paper_figures import Panel, panels
+from kcl.paper.panels import Panel
 from kcl.report import figures
 from kcl.report.figures import Curve
 from kcl.report.formatting import MISSING, markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 FORMAT = 1
 DEVICES = ("cpu", "cuda")
@@ -60,9 +59,6 @@ class InferenceTime(Item):
         "`collapsed` the library's prediction, with a head solved once, `backbone` the backbone alone. Medians; "
         "weights and samples are random, which costs the same."
     )
-
-    def cells(self) -> list[Cell]:
-        return []
 
     def measure(self, options: MeasureOptions) -> None:
         """Measure both tables on one device, and keep them in one file."""
@@ -91,28 +87,27 @@ class InferenceTime(Item):
         write_json(path, content)
 
     def rows(self, runs: FinishedRuns) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = [
-            {"table": table, "value": value, "device": "the paper's", "queries": None, "way": "published", "seconds": s}
+        names = ("table", "value", "device", "queries", "way", "seconds")
+        times: list[tuple[Any, ...]] = [
+            (table, value, "the paper's", None, "published", seconds)
             for table, printed in PAPER.items()
-            for value, s in printed.items()
+            for value, seconds in printed.items()
         ]
-        for content in _measurements(runs):
-            rows += [
-                {name: row[name] for name in ("table", "value")}
-                | {"device": content["device"], "queries": row["queries"], "way": row["way"]}
-                | {"seconds": row["ms"] / 1e3}
-                for row in content["rows"]
-            ]
+        times += [
+            (row["table"], row["value"], content["device"], row["queries"], row["way"], row["ms"] / 1e3)
+            for content in _measurements(runs)
+            for row in content["rows"]
+        ]
+        rows = [dict(zip(names, values, strict=True)) for values in times]
         first = {_line(row): row["seconds"] for row in reversed(rows)}
         return [row | {RELATIVE: row["seconds"] / first[_line(row)]} for row in rows]
 
     def markdown(self, runs: FinishedRuns) -> str:
-        rows, parts = self.rows(runs), []
+        lines: dict[tuple[Any, ...], dict[int, dict[str, Any]]] = {}
+        for row in self.rows(runs):
+            lines.setdefault(_line(row), {})[row["value"]] = row
+        parts = []
         for table, printed in PAPER.items():
-            lines: dict[tuple[Any, ...], dict[int, dict[str, Any]]] = {}
-            for row in rows:
-                if row["table"] == table:
-                    lines.setdefault(_line(row), {})[row["value"]] = row
             texts = [
                 (
                     _label(line),
@@ -120,6 +115,7 @@ class InferenceTime(Item):
                     *(f"{points[value][RELATIVE]:.2f}" if value in points else MISSING for value in printed),
                 )
                 for line, points in lines.items()
+                if line[0] == table
             ]
             header = (AXES[table], *map(str, printed), *(f"{value}, relative" for value in printed))
             parts.append(f"## Against the {AXES[table]}, milliseconds\n\n{markdown_table(header, texts)}\n")
@@ -130,16 +126,19 @@ class InferenceTime(Item):
         ] or ["Nothing was measured yet.\n"]
         return "\n".join(parts)
 
-    def figure(self, runs: FinishedRuns) -> Figure:
+    def panels(self, runs: FinishedRuns) -> list[Panel]:
         """Growth relative to the smallest value, one query at a time: the paper's, and ours on each device."""
         rows = [row for row in self.rows(runs) if row["queries"] in (None, 1)]
         devices = list(dict.fromkeys(row["device"] for row in rows if row["queries"])) or ["not measured yet"]
-        contents: list[Panel] = []
-        for device in devices:
-            for table in PAPER:
-                points = [row for row in rows if row["device"] in (device, "the paper's") and row["table"] == table]
-                contents.append((device, partial(_growth, rows=points, xlabel=AXES[table])))
-        return panels(contents, runs)
+
+        def points(device: str, table: str) -> list[dict[str, Any]]:
+            return [row for row in rows if row["device"] in (device, "the paper's") and row["table"] == table]
+
+        return [
+            (device, partial(_growth, rows=points(device, table), xlabel=AXES[table]))
+            for device in devices
+            for table in PAPER
+        ]
 
 
 def file_of(folder: Path, device: str) -> Path:
@@ -166,30 +165,22 @@ def _read(path: Path) -> dict[str, Any]:
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise KclError(f"{path} was not written by this version of kcl; move it away and measure again")
-    versions, rows = content.get("versions"), content.get("rows")
-    texts = [content.get(name) for name in ("command", "device", "precision")]
-    texts.append(versions.get("torch") if isinstance(versions, dict) else None)
-    if not (
-        all(isinstance(text, str) and text.isprintable() and len(text) <= 1000 for text in texts)
-        and type(content.get("miniature")) is bool
-        and type(content.get("threads")) is int
-        and isinstance(rows, list)
-        and all(map(_is_valid, rows))
-    ):
+    try:
+        texts = [content["command"], content["device"], content["precision"], content["versions"]["torch"]]
+        valid = (
+            all(text.isprintable() and len(text) <= 1000 for text in texts)
+            and (type(content["miniature"]), type(content["threads"]), type(content["rows"])) == (bool, int, list)
+            and all(row["table"] in SETTINGS and row["way"] in WAYS for row in content["rows"])
+            and all(
+                type(row[name]) is int and row[name] > 0 for row in content["rows"] for name in ("value", "queries")
+            )
+            and all(type(row["ms"]) is float and row["ms"] > 0 for row in content["rows"])
+        )
+    except (AttributeError, KeyError, TypeError):
+        valid = False
+    if not valid:
         raise KclError(f"{path} does not hold measured times; move it away and measure again")
     return content
-
-
-def _is_valid(row: Any) -> bool:
-    return (
-        isinstance(row, dict)
-        and row.get("table") in SETTINGS
-        and row.get("way") in WAYS
-        and all(type(row.get(name)) is int and row[name] > 0 for name in ("value", "queries"))
-        and type(row.get("ms")) is float
-        and math.isfinite(row["ms"])
-        and row["ms"] > 0
-    )
 
 
 def _line(row: Mapping[str, Any]) -> tuple[Any, ...]:

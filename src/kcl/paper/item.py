@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -13,6 +13,7 @@ from kcl.core.files import write_whole
 from kcl.experiments.run_spec import RunSpec
 from kcl.paper.cell import Cell, Scale
 from kcl.paper.finished_runs import FinishedRuns
+from kcl.paper.panels import Panel, side_by_side
 from kcl.report import figures
 
 if TYPE_CHECKING:
@@ -44,10 +45,12 @@ class Item(ABC):
     """What its miniature leaves out."""
     in_paper: ClassVar[bool] = True
     """Whether the paper has it. Numbers are compared with the paper's only then."""
+    panel_width: ClassVar[float] = 3.6
+    panels_in_row: ClassVar[int] = 4
 
-    @abstractmethod
     def cells(self) -> Sequence[Cell]:
         """All runs that it needs."""
+        return ()
 
     def specs(self, scale: Scale, seeds: Sequence[int]) -> list[RunSpec]:
         cells = [each for cell in self.cells() for each in (cell, cell.nearer) if each is not None]
@@ -64,9 +67,13 @@ class Item(ABC):
     def rows(self, runs: FinishedRuns) -> list[dict[str, Any]]:
         """The same numbers for a CSV file."""
 
-    def figure(self, runs: FinishedRuns) -> Figure | None:  # noqa: ARG002
-        """The figure, if it has one."""
-        return None
+    def panels(self, runs: FinishedRuns) -> list[Panel]:  # noqa: ARG002
+        """The panels of its figure, if it has one."""
+        return []
+
+    def figure(self, runs: FinishedRuns) -> Figure | None:
+        panels = self.panels(runs)
+        return side_by_side(panels, runs.miniature, self.panel_width, self.panels_in_row) if panels else None
 
     def write(self, runs: FinishedRuns, out: Path) -> list[Path]:
         """Write table.md, table.csv and, with matplotlib, the figure as SVG, PDF and PNG."""
@@ -74,20 +81,14 @@ class Item(ABC):
         heading = f"# {self.title}\n\n{place}. `kcl reproduce {self.name}`\n"
         notes = [runs.scale.note, self.miniature_note if runs.miniature else "", self.note]
         text = "\n".join([heading, *(f"{note}\n" for note in notes if note), self.markdown(runs)])
-        contents = {"table.md": text.encode(), "table.csv": _csv(self.rows(runs)).encode()}
+        rows, table = self.rows(runs), io.StringIO()
+        writer = csv.DictWriter(table, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        contents = {"table.md": text.encode(), "table.csv": table.getvalue().encode()}
         figure = self.figure(runs) if figures.available() else None
         if figure is not None:
             contents |= {f"figure.{kind}": figures.render(figure, kind) for kind in ("svg", "pdf", "png")}
-        folder = out / self.name
-        folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
-            write_whole(folder / name, content)
-        return [folder / name for name in contents]
-
-
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    file = io.StringIO()
-    writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
+            write_whole(out / self.name / name, content)
+        return [out / self.name / name for name in contents]

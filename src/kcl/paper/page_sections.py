@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from kcl.errors import KclError
 from kcl.paper.cell import Cell
+from kcl.paper.cell_table import NOT_MEASURED, forgetting_text, paper_text
 from kcl.paper.finished_runs import FinishedRuns, change_options
 from kcl.paper.item import Item
-from kcl.paper.paper_tables import NOT_MEASURED, forgetting_text, paper_text
 from kcl.report.formatting import MISSING, markdown_table, spread
 from kcl.report.published import PaperResult
 from kcl.report.summary import Summary
@@ -28,24 +28,20 @@ def replace_sections(page: str, items: Mapping[str, Item], runs: FinishedRuns) -
     """The page with new tables between the markers of these items."""
     for name in section_names(page):
         if name in items:
-            begin, end = _markers(name)
-            before, after = page.split(begin)[0], page.split(end)[1]
+            before, begin, rest = page.partition(f"<!-- {name}: begin -->")
+            _, end, after = rest.partition(f"<!-- {name}: end -->")
             page = f"{before}{begin}\n\n{section(items[name], runs).strip()}\n\n{end}{after}"
     return page
 
 
 def section_names(page: str) -> list[str]:
     """The names in a page's markers; each must begin and end once, in this order."""
-    names = list(dict.fromkeys(re.findall(r"<!-- ([\w-]+): (?:begin|end) -->", page)))
+    markers = re.findall(r"<!-- ([\w-]+): (begin|end) -->", page)
+    names = list(dict.fromkeys(name for name, _ in markers))
     for name in names:
-        begin, end = _markers(name)
-        if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
-            raise KclError(f"the page must have {begin} once and, after it, {end} once")
+        if [kind for other, kind in markers if other == name] != ["begin", "end"]:
+            raise KclError(f"the page must have <!-- {name}: begin --> once and, after it, <!-- {name}: end --> once")
     return names
-
-
-def _markers(name: str) -> tuple[str, str]:
-    return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
 
 
 def section(item: Item, runs: FinishedRuns) -> str:
@@ -115,11 +111,9 @@ def _verdicts(cells: Sequence[Cell], runs: FinishedRuns) -> str:
 
 def _explanation(cell: Cell, runs: FinishedRuns) -> str:
     """Our result with settings nearer to those behind the printed number, if it is the printed number."""
-    if cell.nearer is None:
-        return ""
-    ours = runs.summary(cell.nearer)
+    ours = runs.summary(cell.nearer) if cell.nearer else None
     verdict = judge(ours, cell.published)
-    if verdict is None or not verdict.reproduced:
+    if cell.nearer is None or verdict is None or not verdict.reproduced:
         return ""
     return f"; explained: {spread(ours, 2)} with `{' '.join(change_options(cell.nearer))}`"
 

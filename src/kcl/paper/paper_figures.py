@@ -1,158 +1,162 @@
-"""The paper's figures in the report's style. Each function draws one panel; `panels` puts them side by side."""
+"""The paper's figures: accuracy over the stream (Figures 2, 3 and 7), and against one setting (Figures 4 to 6)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
+import math
+from functools import partial
+from typing import Any
 
 from kcl.paper.cell import Cell
+from kcl.paper.cell_table import ComparedTables
 from kcl.paper.finished_runs import FinishedRuns
-from kcl.report import figures
-from kcl.report.figures import Curve
+from kcl.paper.panels import Panel, accuracy_curves, first_tasks, sweep
+from kcl.paper.paper_tables import KCL, method_cells
+from kcl.report.figures import FIRST_TASKS, Curve, average_accuracy_curve, task_curve
+from kcl.report.groups import SeedGroup
+from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET, PERMUTED, ROTATED, TABLE_5
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-Panel = tuple[str, Callable[["Axes"], None]]
-"""A title, and the function that draws the panel."""
-
-MEASURES = {
-    "average_accuracy": "average accuracy %",
-    "learning_accuracy": "just learned %",
-    "forgetting": "forgetting",
-}
-"""Measures that a sweep can show, and their axis labels."""
+BENCHMARKS = (PERMUTED, ROTATED, CIFAR100)
 
 
-def panels(contents: Sequence[Panel], runs: FinishedRuns, width: float = 3.6, columns: int = 4) -> Figure:
-    """Panels side by side, at most `columns` in a row, with one legend below if it is the same for all."""
-    columns = min(columns, len(contents))
-    lines = -(-len(contents) // columns)
-    with figures.style():
-        from matplotlib.figure import Figure
+class StreamFigure(ComparedTables):
+    """Average accuracy over the tasks seen, after each task."""
 
-        figure = Figure(figsize=(width * columns, 0.5 + 3.1 * lines), layout="constrained")
-        if runs.miniature:
-            figure.suptitle("In miniature, on scikit-learn's digits: not the paper's experiment", fontweight="bold")
-        grid = figure.subplots(lines, columns, squeeze=False).flatten()
-        for axes, (title, draw) in zip(grid, contents, strict=False):
-            draw(axes)
-            axes.set_title(title, loc="left")
-            if not axes.has_data():
-                axes.text(0.5, 0.5, "no finished runs", ha="center", transform=axes.transAxes)
-        for axes in grid[len(contents) :]:
-            axes.set_axis_off()
-        _legends(figure, list(grid[: len(contents)]))
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
-    return figure
+    def rows(self, runs: FinishedRuns) -> list[dict[str, Any]]:
+        groups = [(cell.column, group) for cell in self.cells() if (group := runs.group(cell)) and group.runs]
+        return [
+            {"benchmark": column, **point, "accuracy": mean, "deviation": band if len(group.runs) > 1 else None}
+            for column, group in groups
+            for points, curve in self.curves(group)
+            for point, mean, band in zip(points, curve.mean.tolist(), curve.band.tolist(), strict=True)
+            if math.isfinite(mean)  # joint training is tested only at its end
+        ]
+
+    def curves(self, group: SeedGroup) -> list[tuple[list[dict[str, Any]], Curve]]:
+        """What the points of each curve are, and the curve."""
+        points = [{"row": group.label, "tasks learned": learned + 1} for learned in range(group.tasks)]
+        return [(points, average_accuracy_curve(group))]
 
 
-def _legends(figure: Figure, grid: Sequence[Axes]) -> None:
-    legends = [axes.get_legend_handles_labels() for axes in grid]
-    longest = max(legends, key=lambda legend: len(legend[1]))
-    if all(set(labels) <= set(longest[1]) for _, labels in legends):  # a panel may lack runs
-        if len(longest[1]) > 1:
-            figure.legend(*longest, loc="outside lower center", ncols=min(4, len(longest[1])), fontsize=8)
-        return
-    for axes, (handles, labels) in zip(grid, legends, strict=True):
-        axes.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, -0.18), fontsize=7.5)
+class FirstTasks(StreamFigure):
+    name = "first-tasks"
+    place = "Figure 2"
+    title = "Accuracy of the first five tasks over the stream"
+    note = "The paper draws this figure and prints no numbers."
+    reference, row_heading = KCL, "method"
+
+    def cells(self) -> list[Cell]:
+        return [Cell(KCL, benchmark, published=TABLE_5[benchmark]["kcl"]) for benchmark in BENCHMARKS]
+
+    def curves(self, group: SeedGroup) -> list[tuple[list[dict[str, Any]], Curve]]:
+        return [
+            ([{"task": task, "after task": after} for after in range(task, group.tasks)], task_curve(group, task))
+            for task in range(min(FIRST_TASKS, group.tasks))
+        ]
+
+    def panels(self, runs: FinishedRuns) -> list[Panel]:
+        return [(cell.column, partial(first_tasks, cell=cell, runs=runs)) for cell in self.cells()]
 
 
-def accuracy_curves(axes: Axes, cells: Sequence[Cell], runs: FinishedRuns, rows: Sequence[str] = ()) -> None:
-    """Average accuracy over the tasks seen, one curve per cell (Eq. 12).
+class NumberOfTasks(StreamFigure):
+    name = "number-of-tasks"
+    place = "Figure 3"
+    title = "Influence of the number of tasks"
+    note = (
+        "The paper draws this figure and prints no numbers; it does not say which three coreset sizes it shows. Ours: "
+        "5, 20 and 40 per class."
+    )
+    reference, row_heading = "VRF, coreset 20", "kernel and coreset"
 
-    `rows` is the order of the colours, for panels that share them.
-    """
-    looks = list(rows or [cell.row for cell in cells])
-    groups = [group for cell in cells if (group := runs.group(cell)) is not None and group.runs]
-    figures.average_accuracy(axes, groups, [looks.index(group.label) for group in groups])
+    def cells(self) -> list[Cell]:
+        sizes = [
+            Cell(f"VRF, coreset {size}", benchmark, changes={"coreset_size_per_class": size})
+            for benchmark in (CIFAR100, MINIIMAGENET)
+            for size in (5, 20, 40)
+        ]
+        return [*sizes, Cell("RBF, coreset 20", CIFAR100, changes={"kernel": "rbf"})]
 
-
-def first_tasks(axes: Axes, cell: Cell, runs: FinishedRuns) -> None:
-    """Accuracy on each of the first tasks over the stream."""
-    group = runs.group(cell)
-    if group is not None and group.runs:
-        figures.first_tasks(axes, group)
-    axes.set(xlabel="tasks learned", ylabel="accuracy %")
-
-
-def sweep(
-    axes: Axes,
-    lines: Mapping[str, Sequence[tuple[float, Cell]]],
-    runs: FinishedRuns,
-    xlabel: str,
-    measure: str = "average_accuracy",
-) -> None:
-    """A measure against a setting: by the name of each line, its values and their cells."""
-    for index, (label, points) in enumerate(lines.items()):
-        line = [(value, summary) for value, cell in points if (summary := runs.summary(cell, measure)) is not None]
-        if line:
-            mean = np.array([summary.mean for _, summary in line])
-            band = np.array([summary.deviation or 0.0 for _, summary in line])
-            figures.draw(axes, np.array([value for value, _ in line]), Curve(mean, band), index, label)
-    axes.set(xlabel=xlabel, ylabel=MEASURES[measure])
+    def panels(self, runs: FinishedRuns) -> list[Panel]:
+        cells = self.cells()
+        rows = list(dict.fromkeys(cell.row for cell in cells))
+        contents = {
+            "Split CIFAR-100": cells[:3],
+            "Split miniImageNet": cells[3:6],
+            "VRF and RBF, Split CIFAR-100": [cells[1], cells[6]],
+        }
+        return [
+            (title, partial(accuracy_curves, cells=curves, runs=runs, rows=rows)) for title, curves in contents.items()
+        ]
 
 
-def intervals(axes: Axes, cells: Mapping[str, Cell], runs: FinishedRuns) -> None:
-    """Average accuracy of each cell with its 95 % interval, one below the other; a dashed line marks the first."""
-    for place, cell in enumerate(cells.values()):
-        summary = runs.summary(cell)
-        if summary is None:
-            continue
-        look = figures.look(0 if place == 0 else 1)
-        if place == 0:
-            axes.axvline(summary.mean, color=look["color"], linestyle="--", linewidth=1.0)
-        axes.errorbar(summary.mean, place, xerr=summary.half_width, capsize=3.0, **look)
-    axes.set_yticks(range(len(cells)), list(cells))
-    axes.set_ylim(len(cells) - 0.5, -0.5)
-    axes.set_xlabel("average accuracy %")
+class AllMethods(StreamFigure):
+    name = "all-methods"
+    place = "Figure 7"
+    title = "Average accuracy of all methods over 20 tasks"
+    reference, row_heading = KCL, "method"
+
+    def cells(self) -> list[Cell]:
+        return [cell for benchmark in BENCHMARKS for cell in method_cells(benchmark)]
+
+    def panels(self, runs: FinishedRuns) -> list[Panel]:
+        return [
+            (BENCHMARK_TITLES[benchmark], partial(accuracy_curves, cells=method_cells(benchmark), runs=runs))
+            for benchmark in BENCHMARKS
+        ]
 
 
-class Point(NamedTuple):
-    """A cell in a scatter plot; `text` is written beside its marker, or below."""
+class Sweep(ComparedTables):
+    """One panel per benchmark, one line per kernel, one point per value of a setting."""
 
-    cell: Cell
-    label: str | None
-    look: int
-    hollow: bool = False
-    text: str = ""
-    below: bool = False
+    setting: str
+    values: tuple[int, ...]
+    benchmarks: tuple[str, ...] = tuple(BENCHMARK_TITLES)
+    kernels: tuple[str, ...] = ("VRF",)
 
+    def cells(self) -> list[Cell]:
+        return [cell for name in self.benchmarks for line in self.lines(name).values() for cell in line.values()]
 
-def scatter(
-    axes: Axes, points: Sequence[Point], costs: Sequence[float | None], runs: FinishedRuns, xlabel: str
-) -> None:
-    """Average accuracy ± s.d. of each cell against its cost, on a logarithmic scale."""
-    annotated = False
-    for point, cost in zip(points, costs, strict=True):
-        summary = runs.summary(point.cell)
-        if summary is None or cost is None:
-            continue
-        look = figures.look(point.look) | {"linestyle": "none"}
-        look |= {"markerfacecolor": figures.PAPER} if point.hollow else {}
-        axes.errorbar(cost, summary.mean, yerr=summary.deviation, capsize=2.0, label=point.label, **look)
-        if point.text:
-            place = (4, -9 if point.below else 4)
-            axes.annotate(point.text, (cost, summary.mean), place, textcoords="offset points", fontsize=7)
-            annotated = True
-    axes.set(xscale="log", xlabel=xlabel, ylabel="average accuracy %")
-    if annotated:
-        axes.margins(x=0.1)
-    _log_ticks(axes)
+    def lines(self, benchmark: str) -> dict[str, dict[float, Cell]]:
+        def cell(kernel: str, value: int) -> Cell:
+            row = str(value) if len(self.kernels) == 1 else f"{kernel}, {value}"
+            return Cell(row, benchmark, changes={"kernel": kernel.lower(), self.setting: value})
+
+        return {kernel: {float(value): cell(kernel, value) for value in self.values} for kernel in self.kernels}
+
+    def panels(self, runs: FinishedRuns) -> list[Panel]:
+        draw = partial(sweep, runs=runs, xlabel=self.row_heading, measure="average_accuracy")
+        return [(BENCHMARK_TITLES[name], partial(draw, lines=self.lines(name))) for name in self.benchmarks]
 
 
-def _log_ticks(axes: Axes) -> None:
-    """Ticks at powers of ten, and at 2 and 5 times these over a short range; a very short range is widened."""
-    from matplotlib.ticker import LogLocator, NullFormatter
+class MemoryBenefit(Sweep):
+    name = "memory-benefit"
+    place = "Figure 4"
+    title = "Memory benefit of variational random features"
+    note = (
+        "The paper says that VRF exceeds RBF at all five sizes, and that VRF with 20 samples per class is about as "
+        "good as RBF with 40. It names only these two sizes; the other three are our choice. What its authors' code "
+        "computes under the name RBF is the Laplacian kernel exp(−¼‖x − y‖₁), drawn here too."
+    )
+    setting, row_heading = "coreset_size_per_class", "coreset samples per class"
+    values, benchmarks = (5, 10, 20, 30, 40), (CIFAR100,)
+    kernels = ("VRF", "RBF", "Laplacian")
+    reference = "VRF, 20"
 
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    low, high = axes.get_xlim()
-    if high < 2 * low:
-        low, high = axes.set_xlim(low / 2, 2 * high)
-    if high < 40 * low:
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.xaxis.set_major_formatter("{x:g}")
+
+class CoresetSize(Sweep):
+    name = "coreset-size"
+    place = "Figure 5 and its supplement for miniImageNet"
+    title = "How much inference memory?"
+    note = "The paper draws this figure and prints no numbers. Sizes are samples per class."
+    setting, row_heading = "coreset_size_per_class", "coreset samples per class"
+    values = (1, 2, 5, 10, 20, 30, 40, 50)
+    reference = "20"
+
+
+class Bases(Sweep):
+    name = "bases"
+    place = "Figure 6 and its supplement for miniImageNet"
+    title = "How many random bases?"
+    note = "The paper draws this figure and prints no numbers; it says only that 256 bases do well already."
+    setting, row_heading = "bases", "random Fourier features D"
+    values = (256, 512, 1024, 2048)
+    reference = "1024"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from kcl.benchmarks.ways import DEFAULT_WAYS
@@ -10,8 +11,8 @@ from kcl.experiments.run_spec import RunSpec
 from kcl.methods.training_compute import Shape, TrainingCompute, training_compute
 from kcl.methods.views import copies_at_test
 from kcl.paper.cell import Cell
+from kcl.paper.cell_table import TableColumn
 from kcl.paper.finished_runs import FinishedRuns
-from kcl.paper.paper_tables import TableColumn
 from kcl.report.formatting import MISSING
 from kcl.report.published import CIFAR100, MINIIMAGENET, PERMUTED, ROTATED
 
@@ -75,14 +76,12 @@ def cost_of(cell: Cell, runs: FinishedRuns) -> Cost:
     )
 
 
-def _column(heading: str, name: str, field: str, text: Callable[[Any], str]) -> TableColumn:
-    def value(cell: Cell, runs: FinishedRuns) -> Any:
-        return getattr(cost_of(cell, runs), field)
-
+def _column(heading: str, field: str, text: Callable[[Any], str], name: str = "") -> TableColumn:
+    value = attrgetter(field)
     return TableColumn(
         heading,
-        lambda cell, runs: MISSING if (cost := value(cell, runs)) is None else text(cost),
-        lambda cell, runs: {name: value(cell, runs)},
+        lambda cell, runs: MISSING if (cost := value(cost_of(cell, runs))) is None else text(cost),
+        lambda cell, runs: {name or heading: value(cost_of(cell, runs))},
     )
 
 
@@ -92,12 +91,12 @@ def _seconds(cell: Cell, runs: FinishedRuns) -> str:
     return seconds + (" (cpu)" if cost.device == "cpu" else "")
 
 
-IMAGES_PER_SAMPLE = _column("images per sample", "images per sample", "images_per_sample", "{:.2f}".format)
+IMAGES_PER_SAMPLE = _column("images per sample", "images_per_sample", "{:.2f}".format)
 COST = (
-    _column("bytes kept", "bytes kept", "bytes_kept", "{:,}".format),
-    _column("average", "bytes of the average", "average_bytes", lambda size: f"{size:,}" if size else MISSING),
+    _column("bytes kept", "bytes_kept", "{:,}".format),
+    _column("average", "average_bytes", lambda size: f"{size:,}" if size else MISSING, "bytes of the average"),
     IMAGES_PER_SAMPLE,
-    _column("images per query", "images per query", "images_per_query", str),
+    _column("images per query", "images_per_query", str),
     TableColumn(
         "seconds per run",
         _seconds,

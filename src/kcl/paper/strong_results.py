@@ -1,41 +1,47 @@
-"""Beyond the paper: KCL with the strong recipe, and every other method with the same recipe."""
+"""Beyond the paper: KCL with the strong recipe, every other method with the same recipe, and what they cost."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
+from kcl.methods.strong_recipe import strong_settings
 from kcl.paper.cell import Cell
-from kcl.paper.finished_runs import FinishedRuns
-from kcl.paper.item import Item
-from kcl.paper.paper_tables import (
+from kcl.paper.cell_table import (
     COMMAND,
     JUST_LEARNED,
     MEASURED,
     NOT_MEASURED,
     SPREAD,
-    cell_numbers,
+    CellTables,
+    TableColumn,
     cell_table,
     forgetting_text,
     paper_text,
 )
-from kcl.paper.run_cost import COST, NOTE
+from kcl.paper.finished_runs import FinishedRuns
+from kcl.paper.panels import Panel, Point, scatter
+from kcl.paper.run_cost import COST, NOTE, cost_of
 from kcl.report.formatting import MISSING
 from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET, PERMUTED, ROTATED, TABLE_5, PaperResult
 from kcl.report.summary import Summary
 
 BENCHMARKS = (CIFAR100, MINIIMAGENET, PERMUTED, ROTATED)
 STRONG, PUBLISHED = "KCL, strong recipe", "KCL, the paper's recipe"
+REPLAY = "ER-Reservoir, strong recipe"
 OTHERS = {
     "joint training, strong recipe": "multi-task",
-    "ER-Reservoir, strong recipe": "er-reservoir",
+    REPLAY: "er-reservoir",
     "Stable SGD, strong recipe": "stable-sgd",
     "A-GEM, strong recipe": "a-gem",
     "EWC, strong recipe": "ewc",
     "naive SGD, strong recipe": "naive-sgd",
 }
 """In the order in which their runs are done: the most important for the claim first."""
+LOOKS = {row: place for place, row in enumerate((STRONG, *OTHERS))}
+"""Colour and marker of each method."""
 LONGER, LAST = "averaged further back", "the last weights"
 """Further tests of the other methods, since the averaging horizon was chosen for KCL."""
 LONGER_RAMPS = {CIFAR100: 2.0, MINIIMAGENET: 2.0, PERMUTED: 3.0, ROTATED: 3.0}
@@ -46,7 +52,7 @@ above KCL's 62.7 with the same memory, by its abstract."""
 
 STRONG_MEASURED = (*MEASURED, JUST_LEARNED)
 STRONG_COLUMNS = (*STRONG_MEASURED, *COST, COMMAND)
-LEARNED = "Just learned: accuracy on each task right after it was learned, averaged over tasks."
+LEARNED = f"{SPREAD} Just learned: accuracy on each task right after it was learned, averaged over tasks."
 
 
 class Target(NamedTuple):
@@ -80,8 +86,8 @@ TARGETS = {
 }
 
 
-class StrongItem(Item):
-    """A table of the strong recipe; the paper has none of these."""
+class StrongTables(CellTables):
+    """Tables of the strong recipe; the paper has none of these."""
 
     place = "Beyond the paper (docs/strong.md)"
     in_paper = False
@@ -89,17 +95,19 @@ class StrongItem(Item):
         "The MLP sees no images: the miniature's strong recipe has no rotation labels, views, mirror images and "
         "stages, and rows about these have no runs."
     )
+    legend = LEARNED
 
-    def rows(self, runs: FinishedRuns) -> list[dict[str, Any]]:
-        rows = cell_numbers(STRONG_COLUMNS, self.cells(), runs)
-        for cell, row in zip(self.cells(), rows, strict=True):
-            target = TARGETS[cell.benchmark] if cell.row == STRONG and not runs.miniature else None
-            row["target"] = target.accuracy if target else None
-            row["target met"] = target.met(*_target_summaries(cell, runs)) if target else None
-        return rows
+    def columns(self) -> Sequence[TableColumn]:
+        return (*STRONG_COLUMNS, TableColumn("target", lambda _, __: "", _target_numbers))
 
 
-class StrongResults(StrongItem):
+def _target_numbers(cell: Cell, runs: FinishedRuns) -> dict[str, Any]:
+    target = TARGETS[cell.benchmark] if cell.row == STRONG and not runs.miniature else None
+    met = target.met(runs.summary(cell), runs.summary(cell, "forgetting")) if target else None
+    return {"target": target.accuracy if target else None, "target met": met}
+
+
+class StrongResults(StrongTables):
     name = "strong-results"
     title = "The strong recipe with all methods"
     note = (
@@ -110,6 +118,7 @@ class StrongResults(StrongItem):
         "at most a ninth of the stream, with one over half of it (a third on MNIST) and with its last weights, and the "
         "test with the highest accuracy is shown."
     )
+    legend = f"{LEARNED} {NOTE}"
 
     def cells(self) -> list[Cell]:
         """Row by row over the benchmarks: KCL first."""
@@ -120,21 +129,27 @@ class StrongResults(StrongItem):
         ]
 
     def shown(self, benchmark: str, runs: FinishedRuns) -> list[Cell]:
-        """The rows of a benchmark's table."""
-        kcl = [Cell(STRONG, benchmark, recipe="strong"), Cell(PUBLISHED, benchmark)]
-        return kcl + [_highest(method_tests(row, benchmark), runs) for row in OTHERS]
+        """The rows of a benchmark's table: of another method the test with the highest accuracy, by most seeds."""
 
-    def markdown(self, runs: FinishedRuns) -> str:
+        def rank(cell: Cell) -> tuple[int, float]:
+            accuracy = runs.summary(cell)
+            return (accuracy.size, accuracy.mean) if accuracy else (0, 0.0)
+
+        highest = {row: max(method_tests(row, benchmark), key=rank) for row in OTHERS}
+        kcl = [Cell(STRONG, benchmark, recipe="strong"), Cell(PUBLISHED, benchmark)]
+        return kcl + [replace(cell, row=row) for row, cell in highest.items()]
+
+    def tables(self, runs: FinishedRuns) -> list[str]:
         parts = []
         for benchmark in BENCHMARKS:
             cells = self.shown(benchmark, runs)
             printed = [] if runs.miniature else _printed_rows(benchmark)
             table = cell_table("method", STRONG_COLUMNS, cells, runs, printed)
-            title = f"### {BENCHMARK_TITLES[benchmark]}{', in miniature' if runs.miniature else ''}"
-            parts.append(f"{title}\n\n{table}\n")
+            parts.append(f"### {BENCHMARK_TITLES[benchmark]}{runs.scale.suffix}\n\n{table}")
             if not runs.miniature:
-                parts.append(TARGETS[benchmark].sentence(*_target_summaries(cells[0], runs)) + "\n")
-        return "\n".join([*parts, f"{SPREAD} {LEARNED} {NOTE}", ""])
+                summaries = runs.summary(cells[0]), runs.summary(cells[0], "forgetting")
+                parts.append(TARGETS[benchmark].sentence(*summaries))
+        return parts
 
 
 def method_tests(row: str, benchmark: str) -> list[Cell]:
@@ -142,20 +157,6 @@ def method_tests(row: str, benchmark: str) -> list[Cell]:
     longer = {"average_ramp": LONGER_RAMPS[benchmark]}
     changes = {row: {}, f"{row}, {LONGER}": longer, f"{row}, {LAST}": {"weight_average": 0.0}}
     return [Cell(name, benchmark, OTHERS[row], change, recipe="strong") for name, change in changes.items()]
-
-
-def _highest(cells: Sequence[Cell], runs: FinishedRuns) -> Cell:
-    """The cell with the highest accuracy among those with the most seeds, under the first one's name."""
-
-    def rank(cell: Cell) -> tuple[int, float]:
-        accuracy = runs.summary(cell)
-        return (accuracy.size, accuracy.mean) if accuracy else (0, 0.0)
-
-    return dataclasses.replace(max(cells, key=rank), row=cells[0].row)
-
-
-def _target_summaries(cell: Cell, runs: FinishedRuns) -> tuple[Summary | None, Summary | None]:
-    return runs.summary(cell), runs.summary(cell, "forgetting")
 
 
 def _printed_rows(benchmark: str) -> list[list[str]]:
@@ -167,3 +168,53 @@ def _printed_rows(benchmark: str) -> list[list[str]]:
     }
     texts = {name: {"accuracy %": paper_text(p), "forgetting": forgetting_text(p)} for name, p in printed.items()}
     return [[name, *(text.get(column.heading, MISSING) for column in STRONG_COLUMNS)] for name, text in texts.items()]
+
+
+class StrongCost(StrongTables):
+    name = "strong-cost"
+    title = "Accuracy against compute and memory"
+    note = (
+        "All methods as in strong-results; on Split CIFAR-100 also the strong recipe with other coreset sizes and "
+        "updates per batch, and ER-Reservoir with as many samples as KCL, tested with an average over a ninth of the "
+        "stream."
+    )
+    legend = StrongResults.legend
+    further_sizes, further_updates = (5, 10), (1, 4)
+    """Coreset samples per class besides the recipe's 20, and updates per batch besides its 2."""
+
+    def cells(self) -> list[Cell]:
+        return [*StrongResults().cells(), *(point.cell for point in self.variants())]
+
+    def variants(self) -> list[Point]:
+        """A few further cells on Split CIFAR-100, the cheap ones first, and how they are drawn."""
+        changes = [("coreset", {"coreset_size_per_class": size}) for size in self.further_sizes]
+        changes += [("updates", {"updates_per_batch": count}) for count in self.further_updates]
+        points = []
+        for what, change in changes:
+            text = f"{what} {next(iter(change.values()))}"
+            cell = Cell(f"{STRONG}, {text}", CIFAR100, changes=change, recipe="strong")
+            points.append(Point(cell, text=text, below=what == "coreset"))
+        kept = {"memory_per_class": strong_settings(CIFAR100, "kcl").coreset_size_per_class}
+        replay = Cell(f"{REPLAY}, as many samples as KCL", CIFAR100, "er-reservoir", kept, recipe="strong")
+        return [*points, Point(replay, look=LOOKS[REPLAY], text="as many samples")]
+
+    def tables(self, runs: FinishedRuns) -> list[str]:
+        cells = [StrongResults().cells()[0], *(point.cell for point in self.variants())]
+        return [cell_table(BENCHMARK_TITLES[CIFAR100], STRONG_COLUMNS, cells, runs)]
+
+    def panels(self, runs: FinishedRuns) -> list[Panel]:
+        measures = {
+            "compute": ("images_per_sample", "images passed per training sample"),
+            "memory": ("bytes_kept", "bytes kept"),
+        }
+        panels: list[Panel] = []
+        for title, (field, xlabel) in measures.items():
+            for benchmark in BENCHMARKS:
+                points = [
+                    Point(cell, cell.row, LOOKS.get(cell.row, 0), hollow=cell.row == PUBLISHED)
+                    for cell in StrongResults().shown(benchmark, runs)
+                ] + (self.variants() if benchmark == CIFAR100 else [])
+                costs = [getattr(cost_of(point.cell, runs), field) for point in points]
+                draw = partial(scatter, points=points, costs=costs, runs=runs, xlabel=xlabel)
+                panels.append((f"{BENCHMARK_TITLES[benchmark]}: {title}", draw))
+        return panels

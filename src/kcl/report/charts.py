@@ -1,55 +1,44 @@
-"""The interactive part of the page: filters, charts, the table of all runs, and the scripts behind them."""
+"""The interactive part of the page: filters, charts, the table of all runs, and the scripts and data behind them."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Sequence
 from functools import cache
-from html import escape
 from importlib import resources
-from typing import NamedTuple
+from string import Template
+from typing import Any
 
-from kcl.report.groups import SeedGroup
-from kcl.report.page_data import page_data, safe_json
+from kcl.report.groups import Record, SeedGroup, title
+from kcl.report.headline import column_of, row_labels
+from kcl.report.summary import student_t
 from kcl.report.vendor import plotly
-
-
-class _Chart(NamedTuple):
-    name: str
-    heading: str
-    controls: str = ""
-
 
 # Each may use what stands before it.
 _PARTS = ("shared", "numbers", "choice", "traces", "charts", "drawing", "controls")
-_MEASURES = {"bytes": "memory kept", "seconds": "time", "cost": "cost"}
-_BANDS = {"interval": "95 % interval", "deviation": "standard deviation", "runs": "each run"}
+_SHOWN = '<div class="row"><label class="wide">of <select id="shown"></select></label></div>'
+_MEASURE = """<div class="row"><label>against <select id="measure"><option value="bytes">memory kept</option>
+<option value="seconds">time</option><option value="cost">cost</option></select></label>
+<label hidden>price of an hour <input id="price" type="number" min="0" step="any" value="1"></label></div>"""
+_FIGURES = {
+    "average": ("Average accuracy over tasks", ""),
+    "forgetting": ("Forgetting per task", ""),
+    "tasks": ("Accuracy of each task over time", _SHOWN),
+    "matrix": ("Accuracy matrix", ""),
+    "cost": ("Accuracy against memory, time and cost", _MEASURE),
+}
+"""Heading and controls of each chart, in reading order."""
 
 
 def charts(groups: Sequence[SeedGroup]) -> str:
-    """Everything that the script fills, in reading order."""
-    shown = '<label class="wide">of <select id="shown"></select></label>'
-    price = '<label hidden>price of an hour <input id="price" type="number" min="0" step="any" value="1"></label>'
-    drawn = (
-        _Chart("average", "Average accuracy over tasks"),
-        _Chart("forgetting", "Forgetting per task"),
-        _Chart("tasks", "Accuracy of each task over time", shown),
-        _Chart("matrix", "Accuracy matrix"),
-        _Chart("cost", "Accuracy against memory, time and cost", _select("measure", "against", _MEASURES) + price),
-    )
-    return (
-        '<section id="charts"><h2>Charts</h2>'
-        "<noscript><p>The charts need JavaScript; the tables do not.</p></noscript>"
-        f'{_filters()}<div class="charts">{"".join(map(_chart, drawn))}</div></section>'
-        '<section id="runs"><h2>Runs</h2><div class="row"><p class="muted" id="runs-count" aria-live="polite"></p>'
-        '<button type="button" id="csv-runs">CSV of these runs</button></div>'
-        '<div class="scroll tall" id="runs-table" tabindex="0" role="region" aria-label="all runs"></div>'
-        '<p class="muted">Seconds are a run’s share of the time its command took: runs trained together share it; '
-        "runs that share one training each count all of it.</p>"
-        "</section>"
-        f'<script type="application/json" id="data">{safe_json(page_data(groups))}</script>'
-    )
+    """Everything that the script fills."""
+    figures = [
+        Template(page_file("figure.html")).substitute(name=name, heading=heading, controls=controls)
+        for name, (heading, controls) in _FIGURES.items()
+    ]
+    return Template(page_file("charts.html")).substitute(figures="".join(figures), data=_safe_json(_page_data(groups)))
 
 
 def scripts() -> str:
@@ -69,42 +58,70 @@ def policy(live: bool) -> str:
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src {hashes}{asks}"
 
 
+def page_file(name: str) -> str:
+    """A part of the page that stands in a file of its own: markup, style or script."""
+    return resources.files("kcl.report").joinpath("script", name).read_text(encoding="utf-8")
+
+
 @cache
 def _scripts() -> tuple[str, str]:
-    folder = resources.files("kcl.report").joinpath("script")
-    parts = "".join(folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in _PARTS)
+    parts = "".join(page_file(f"{name}.js") for name in _PARTS)
     return plotly(), f'"use strict";\n(() => {{\n{parts}}})();\n'
 
 
-def _filters() -> str:
-    choices = "".join(
-        f'<label>{name} <select id="{name}"></select></label>' for name in ("benchmark", "method", "kernel")
-    )
-    return (
-        f'<form class="filters" aria-label="filters"><div class="row">{choices}{_select("band", "band", _BANDS)}</div>'
-        '<fieldset><legend>runs to compare</legend><div class="boxes" id="groups"></div><div class="row">'
-        '<button type="button" id="choose-all">all</button><button type="button" id="choose-none">none</button>'
-        "</div></fieldset>"
-        '<details><summary>seeds</summary><div class="boxes" id="seeds"></div></details></form>'
-    )
+def _safe_json(value: Any) -> str:
+    """JSON without characters that are special in HTML, so that no text from a results file can end the script."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))  # ASCII only: lone surrogates stay escapes
+    for mark in "<>&":
+        text = text.replace(mark, f"\\u{ord(mark):04x}")
+    return text
 
 
-def _select(name: str, label: str, options: dict[str, str]) -> str:
-    shown = "".join(f'<option value="{value}">{text}</option>' for value, text in options.items())
-    return f'<label>{label} <select id="{name}">{shown}</select></label>'
+def _page_data(groups: Sequence[SeedGroup]) -> dict[str, Any]:
+    """Groups with their runs, the distinct commands, and Student's t for as many seeds as a group has."""
+    commands: dict[str | None, int] = {}
+    columns: dict[str, list[SeedGroup]] = {}
+    for group in groups:
+        columns.setdefault(str(column_of(group)), []).append(group)
+    most = max((len(group.runs) for group in groups), default=0)
+    return {
+        "groups": [
+            {
+                "benchmark": column,
+                "label": label,
+                "method": title(group.method, None),
+                "kernel": group.kernel,
+                "tasks": group.tasks,
+                "history": bool(group.runs) and group.has_history,
+                "runs": [_run(run, commands) for run in sorted(group.all_runs, key=lambda run: run["seed"])],
+            }
+            for column, members in columns.items()
+            for group, label in zip(members, row_labels(members), strict=True)
+        ],
+        "commands": list(commands),
+        "t": [round(student_t(degrees), 4) for degrees in range(1, max(2, most))],
+    }
 
 
-def _chart(chart: _Chart) -> str:
-    name, heading = chart.name, escape(chart.heading)
-    buttons = "".join(
-        f'<button type="button" id="{kind}-{name}" aria-label="{heading} as {kind.upper()}">{kind.upper()}</button>'
-        for kind in ("svg", "csv")
-    )
-    return (
-        f'<figure id="figure-{name}"><div class="row"><h3>{heading}</h3><span class="buttons">{buttons}</span></div>'
-        f"{f'<div class=row>{chart.controls}</div>' if chart.controls else ''}"
-        f'<div class="chart" id="chart-{name}" role="img"></div>'
-        f'<figcaption id="words-{name}"></figcaption>'
-        f'<details id="numbers-{name}"><summary>numbers</summary>'
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{heading}, numbers"></div></details></figure>'
-    )
+def _run(run: Record, commands: dict[str | None, int]) -> dict[str, Any]:
+    kept = run["memory"].get("bytes")
+    return {
+        "seed": str(run["seed"]),  # a seed may be larger than JavaScript counts
+        "diverged": run["diverged"],
+        "average": _rounded(run["average_accuracy"], 3),
+        "forgetting": _rounded(run["forgetting"], 4),
+        "learning": _rounded(run["learning_accuracy"], 3),
+        "seconds": _rounded(run["seconds"], 3),
+        "together": together if type(together := run.get("runs_at_once")) is int and together > 0 else 1,
+        "bytes": kept if type(kept) is int else None,
+        "device": run["device"],
+        "command": commands.setdefault(run["command"], len(commands)),
+        # Row t up to task t: tasks beyond it are not learned yet, or were not evaluated.
+        "matrix": [
+            [_rounded(value, 2) for value in row[: learned + 1]] for learned, row in enumerate(run["accuracy_matrix"])
+        ],
+    }
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)

@@ -99,10 +99,14 @@ def overview(records: Sequence[Record]) -> Figure:
         parts = figure.subfigures(len(benchmarks), 1, height_ratios=heights, squeeze=False)[:, 0]
         for part, name, shown, grid in zip(parts, benchmarks, members, grids, strict=True):
             _draw_benchmark(part, name, shown, grid)
-        # The layout is settled once, so that every format shows the same picture.
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
+        settle_layout(figure)
     return figure
+
+
+def settle_layout(figure: Figure) -> None:
+    """Lay it out once, so that every format shows the same picture."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
 
 
 def average_accuracy(axes: Axes, groups: Sequence[SeedGroup], looks: Sequence[int] | None = None) -> None:

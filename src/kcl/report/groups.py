@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +18,8 @@ from kcl.report.summary import Summary, summarise
 
 Record = dict[str, Any]
 CHOICES = ("train_per_task", "ways", "class_order", "image_size", "data", "held_out")
+LONGEST_LABEL = 80
+"""Characters of settings in a label."""
 
 # Methods as the literature writes them; other names are shown unchanged.
 _TITLES = {
@@ -34,11 +38,17 @@ class SeedGroup:
     """Runs of one method on one benchmark with the same settings, in the order of their seeds."""
 
     benchmark: str
+    method: str
+    kernel: str | None
     label: str
     tasks: int
     settings: dict[str, Any]
     runs: tuple[Record, ...]
     diverged: tuple[Record, ...]
+
+    @property
+    def all_runs(self) -> tuple[Record, ...]:
+        return self.runs + self.diverged
 
     def summary(self, field: str) -> Summary | None:
         """Statistics of a field over the runs that did not diverge; None if any of them lacks it."""
@@ -76,25 +86,38 @@ def group_runs(records: Sequence[Record]) -> list[SeedGroup]:
     for (benchmark, method, kernel), family in families.items():
         members = [[runs[seed] for seed in sorted(runs)] for runs in family.values()]
         settings = [_settings(runs[0]) for runs in members]
-        names = differing(settings)
+        labels = setting_labels([title(method, kernel)] * len(members), settings)
         groups += [
             SeedGroup(
                 benchmark=benchmark,
-                label=with_settings(title(method, kernel), names, values),
+                method=method,
+                kernel=kernel,
+                label=label,
                 tasks=max(run["tasks"] for run in runs),
                 settings=values,
                 runs=tuple(run for run in runs if not run["diverged"]),
                 diverged=tuple(run for run in runs if run["diverged"]),
             )
-            for runs, values in zip(members, settings, strict=True)
+            for runs, label, values in zip(members, labels, settings, strict=True)
         ]
     benchmarks = list(dict.fromkeys(group.benchmark for group in groups))
     return sorted(groups, key=lambda group: benchmarks.index(group.benchmark))
 
 
-def with_settings(title: str, names: Sequence[str], settings: Mapping[str, Any]) -> str:
-    """A title followed by some settings."""
-    return ", ".join([title, *(f"{name} {show(settings.get(name))}" for name in names)])
+def setting_labels(titles: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each title, followed by the settings in which it differs from others of the same title.
+
+    A long text is shortened; labels that would be the same are numbered.
+    """
+    labels: list[str] = []
+    seen: Counter[str] = Counter()
+    for name, values in zip(titles, settings, strict=True):
+        names = differing([others for other, others in zip(titles, settings, strict=True) if other == name])
+        text = ", ".join(f"{setting} {show(values.get(setting))}" for setting in names)
+        label = f"{name}, {textwrap.shorten(text, LONGEST_LABEL, placeholder=' …')}" if text else name
+        seen[label] += 1
+        labels.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
+    return labels
 
 
 def title(method: str, kernel: str | None) -> str:
@@ -102,7 +125,7 @@ def title(method: str, kernel: str | None) -> str:
     return _TITLES.get(method, method) + (f" ({kernel})" if kernel else "")
 
 
-def differing(settings: Sequence[dict[str, Any]]) -> list[str]:
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Names of the settings that are not the same everywhere, in their order; a missing one differs."""
     names = dict.fromkeys(name for values in settings for name in values)
     return [name for name in names if len({json.dumps(values.get(name), sort_keys=True) for values in settings}) > 1]

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from kcl.report.formatting import number
-from kcl.report.groups import CHOICES, Record, SeedGroup, differing, show, title, with_settings
+from kcl.report.groups import CHOICES, SeedGroup, setting_labels, show, title
 from kcl.report.published import PaperResult, published
-from kcl.report.significance import stands_out
-from kcl.report.summary import Summary
+from kcl.report.summary import Summary, stands_out
 
 _CONDITION = ("tasks", *CHOICES)
 
@@ -51,12 +50,13 @@ def headline(groups: Sequence[SeedGroup]) -> tuple[list[Column], list[HeadlineRo
         column = column_of(group)
         columns.setdefault(json.dumps(column, sort_keys=True), (column, []))[1].append(group)
     table: dict[str, dict[str, HeadlineCell]] = {}
-    for key, (_, rivals) in columns.items():
+    for key, (column, rivals) in columns.items():
         best = _best(rivals)
         for group, label in zip(rivals, row_labels(rivals), strict=True):
             cells = table.setdefault(label, {})
             if accuracy := group.summary("average_accuracy"):
-                cells[key] = HeadlineCell(accuracy, group is best, _published(group))
+                printed = published(group.benchmark, group.method, group.kernel, column.condition, group.settings)
+                cells[key] = HeadlineCell(accuracy, group is best, printed)
     rows = [HeadlineRow(label, [cells.get(key) for key in columns]) for label, cells in table.items()]
     return [column for column, _ in columns.values()], rows
 
@@ -68,12 +68,7 @@ def column_of(group: SeedGroup) -> Column:
 def row_labels(groups: Sequence[SeedGroup]) -> list[str]:
     """Labels for the groups of one column: the method, its kernel, and the settings that differ within them."""
     settings = [{name: value for name, value in group.settings.items() if name not in _CONDITION} for group in groups]
-    titles = [title(_first(group)["method"], _first(group)["kernel"]) for group in groups]
-    names = {
-        method: differing([values for other, values in zip(titles, settings, strict=True) if other == method])
-        for method in dict.fromkeys(titles)
-    }
-    return [with_settings(method, names[method], values) for method, values in zip(titles, settings, strict=True)]
+    return setting_labels([title(group.method, group.kernel) for group in groups], settings)
 
 
 def in_words(condition: dict[str, Any]) -> str:
@@ -102,12 +97,3 @@ def _best(groups: Sequence[SeedGroup]) -> SeedGroup | None:
     place = means.index(max(means))
     others = [by_seed for index, by_seed in enumerate(accuracies) if index != place]
     return rivals[place] if stands_out(accuracies[place], others) else None
-
-
-def _published(group: SeedGroup) -> PaperResult | None:
-    run = _first(group)
-    return published(group.benchmark, run["method"], run["kernel"], column_of(group).condition, group.settings)
-
-
-def _first(group: SeedGroup) -> Record:
-    return (*group.runs, *group.diverged)[0]

@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
-from importlib import resources
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from kcl.core.files import write_whole
-from kcl.report import results_table, significance
-from kcl.report.charts import charts, policy, scripts
-from kcl.report.engine_status import standing_html
+from kcl.report import results_table
+from kcl.report.charts import charts, page_file, policy, scripts
 from kcl.report.formatting import MISSING, number
 from kcl.report.groups import Record, SeedGroup, differing, group_runs, show, title
 from kcl.report.headline import HeadlineCell, headline
-from kcl.report.page_parts import data, facts, grid, head, muted, row, row_head, scroll, section
+from kcl.report.page_parts import Html, facts, muted, scroll, section, table
 from kcl.report.page_samples import Samples, samples_html
 from kcl.report.published import SOURCE
-from kcl.report.unfinished_runs import Running
+from kcl.report.summary import SIGNIFICANCE
+from kcl.report.unfinished import Running, unfinished_html
 
 _MANY_GROUPS = 8  # side by side; more are listed one below the other, with only the settings that differ
 
@@ -43,9 +43,10 @@ def page(
     groups = group_runs(records) if records or not live else []
     finished = [group for group in groups if group.runs]
     seen = samples_html(finished, samples)
+    running = unfinished_html(unfinished, standing) or muted("There are no unfinished runs.")
     sections = [
         section("facts", "What was run", _facts(groups)),
-        section("running", "Not finished yet", _running(unfinished, standing)) if live else "",
+        section("running", "Not finished yet", running) if live else "",
         section("headline", "Average accuracy", _headline(finished)),
         charts(groups) if finished or live else "",
         section("seen", "What the model sees", seen) if seen else "",
@@ -53,43 +54,29 @@ def page(
         section("settings", "Settings", _all_settings(groups)),
         section("commands", "Commands", _commands(groups)),
     ]
-    attribute = f' data-version="{escape(version)}"' if version is not None else ""
-    # Without an icon of its own, the server would be asked for one.
-    icon = '<link rel="icon" href="data:,">\n' if live else ""
-    mark = '<p class="muted" id="live" role="status">live</p>' if live else ""
-    stylesheet = resources.files("kcl.report").joinpath("script", "page.css").read_text(encoding="utf-8")
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{policy(live)}">
-<title>{escape(heading)}</title>
-{icon}<style>
-{stylesheet}</style>
-</head>
-<body{attribute}>
-<header><h1>{escape(heading)}</h1>{mark}</header>
-<main>
-{"".join(sections)}</main>
-<footer>Average accuracy is Eq. 12 and forgetting Eq. 13 of Derakhshani, Zhen, Shao and Snoek,
-“Kernel continual learning”, ICML 2021. Tasks count from 0. Charts: plotly.js, MIT licence.</footer>
-{scripts() if finished or live else ""}
-</body>
-</html>
-"""
+    return Template(page_file("page.html")).substitute(
+        heading=escape(heading),
+        policy=policy(live),
+        # Without an icon of its own, the server would be asked for one.
+        icon='<link rel="icon" href="data:,">\n' if live else "",
+        stylesheet=page_file("page.css"),
+        version=f' data-version="{escape(version)}"' if version is not None else "",
+        live='<p class="muted" id="live" role="status">live</p>' if live else "",
+        sections="".join(sections),
+        scripts=scripts() if finished or live else "",
+    )
 
 
 def _facts(groups: Sequence[SeedGroup]) -> str:
     if not groups:
         return muted("No run is finished yet.")
-    runs = [run for group in groups for run in (*group.runs, *group.diverged)]
+    runs = [run for group in groups for run in group.all_runs]
     diverged = sum(len(group.diverged) for group in groups)
     seconds = sum(run["seconds"] / _shared_by(run) for run in runs)
     return facts(
         {
             "benchmarks": ", ".join(sorted({f"{group.benchmark} ({_count(group.tasks, 'task')})" for group in groups})),
-            "methods": "; ".join(dict.fromkeys(title(run["method"], run["kernel"]) for run in runs)),
+            "methods": "; ".join(dict.fromkeys(title(group.method, group.kernel) for group in groups)),
             "runs": str(len(runs)) + (f", of which {diverged} diverged" if diverged else ""),
             "seeds": ", ".join(_first_few([str(seed) for seed in sorted({run["seed"] for run in runs})])),
             "devices": ", ".join(sorted({run["device"] for run in runs})),
@@ -97,15 +84,6 @@ def _facts(groups: Sequence[SeedGroup]) -> str:
             "versions": ", ".join(sorted({f"{name} {v}" for run in runs for name, v in run["versions"].items()})),
         }
     )
-
-
-def _running(runs: Sequence[Running], standing: Sequence[dict[str, Any]]) -> str:
-    workers = "".join(scroll("workers", standing_html(status), len(status["workers"])) for status in standing)
-    if not runs:
-        return workers or muted("There are no unfinished runs.")
-    names = [head(name.replace("_", " ")) for name in Running._fields]
-    table = grid("After the newest task of each", names, [row(*(data(str(cell)) for cell in run)) for run in runs])
-    return workers + scroll("runs not finished", table, len(runs))
 
 
 def _first_few(texts: list[str], most: int = 20) -> list[str]:
@@ -122,32 +100,27 @@ def _headline(groups: Sequence[SeedGroup]) -> str:
     if not groups:
         return muted("No run has finished.")
     columns, rows = headline(groups)
-    names = [head("method"), *(head(str(column), number=True) for column in columns)]
-    body = [row(row_head(line.label), *map(_headline_cell, line.cells)) for line in rows]
-    note = f"Mean ± half the 95 % confidence interval over seeds (Student’s t). {significance.NOTE}"
-    if any(cell and cell.published for line in rows for cell in line.cells):
+    caption = "Average accuracy in percent, mean ± half the 95 % interval"
+    body = [[row.label, *map(_headline_cell, row.cells)] for row in rows]
+    note = f"Mean ± half the 95 % confidence interval over seeds (Student’s t). {SIGNIFICANCE}"
+    if any(cell and cell.published for row in rows for cell in row.cells):
         note += f" Paper: {SOURCE}, with the paper’s settings."
-    return scroll("headline table", grid("Average accuracy in percent", names, body), len(rows)) + muted(note)
+    return table(caption, ["method", *map(str, columns)], body, first_number=1, row_heads=True) + muted(note)
 
 
 def _headline_cell(cell: HeadlineCell | None) -> str:
     if cell is None:
-        return data(MISSING, number=True)
+        return MISSING
     value = f'<strong class="best" title="significantly best">{cell} ★</strong>' if cell.best else str(cell)
-    size = f"<small>{_count(cell.summary.size, 'seed')}</small>"
     paper = f"<small>paper: {cell.published}</small>" if cell.published else ""
-    return f'<td class="number">{value}{size}{paper}</td>'
+    return Html(f"{value}<small>{_count(cell.summary.size, 'seed')}</small>{paper}")
 
 
 def _results(groups: Sequence[SeedGroup]) -> str:
-    aligned = [place >= results_table.TEXT_COLUMNS for place in range(len(results_table.HEADER))]
-    names = [
-        head(name.replace(" %", "\N{NO-BREAK SPACE}%"), number=is_number)
-        for name, is_number in zip(results_table.HEADER, aligned, strict=True)
-    ]
-    body = [row(*map(data, cells, aligned)) for cells in results_table.rows(groups)]
-    table = grid("Results over seeds", names, body)
-    return muted(results_table.NOTE) + scroll("results table", table, len(groups))
+    header = [name.replace(" %", "\N{NO-BREAK SPACE}%") for name in results_table.HEADER]
+    caption = "Results over seeds, mean ± standard deviation"
+    body = results_table.rows(groups)
+    return muted(results_table.NOTE) + table(caption, header, body, first_number=results_table.TEXT_COLUMNS)
 
 
 def _all_settings(groups: Sequence[SeedGroup]) -> str:
@@ -161,29 +134,21 @@ def _all_settings(groups: Sequence[SeedGroup]) -> str:
 def _settings(benchmark: str, groups: Sequence[SeedGroup]) -> str:
     """A column for each group."""
     settings = [group.settings for group in groups]
-    marked = set(differing(settings))
-    body = [
-        row(
-            row_head(show(name)),
-            *(data(show(values.get(name))) for values in settings),
-            look="differs" if name in marked else "",
-        )
-        for name in _names(settings)
-    ]
-    table = grid(benchmark, [head("setting"), *(head(group.label) for group in groups)], body)
-    return scroll(f"settings on {benchmark}", table)
+    marked = {show(name) for name in differing(settings)}
+    body = [[show(name), *(show(values.get(name)) for values in settings)] for name in _names(settings)]
+    header = ["setting", *(group.label for group in groups)]
+    return table(f"Settings on {benchmark}", header, body, row_heads=True, marked=marked)
 
 
 def _many_settings(benchmark: str, groups: Sequence[SeedGroup]) -> str:
     """A row for each group, with the settings that differ; those that are the same for all stand above."""
     settings = [group.settings for group in groups]
-    marked = differing(settings)
-    same = "; ".join(f"{show(name)} {show(settings[0][name])}" for name in _names(settings) if name not in marked)
-    body = [row(row_head(group.label), *(data(show(group.settings.get(name))) for name in marked)) for group in groups]
-    names = [head("runs"), *(head(f"≠ {show(name)}") for name in marked)]
-    table = grid(f"{benchmark}: {len(groups)} sets of settings", names, body)
+    names = differing(settings)
+    same = "; ".join(f"{show(name)} {show(settings[0][name])}" for name in _names(settings) if name not in names)
+    body = [[group.label, *(show(group.settings.get(name)) for name in names)] for group in groups]
+    header = ["runs", *(f"≠ {show(name)}" for name in names)]
     shared = muted(f"The same for all on {benchmark}: {same}.") if same else ""
-    return shared + scroll(f"settings on {benchmark}", table, len(groups))
+    return shared + table(f"{len(groups)} sets of settings on {benchmark}", header, body, row_heads=True)
 
 
 def _names(settings: Sequence[dict[str, Any]]) -> list[str]:
@@ -194,7 +159,7 @@ def _commands(groups: Sequence[SeedGroup]) -> str:
     """Each command with its runs; the seeds of a group may come from several commands."""
     runs_of: dict[str, dict[str, list[str]]] = {}
     for group in groups:
-        for run in (*group.runs, *group.diverged):
+        for run in group.all_runs:
             if run["command"]:
                 label = f"{group.label} on {group.benchmark}"
                 runs_of.setdefault(run["command"], {}).setdefault(label, []).append(str(run["seed"]))

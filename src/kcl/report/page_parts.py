@@ -1,11 +1,15 @@
-"""Building blocks of the HTML page. Arguments named `html` hold markup; all others are plain text and are escaped."""
+"""Building blocks of the HTML page. `Html` is markup; all other text is escaped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 
 _MANY_ROWS = 25
+
+
+class Html(str):
+    """Text that is markup already."""
 
 
 def section(name: str, heading: str, html: str) -> str:
@@ -20,35 +24,33 @@ def facts(values: Mapping[str, str]) -> str:
     return f"<dl>{''.join(f'<dt>{name}</dt><dd>{escape(text)}</dd>' for name, text in values.items())}</dl>"
 
 
-def scroll(label: str, html: str, rows: int = 0) -> str:
+def scroll(label: str, html: str, tall: bool = False) -> str:
     """Wide or long content scrolls by itself, by keyboard too: the page stays as wide as the screen."""
-    look = "scroll tall" if rows > _MANY_ROWS else "scroll"
+    look = "scroll tall" if tall else "scroll"
     return f'<div class="{look}" tabindex="0" role="region" aria-label="{escape(label)}">{html}</div>'
 
 
-def head(text: str, number: bool = False) -> str:
-    return f'<th scope="col"{_aligned(number)}>{escape(text)}</th>'
+def table(
+    caption: str,
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    first_number: int | None = None,
+    row_heads: bool = False,
+    marked: Collection[str] = (),
+    tall: bool = False,
+) -> str:
+    """Columns from `first_number` on are aligned to the right. Rows whose first cell is in `marked` stand out."""
 
+    def cell(place: int, content: str, kind: str) -> str:
+        number = ' class="number"' if first_number is not None and place >= first_number else ""
+        return f"<{kind}{number}>{content if isinstance(content, Html) else escape(content)}</{kind[:2]}>"
 
-def row_head(text: str) -> str:
-    return f'<th scope="row">{escape(text)}</th>'
-
-
-def data(text: str, number: bool = False) -> str:
-    return f"<td{_aligned(number)}>{escape(text)}</td>"
-
-
-def _aligned(number: bool) -> str:
-    return ' class="number"' if number else ""
-
-
-def grid(caption: str, head_html: Iterable[str], rows_html: Iterable[str], look: str = "grid") -> str:
-    """A table from the cells of its head and the rows of its body."""
-    return (
-        f'<table class="{look}"><caption>{escape(caption)}</caption><thead><tr>{"".join(head_html)}</tr></thead>'
-        f"<tbody>{''.join(rows_html)}</tbody></table>"
-    )
-
-
-def row(*cells_html: str, look: str = "") -> str:
-    return f"<tr{f' class={look}' if look else ''}>{''.join(cells_html)}</tr>"
+    head = "".join(cell(place, text, 'th scope="col"') for place, text in enumerate(header))
+    body = ""
+    for row in rows:
+        first = 'th scope="row"' if row_heads else "td"
+        cells = (cell(place, text, "td" if place else first) for place, text in enumerate(row))
+        body += f"<tr{' class=differs' if row[0] in marked else ''}>{''.join(cells)}</tr>"
+    grid = f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return scroll(caption, f'<table class="grid">{grid}</table>', tall or len(rows) > _MANY_ROWS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Sequence
 from html import escape
@@ -12,7 +11,7 @@ from typing import Any
 
 from kcl.report.groups import Record, SeedGroup, title
 from kcl.report.headline import column_of
-from kcl.report.page_parts import grid, head, muted, row, row_head
+from kcl.report.page_parts import Html, muted, table
 
 BUDGET = 2_000_000
 """Bytes of images a page may hold: it stays below five megabytes."""
@@ -55,13 +54,13 @@ def samples_html(groups: Sequence[SeedGroup], samples: Sequence[Samples]) -> str
         if shown is None:
             continue
         name = f"{title(shown['method'], shown['kernel'])} on {column_of(group)}"
-        table = _table(f"{name}, seed {shown['seed']}", shown["samples"])
-        if size + len(table) > BUDGET:
+        samples_table = _table(f"{name}, seed {shown['seed']}", shown["samples"])
+        if size + len(samples_table) > BUDGET:
             left_out += 1
             continue
-        size += len(table)
+        size += len(samples_table)
         opened = "" if parts else " open"
-        parts.append(f"<details{opened}><summary>{escape(name)}</summary>{table}</details>")
+        parts.append(f"<details{opened}><summary>{escape(name)}</summary>{samples_table}</details>")
     if not parts and not left_out:
         return ""
     note = "As the network sees them, at the end of a run. A mistake: the answer, its confidence, and the true class."
@@ -72,39 +71,33 @@ def samples_html(groups: Sequence[SeedGroup], samples: Sequence[Samples]) -> str
 def _table(caption: str, tasks: Sequence[Any]) -> str:
     shown = [name for name in _COLUMNS if any(isinstance(task, dict) and task.get(name) for task in tasks)]
     rows = [
-        row(row_head(f"task {index}"), *(f"<td>{_images(task.get(name), name)}</td>" for name in shown))
-        for index, task in enumerate(tasks)
+        [f"task {index}", *(_images(task.get(name), name) for name in shown)]
+        for index, task in enumerate(tasks, 1)
         if isinstance(task, dict)
     ]
-    table = grid(caption, ["<th></th>", *(head(_COLUMNS[name]) for name in shown)], rows, "grid seen")
-    return f'<div class="scroll tall" tabindex="0" role="region" aria-label="{escape(caption)}">{table}</div>'
+    return table(caption, ["", *(_COLUMNS[name] for name in shown)], rows, row_heads=True, tall=True)
 
 
-def _images(entries: Any, name: str) -> str:
-    images = [_image(entry, name) for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-    return f'<div class="images">{"".join(images)}</div>'
-
-
-def _image(entry: dict[str, Any], name: str) -> str:
-    content = _png(entry.get("png"))
-    if content is None:
-        return ""
-    label, said, confidence = str(entry.get("label", ""))[:40], str(entry.get("said", ""))[:40], entry.get("confidence")
-    words = label
-    if name == "mistakes":
-        sure = f" ({confidence:.0%})" if isinstance(confidence, float) else ""
-        words = f"{said}{sure} for {label}"
-    alternative = escape({"coreset": "a sample of the coreset", "mistakes": f"a mistake: {words}"}.get(name, words))
-    below = f"<small>{escape(words)}</small>" if words else ""
-    return f'<span><img alt="{alternative}" src="data:image/png;base64,{content}">{below}</span>'
+def _images(entries: Any, name: str) -> Html:
+    images = ""
+    for entry in entries if isinstance(entries, list) else []:
+        content = _png(entry.get("png")) if isinstance(entry, dict) else None
+        if content is None:
+            continue
+        words, confidence = str(entry.get("label", ""))[:40], entry.get("confidence")
+        if name == "mistakes":
+            sure = f" ({confidence:.0%})" if isinstance(confidence, float) else ""
+            words = f"{str(entry.get('said', ''))[:40]}{sure} for {words}"
+        alternative = escape({"coreset": "a sample of the coreset", "mistakes": f"a mistake: {words}"}.get(name, words))
+        below = f"<small>{escape(words)}</small>" if words else ""
+        images += f'<span><img alt="{alternative}" src="data:image/png;base64,{content}">{below}</span>'
+    return Html(f'<div class="images">{images}</div>')
 
 
 def _png(text: Any) -> str | None:
     """The text if it is the base64 of a PNG: nothing else from the file enters an attribute unescaped."""
-    if not isinstance(text, str):
-        return None
     try:
         content = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
+    except (TypeError, ValueError):
         return None
     return base64.b64encode(content).decode() if content.startswith(_PNG) else None

@@ -1,4 +1,4 @@
-"""The results table: mean ± sample standard deviation over seeds, as plain text and as Markdown."""
+"""The results as text: the table for a terminal, and the whole report in GitHub's Markdown."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from kcl.report.formatting import MISSING, interval, markdown_table, number, plain, seed_count, spread
 from kcl.report.groups import Record, SeedGroup, group_runs
+from kcl.report.headline import HeadlineCell, headline
+from kcl.report.published import SOURCE
+from kcl.report.summary import SIGNIFICANCE
 
 HEADER = (
     "benchmark",
@@ -57,10 +60,35 @@ def text(records: Sequence[Record]) -> str:
     return "\n".join([aligned(upper), aligned(lower), rule, *map(aligned, cells), "", NOTE]) + "\n"
 
 
-def markdown(records: Sequence[Record]) -> str:
-    """The table in GitHub's Markdown, with the note that explains it."""
-    cells = [(*map(plain, row[:TEXT_COLUMNS]), *row[TEXT_COLUMNS:]) for row in rows(group_runs(records))]
-    return f"{markdown_table(HEADER, cells, slice(TEXT_COLUMNS, None))}\n\n{NOTE}\n"
+def markdown(records: Sequence[Record], title: str) -> str:
+    """Headline, all results and commands, for a README or a paper's notes."""
+    groups = group_runs(records)
+    columns, lines = headline(groups)
+    header = ["method", *(plain(str(column)) for column in columns)]
+    cells = [(*map(plain, row[:TEXT_COLUMNS]), *row[TEXT_COLUMNS:]) for row in rows(groups)]
+    compared = any(cell and cell.published for line in lines for cell in line.cells)
+    commands = [command for command in dict.fromkeys(record["command"] for record in records) if command]
+    parts = [
+        f"# {plain(title)}",
+        markdown_table(header, [[plain(line.label), *map(_headline_cell, line.cells)] for line in lines]),
+        "Average accuracy in percent, mean ± half the 95 % confidence interval over seeds (Student's t). "
+        + SIGNIFICANCE.replace("marked", "in bold")
+        + (f" In brackets: {SOURCE}." if compared else ""),
+        "## All results",
+        markdown_table(HEADER, cells, slice(TEXT_COLUMNS, None)),
+        NOTE,
+    ]
+    if commands:
+        # Indented, not fenced: no command can end the block.
+        parts += ["## Commands", "\n".join("    " + " ".join(command.splitlines()) for command in commands)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _headline_cell(cell: HeadlineCell | None) -> str:
+    if cell is None:
+        return MISSING
+    value = f"**{cell}**" if cell.best else str(cell)
+    return f"{value} ({cell.published})" if cell.published else value
 
 
 def _two_lines(name: str) -> tuple[str, str]:

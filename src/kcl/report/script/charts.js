@@ -23,7 +23,7 @@ const CHARTS = {
     },
     table() {
       const most = Math.max(0, ...chosen().map((group) => group.tasks));
-      const head = ["tasks learned", ...chosen().flatMap((group) => [name(group), "±"])];
+      const head = ["tasks learned", ...chosen().flatMap((group) => [name(group), plusMinus()])];
       const rows = Array.from({ length: most }, (_, t) => [
         String(t + 1),
         ...chosen().flatMap((group) => pair(over(runsOf(group), (run) => averageAfter(run, t)))),
@@ -42,7 +42,7 @@ const CHARTS = {
           const x = Array.from({ length: group.tasks - i }, (_, k) => i + k + 1);
           const points = x.map((t) => over(runsOf(group), (run) => onTask(run, t - 1, i)));
           const style = { colour: ramp(i / Math.max(1, group.tasks - 1)), dash: DASHES[i % 4], marker: MARKERS[i % 7] };
-          traces.push(...line(x, points, `task ${i}`, style, `task ${i}`));
+          traces.push(...line(x, points, `task ${i + 1}`, style, `task ${i + 1}`));
         }
       }
       const xaxis = tasksAxis("tasks learned", 1, group ? group.tasks : 1);
@@ -56,8 +56,9 @@ const CHARTS = {
     draw() {
       const group = state.shown;
       if (!group) return { traces: [], layout: {} };
-      const numbers = Array.from({ length: group.tasks }, (_, k) => k);
-      const z = numbers.map((t) => numbers.map((i) => over(runsOf(group), (run) => onTask(run, t, i))?.mean ?? null));
+      const numbers = Array.from({ length: group.tasks }, (_, k) => k + 1);
+      const z = numbers.map((t) =>
+        numbers.map((i) => over(runsOf(group), (run) => onTask(run, t - 1, i - 1))?.mean ?? null));
       return {
         traces: [{
           type: "heatmap", x: numbers, y: numbers, z, xgap: 1, ygap: 1, hoverongaps: false,
@@ -65,8 +66,8 @@ const CHARTS = {
           hovertemplate: "after task %{y}, accuracy on task %{x}: %{z:.2f} %<extra></extra>",
         }],
         layout: {
-          xaxis: tasksAxis("accuracy on task", 0, group.tasks, { showgrid: false }), hovermode: "closest",
-          yaxis: tasksAxis("after learning task", 0, group.tasks, { autorange: "reversed", showgrid: false }),
+          xaxis: tasksAxis("accuracy on task", 1, group.tasks, { showgrid: false }), hovermode: "closest",
+          yaxis: tasksAxis("after learning task", 1, group.tasks, { autorange: "reversed", showgrid: false }),
         },
       };
     },
@@ -77,24 +78,24 @@ const CHARTS = {
     draw() {
       const traces = chosen().filter((group) => group.history && group.tasks > 1).map((group) => {
         const style = look(group);
-        const x = Array.from({ length: group.tasks - 1 }, (_, i) => i);
-        const points = x.map((i) => over(runsOf(group), (run) => forgotten(run, i)));
+        const x = Array.from({ length: group.tasks - 1 }, (_, i) => i + 1);
+        const points = x.map((task) => over(runsOf(group), (run) => forgotten(run, task - 1)));
         return {
           type: "scatter", mode: "markers+lines", name: wrapped(name(group)), x, y: points.map((p) => p && p.mean),
           error_y: { type: "data", array: points.map((p) => (p ? p.spread : 0)), thickness: 1, width: 2 },
           line: { color: style.colour, dash: style.dash, width: 1 }, marker: { symbol: style.marker, size: 7 },
-          hovertemplate: "%{y:.2f} points<extra>%{fullData.name}</extra>",
+          hovertemplate: "%{y:.3f}<extra>%{fullData.name}</extra>",
         };
       });
-      return { traces, layout: { xaxis: tasksAxis("task", 0, longest()), yaxis: axis("forgotten, points of accuracy") } };
+      return { traces, layout: { xaxis: tasksAxis("task", 1, longest()), yaxis: axis("forgetting") } };
     },
     table() {
       const groups = chosen().filter((group) => group.history);
       const most = Math.max(0, ...groups.map((group) => group.tasks - 1));
       const rows = Array.from({ length: most }, (_, i) => [
-        String(i), ...groups.flatMap((group) => pair(over(runsOf(group), (run) => forgotten(run, i)))),
+        String(i + 1), ...groups.flatMap((group) => pair(over(runsOf(group), (run) => forgotten(run, i)), 3)),
       ]);
-      return { head: ["task", ...groups.flatMap((group) => [name(group), "±"])], rows };
+      return { head: ["task", ...groups.flatMap((group) => [name(group), plusMinus()])], rows };
     },
     words: () => `What was forgotten of each task by the end. Average forgetting: ${ends("forgetting", 3, "")}.`,
   },
@@ -128,7 +129,7 @@ const CHARTS = {
       const rows = chosen().map((group) => [
         name(group), ...pair(over(runsOf(group), value), 4), ...pair(over(runsOf(group), (run) => run.average)),
       ]);
-      return { head: ["method", title, "±", "average accuracy %", "±"], rows };
+      return { head: ["method", title, plusMinus(), "average accuracy %", plusMinus()], rows };
     },
     words: () => `Average accuracy against ${CHARTS.cost.measure[state.measure].words}.`,
   },
@@ -151,7 +152,7 @@ function matrixTable() {
   if (!group) return { head: [], rows: [] };
   const numbers = Array.from({ length: group.tasks }, (_, k) => k);
   const rows = numbers.map((t) => [
-    `after task ${t}`, ...numbers.map((i) => shown(over(runsOf(group), (run) => onTask(run, t, i))?.mean)),
+    `after task ${t + 1}`, ...numbers.map((i) => shown(over(runsOf(group), (run) => onTask(run, t, i))?.mean)),
   ]);
-  return { head: ["accuracy % on task", ...numbers.map(String)], rows };
+  return { head: ["accuracy % on task", ...numbers.map((i) => String(i + 1))], rows };
 }

@@ -33,10 +33,11 @@ function offer() {
   }));
   focusOn();
 }
-/** Which group the charts of a single one show. */
+/** Which group the charts of a single one show: at first KCL, if it is there. */
 function focusOn() {
   const groups = chosen(), select = at("shown"), before = state.shown;
-  const order = [...groups].sort((one, other) => Number(other.history) - Number(one.history));
+  const rank = (group) => 2 * Number(group.history) + Number(group.method === "KCL");
+  const order = [...groups].sort((one, other) => rank(other) - rank(one));
   state.shown = groups.includes(before) ? before : order[0] ?? null;
   select.replaceChildren(...groups.map((group, k) => element("option", name(group), { value: String(k) })));
   select.value = String(groups.indexOf(state.shown));

@@ -19,12 +19,12 @@ function averageAfter(run, t) {
   return row && row.every((value) => value !== null) ? mean(row) : null;
 }
 const onTask = (run, t, i) => (run.matrix[t] ? run.matrix[t][i] ?? null : null);
-/** Best accuracy on a task before the last one was learned, minus the last: a term of Eq. 13, in points. */
+/** Best accuracy on a task before the last one was learned, minus the last: a term of Eq. 13, as a fraction. */
 function forgotten(run, i) {
   const last = run.matrix.length - 1;
   const column = run.matrix.slice(i, last).map((row) => row[i]);
   const end = onTask(run, last, i);
-  return i >= last || end === null || column.some((value) => value === null) ? null : Math.max(...column) - end;
+  return i >= last || end === null || column.some((value) => value === null) ? null : (Math.max(...column) - end) / 100;
 }
 const share = (run) => run.seconds / run.together;
 const shown = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits));

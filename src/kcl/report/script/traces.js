@@ -30,3 +30,4 @@ const longest = () => Math.max(1, ...chosen().map((group) => group.tasks));
 
 const bandWords = () =>
   ({ interval: "band: 95 % interval", deviation: "band: standard deviation", runs: "every run a line" })[state.band];
+const plusMinus = () => (state.band === "deviation" ? "± standard deviation" : "± half the 95 % interval");

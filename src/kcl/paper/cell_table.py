@@ -1,0 +1,178 @@
+"""Tables of cells: a table is its cells and its columns, in Markdown for readers and as numbers for a CSV file."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from kcl.paper.cell import Cell
+from kcl.paper.finished_runs import FinishedRuns
+from kcl.paper.item import Item
+from kcl.report.formatting import MISSING, interval, markdown_table, seed_count, spread
+from kcl.report.published import PaperResult
+from kcl.report.summary import Summary
+
+NOT_MEASURED = "not measured yet"
+SPREAD = (
+    "Mean ± sample standard deviation over seeds; 95 % confidence interval of the mean by Student's t; diverged runs "
+    "are counted, not averaged."
+)
+
+
+class TableColumn(NamedTuple):
+    heading: str
+    text: Callable[[Cell, FinishedRuns], str]
+    numbers: Callable[[Cell, FinishedRuns], dict[str, Any]]
+
+
+def cell_table(
+    heading: str,
+    columns: Sequence[TableColumn],
+    cells: Iterable[Cell],
+    runs: FinishedRuns,
+    further: Iterable[Sequence[str]] = (),
+) -> str:
+    """One row per cell, and further rows that are no cells. All columns but the command are numbers."""
+    rows = [(cell.row, *(column.text(cell, runs) for column in columns)) for cell in cells]
+    numbers = slice(1, -1 if columns[-1] is COMMAND else None)
+    return markdown_table((heading, *(column.heading for column in columns)), [*rows, *further], numbers)
+
+
+def _accuracy(cell: Cell, runs: FinishedRuns) -> str:
+    if runs.group(cell) is None:
+        return NOT_MEASURED if runs.scale.specs(cell, runs.seeds) else "not in the miniature"
+    return spread(runs.summary(cell), 2)
+
+
+def _seeds(cell: Cell, runs: FinishedRuns) -> dict[str, Any]:
+    group = runs.group(cell)
+    return {"seeds": len(group.runs) if group else 0, "diverged": len(group.diverged) if group else 0}
+
+
+def _summary_numbers(name: str, summary: Summary | None) -> dict[str, Any]:
+    _, mean, deviation, half_width = summary or (0, None, None, None)
+    return {name: mean, f"{name}: deviation": deviation, f"{name}: half of the 95 % interval": half_width}
+
+
+def _measure(heading: str, name: str, field: str, digits: int) -> TableColumn:
+    return TableColumn(
+        heading,
+        lambda cell, runs: spread(runs.summary(cell, field), digits),
+        lambda cell, runs: _summary_numbers(name, runs.summary(cell, field)),
+    )
+
+
+def _minus_paper(cell: Cell, runs: FinishedRuns) -> float | None:
+    accuracy = None if runs.miniature else runs.summary(cell)
+    return accuracy.mean - cell.published.accuracy if accuracy and cell.published else None
+
+
+def paper_text(paper: PaperResult | None) -> str:
+    return MISSING if paper is None else spread(Summary(0, paper.accuracy, paper.deviation, None), 2)
+
+
+def forgetting_text(paper: PaperResult | None) -> str:
+    return MISSING if paper is None or paper.forgetting is None else f"{paper.forgetting:.2f}"
+
+
+MEASURED = (
+    TableColumn("seeds", lambda cell, runs: seed_count(runs.group(cell)), _seeds),
+    _measure("accuracy %", "accuracy", "average_accuracy", 2)._replace(text=_accuracy),
+    TableColumn("95 % interval", lambda cell, runs: interval(runs.summary(cell)), lambda _, __: {}),
+    _measure("forgetting", "forgetting", "forgetting", 3),
+)
+JUST_LEARNED = _measure("just learned %", "just learned", "learning_accuracy", 2)
+PAPER = (
+    TableColumn(
+        "paper: accuracy %",
+        lambda cell, _: paper_text(cell.published),
+        lambda cell, _: {f"paper {name}": getattr(cell.published, name, None) for name in ("accuracy", "deviation")},
+    ),
+    TableColumn(
+        "forgetting",
+        lambda cell, _: forgetting_text(cell.published),
+        lambda cell, _: {"paper forgetting": getattr(cell.published, "forgetting", None)},
+    ),
+    TableColumn(
+        "ours − paper",
+        lambda cell, runs: MISSING if (gap := _minus_paper(cell, runs)) is None else f"{gap:+.2f}",
+        lambda cell, runs: {"accuracy minus paper": _minus_paper(cell, runs)},
+    ),
+)
+COMMAND = TableColumn(
+    "command",
+    lambda cell, runs: MISSING if runs.miniature else f"`{runs.command(cell)}`",
+    lambda cell, runs: {"command": None if runs.miniature else runs.command(cell)},
+)
+
+
+def paired_difference(name: str, references: Iterable[Cell], key: Callable[[Cell], str]) -> TableColumn:
+    """The mean of the paired differences in accuracy to the reference of the same key, with its 95 % interval."""
+    by_key = {key(cell): cell for cell in references}
+
+    def difference(cell: Cell, runs: FinishedRuns) -> Summary | None:
+        return runs.paired_difference(cell, by_key[key(cell)]) if key(cell) in by_key else None
+
+    def text(cell: Cell, runs: FinishedRuns) -> str:
+        summary = difference(cell, runs)
+        if summary is None or by_key[key(cell)].row == cell.row:
+            return MISSING
+        return f"{summary.mean:+.2f}" + ("" if summary.half_width is None else f" ± {summary.half_width:.2f}")
+
+    return TableColumn(
+        f"vs. {name}", text, lambda cell, runs: _summary_numbers(f"accuracy vs. {name}", difference(cell, runs))
+    )
+
+
+class CellTables(Item):
+    """Tables whose rows are cells, one after the other, and a legend for all of them."""
+
+    legend: str
+
+    @abstractmethod
+    def columns(self) -> Sequence[TableColumn]:
+        """The columns of the CSV file."""
+
+    @abstractmethod
+    def tables(self, runs: FinishedRuns) -> list[str]:
+        """The tables in Markdown, with their headings."""
+
+    def markdown(self, runs: FinishedRuns) -> str:
+        return "\n".join([*(f"{table}\n" for table in self.tables(runs)), self.legend, ""])
+
+    def rows(self, runs: FinishedRuns) -> list[dict[str, Any]]:
+        rows, columns = [], self.columns()
+        for cell in self.cells():
+            row: dict[str, Any] = {"benchmark": cell.column, "row": cell.row}
+            for column in columns:
+                row |= column.numbers(cell, runs)
+            rows.append(row)
+        return rows
+
+
+class ComparedTables(CellTables):
+    """One table per benchmark, whose rows are compared with a reference row and with the paper."""
+
+    reference: str
+    row_heading: str
+
+    @property
+    def legend(self) -> str:  # type: ignore[override]
+        return (
+            f"{SPREAD} The column “vs. {self.reference}” is the mean of the paired differences in accuracy to that "
+            "row, over the seeds that both have, with its 95 % interval."
+        )
+
+    def columns(self) -> list[TableColumn]:
+        references = [cell for cell in self.cells() if cell.row == self.reference]
+        return [*MEASURED, paired_difference(self.reference, references, lambda cell: cell.column), *PAPER]
+
+    def tables(self, runs: FinishedRuns) -> list[str]:
+        columns: dict[str, list[Cell]] = {}
+        for cell in self.cells():
+            columns.setdefault(cell.column, []).append(cell)
+        return [
+            f"## {title}{runs.scale.suffix}\n\n{cell_table(self.row_heading, self.columns(), cells, runs)}"
+            for title, cells in columns.items()
+        ]

@@ -1,0 +1,167 @@
+"""The parts of the strong recipe: the contribution of each ingredient, and how far back averaged weights reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from kcl.core.settings import Settings
+from kcl.methods.recipes import published_settings
+from kcl.methods.strong_recipe import strong_settings
+from kcl.paper.cell import Cell
+from kcl.paper.cell_table import COMMAND, TableColumn, cell_table, paired_difference
+from kcl.paper.finished_runs import FinishedRuns
+from kcl.paper.panels import MEASURES, Panel, intervals, sweep
+from kcl.paper.run_cost import IMAGES_PER_SAMPLE
+from kcl.paper.strong_results import LAST, LEARNED, STRONG_MEASURED, StrongTables
+from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET
+
+INGREDIENTS = {
+    "rotation labels": ("rotation_labels",),
+    "Muon and its rates": ("optimizer", "muon_lr", "muon_lr_decay", "lr", "lr_decay", "momentum"),
+    "averaged weights": ("weight_average", "average_ramp"),
+    "BatchNorm of the coreset": ("batch_norm",),
+    "views at test": ("test_views",),
+    "mirror images while training": ("augmentation",),
+    "several updates per batch": ("updates_per_batch",),
+    "learned targets": ("soft_targets",),
+    "λ at test": ("test_strength",),
+    "the metric of all coresets": ("shared_metric",),
+    "features of several stages": ("feature_stages",),
+    "warm start": ("warm_start",),
+    "the linear kernel": ("kernel",),
+    "dropout": ("dropout",),
+}
+"""The settings of each ingredient, by its name."""
+GUARDS = ("log_variance_bound",)
+"""Settings that prevent overflow and do not aim at accuracy: not part of the ablation."""
+WHOLE, PAPER = "the whole recipe", "the paper's recipe"
+
+
+def ingredients() -> dict[str, tuple[str, ...]]:
+    """The settings by which the strong recipe differs from the paper's on Split CIFAR-100, by ingredient."""
+    strong, paper = strong_settings(CIFAR100, "kcl"), published_settings(CIFAR100, "kcl")
+    differing = {
+        name: tuple(setting for setting in settings if getattr(strong, setting) != getattr(paper, setting))
+        for name, settings in INGREDIENTS.items()
+    }
+    return {name: settings for name, settings in differing.items() if settings}
+
+
+def _values(recipe: Callable[[str, str], Settings], names: Sequence[str]) -> dict[str, Any]:
+    """What a recipe sets some settings to."""
+    settings = recipe(CIFAR100, "kcl")
+    return {name: getattr(settings, name) for name in names}
+
+
+class Ablation(StrongTables):
+    name = "strong-ablation"
+    title = "Contribution of each ingredient of the strong recipe"
+    note = (
+        "Split CIFAR-100. Averaged weights, BatchNorm of the coreset, views and λ at test and the metric act only at "
+        "test: without them, or with them alone, training is the same and can be shared. The bound on log-variances, "
+        "which acts on VRF alone, prevents overflow and is not part of the ablation."
+    )
+    legend = (
+        f"{LEARNED} “vs. its recipe”: the mean of the paired differences in accuracy to the whole recipe, "
+        "or to the paper's, over the seeds that both have, with its 95 % interval."
+    )
+    panel_width = 4.8
+
+    def cells(self) -> list[Cell]:
+        return [*self.removed(), *self.alone()]
+
+    def removed(self) -> list[Cell]:
+        """The recipe, and the recipe without each ingredient."""
+        return [
+            Cell(WHOLE, CIFAR100, recipe="strong"),
+            *(
+                Cell(f"without {name}", CIFAR100, changes=_values(published_settings, settings), recipe="strong")
+                for name, settings in ingredients().items()
+            ),
+        ]
+
+    def alone(self) -> list[Cell]:
+        """The paper's recipe, and the paper's recipe with each ingredient."""
+        return [
+            Cell(PAPER, CIFAR100),
+            *(
+                Cell(f"{name} alone", CIFAR100, changes=_values(strong_settings, settings))
+                for name, settings in ingredients().items()
+            ),
+        ]
+
+    def columns(self) -> Sequence[TableColumn]:
+        recipes = (self.removed()[0], self.alone()[0])
+        difference = paired_difference("its recipe", recipes, lambda cell: cell.recipe)
+        return (*STRONG_MEASURED, difference, IMAGES_PER_SAMPLE, COMMAND)
+
+    def tables(self, runs: FinishedRuns) -> list[str]:
+        return [cell_table("", self.columns(), self.cells(), runs)]
+
+    def panels(self, runs: FinishedRuns) -> list[Panel]:
+        contents = {
+            "left out of the recipe": zip([WHOLE, *ingredients()], self.removed(), strict=True),
+            "alone, on top of the paper's": zip([PAPER, *ingredients()], self.alone(), strict=True),
+        }
+        return [(title, partial(intervals, cells=dict(cells), runs=runs)) for title, cells in contents.items()]
+
+
+RAMPS = {CIFAR100: (1.0, 2.0, 3.0, 5.0, 9.0), MINIIMAGENET: (1.0, 1.25, 2.0, 3.0, 5.0, 9.0)}
+RAMPS_WITH_METRIC = {CIFAR100: (2.0,), MINIIMAGENET: (1.0, 1.25, 2.0)}
+"""With the metric of all coresets, which was added later: the recipe's, and on Split miniImageNet its neighbours."""
+
+
+class AverageHorizon(StrongTables):
+    name = "strong-reach"
+    title = "How far back averaged weights reach"
+    note = (
+        "The strong recipe with other values of `average_ramp`, r: weights are averaged over about one in r of all "
+        "updates so far; with r = 1 over all of them equally. It acts only at test: rows of a benchmark that are "
+        "requested together share one training and are tested separately. Without the metric of all coresets, which "
+        "was added later, unless the row says so."
+    )
+    panels_in_row = len(MEASURES)
+
+    def cells(self) -> list[Cell]:
+        return [cell for benchmark in RAMPS for cell in self.rows_of(benchmark)]
+
+    def rows_of(self, benchmark: str) -> list[Cell]:
+        paper = published_settings(benchmark, "kcl")
+        last = {"weight_average": paper.weight_average, "average_ramp": paper.average_ramp, "shared_metric": 0.0}
+        without, with_metric = self.lines(benchmark).values()
+        return [*without.values(), Cell(LAST, benchmark, changes=last, recipe="strong"), *with_metric.values()]
+
+    def lines(self, benchmark: str) -> dict[str, dict[float, Cell]]:
+        """By `average_ramp`, without and with the metric."""
+        with_metric = sorted({*RAMPS_WITH_METRIC[benchmark], strong_settings(benchmark, "kcl").average_ramp})
+
+        def cell(ramp: float, row: str, **changes: float) -> Cell:
+            return Cell(row, benchmark, changes={"average_ramp": ramp, **changes}, recipe="strong")
+
+        return {
+            "without the metric": {ramp: cell(ramp, f"r = {ramp:g}", shared_metric=0.0) for ramp in RAMPS[benchmark]},
+            "with it": {ramp: cell(ramp, f"r = {ramp:g}, with the metric") for ramp in with_metric},
+        }
+
+    def tables(self, runs: FinishedRuns) -> list[str]:
+        tables = []
+        for benchmark in RAMPS:
+            recipe = {"average_ramp": strong_settings(benchmark, "kcl").average_ramp}
+            cells = [
+                replace(cell, row=f"**{cell.row}** (the recipe)") if cell.changes == recipe else cell
+                for cell in self.rows_of(benchmark)
+            ]
+            title = f"{BENCHMARK_TITLES[benchmark]}{runs.scale.suffix}"
+            tables.append(cell_table(title, (*STRONG_MEASURED, COMMAND), cells, runs))
+        return tables
+
+    def panels(self, runs: FinishedRuns) -> list[Panel]:
+        draw = partial(sweep, runs=runs, xlabel="average_ramp")
+        return [
+            (BENCHMARK_TITLES[benchmark], partial(draw, lines=self.lines(benchmark), measure=measure))
+            for benchmark in RAMPS
+            for measure in MEASURES
+        ]
