@@ -68,6 +68,7 @@ _HOMES = {
     "View": "kcl.benchmarks.task",
     "export_onnx": "kcl.models.onnx_export",
     "load_model": "kcl.models.model_folder",
+    "merge": "kcl.models.merging",
     "save_model": "kcl.models.model_folder",
 }
 

@@ -1,4 +1,4 @@
-"""The one exception a person is meant to read."""
+"""The exception and the warning that a person is meant to read."""
 
 
 class KclError(Exception):
@@ -6,3 +6,7 @@ class KclError(Exception):
 
     The command line prints it as one line and exits with code 2; a traceback is never shown for it.
     """
+
+
+class KclWarning(UserWarning):
+    """Something worked, but not as one would hope: the message says what."""

@@ -157,8 +157,8 @@ class TestRefused:
         path.write_text(json.dumps(about | changes), encoding="utf-8")
 
     def test_another_format(self, folder: Path) -> None:
-        self._change(folder, format=2)
-        with pytest.raises(kcl.KclError, match=r"format '2'.* reads format 1"):
+        self._change(folder, format=99)
+        with pytest.raises(kcl.KclError, match=r"format .99"):
             kcl.load_model(folder)
 
     def test_changed_tensors(self, folder: Path) -> None:

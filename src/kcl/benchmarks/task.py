@@ -36,12 +36,14 @@ class View:
 
     `pixel_map[j]` is the stored pixel shown at position j, −1 for black: a permutation, or a rotation with
     nearest-neighbour sampling. Stored bytes are divided by 255; then mean and standard deviation per channel, where
-    given, are subtracted and divided out.
+    given, are subtracted and divided out. Beyond `limit` values grow with their logarithm only, so that samples in
+    other units than those the scale was measured on neither vanish nor explode.
     """
 
     pixel_map: Int[Tensor, " p"] | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    limit: float | None = None
 
     def move(self, stored: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "n ..."]:
         """Move the pixels, in the stored data type."""
@@ -55,6 +57,9 @@ class View:
         x = moved.float() / 255.0 if moved.dtype == torch.uint8 else moved.float()
         if self.mean is not None and self.std is not None:
             x = (x - _channels(self.mean, x.ndim, x.device, x.dtype)) / _channels(self.std, x.ndim, x.device, x.dtype)
+        if self.limit is not None:
+            beyond = (x.abs() / self.limit).clamp_min(1.0)
+            x = x / beyond * (1.0 + beyond.log())
         return x
 
     def to(self, device: torch.device) -> View:

@@ -93,8 +93,55 @@ def setting(
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The settings of one run that every method has. Values out of range are refused on construction."""
+class CheckedSettings:
+    """Values by name, each made by `setting`. Values out of range are refused on construction."""
+
+    def __post_init__(self) -> None:
+        for name, field in _fields(type(self)).items():
+            _check(field, getattr(self, name))
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        return tuple(_fields(cls))
+
+    @classmethod
+    def field(cls, name: str) -> dataclasses.Field[Any]:
+        """Default and metadata of a setting; unknown names are refused with the nearest known ones."""
+        fields = _fields(cls)
+        if name not in fields:
+            raise KclError(f"unknown setting {name!r}; {nearest(name, list(fields))}")
+        return fields[name]
+
+    @classmethod
+    def parse(cls, name: str, text: str) -> Any:
+        """The value of `--set name=text`, with its type and range checked."""
+        field = cls.field(name)
+        kind: type = type(field.default)
+        try:
+            value = _TRUTH_VALUES[text.lower()] if kind is bool else kind(text)
+        except (ValueError, KeyError):
+            raise KclError(_wrong_type(field, text)) from None
+        _check(field, value)
+        return value
+
+    @classmethod
+    def describe_range(cls, name: str) -> str:
+        """What a setting accepts, in words."""
+        return _range_in_words(cls.field(name))
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some values changed; unknown names are refused with the nearest known ones."""
+        for name in changes:
+            self.field(name)
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _fields(type(self))}
+
+
+@dataclass(frozen=True)
+class Settings(CheckedSettings):
+    """The settings of one run that every method has."""
 
     backbone: str = setting("mlp", "network that turns inputs into features", choices=BACKBONES, since=2)
     feature_stages: int = setting(
@@ -131,10 +178,6 @@ class Settings:
     )  # fmt: skip
     test_views: str = setting("plain", "views of a sample at test", choices=TEST_VIEWS, at_test=True, since=3)
 
-    def __post_init__(self) -> None:
-        for name, field in _fields(type(self)).items():
-            _check(field, getattr(self, name))
-
     # What other parts ask of any method's settings
 
     @property
@@ -152,52 +195,12 @@ class Settings:
         """Random features computed per query, for estimates of memory."""
         return 0
 
-    # Values by name
-
-    @classmethod
-    def names(cls) -> tuple[str, ...]:
-        return tuple(_fields(cls))
+    # Which runs belong together
 
     @classmethod
     def names_at_test(cls) -> tuple[str, ...]:
         """The settings that act at test only: runs that differ in nothing else are trained once."""
         return tuple(name for name, field in _fields(cls).items() if field.metadata["at_test"])
-
-    @classmethod
-    def field(cls, name: str) -> dataclasses.Field[Any]:
-        """Default and metadata of a setting; unknown names are refused with the nearest known ones."""
-        fields = _fields(cls)
-        if name not in fields:
-            raise KclError(f"unknown setting {name!r}; {nearest(name, list(fields))}")
-        return fields[name]
-
-    @classmethod
-    def parse(cls, name: str, text: str) -> Any:
-        """The value of `--set name=text`, with its type and range checked."""
-        field = cls.field(name)
-        kind: type = type(field.default)
-        try:
-            value = _TRUTH_VALUES[text.lower()] if kind is bool else kind(text)
-        except (ValueError, KeyError):
-            raise KclError(_wrong_type(field, text)) from None
-        _check(field, value)
-        return value
-
-    @classmethod
-    def describe_range(cls, name: str) -> str:
-        """What a setting accepts, in words."""
-        return _range_in_words(cls.field(name))
-
-    def replace(self, **changes: Any) -> Self:
-        """A copy with some values changed; unknown names are refused with the nearest known ones."""
-        for name in changes:
-            self.field(name)
-        return dataclasses.replace(self, **changes)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _fields(type(self))}
-
-    # Which runs belong together
 
     def stacking_key(self) -> tuple[Any, ...]:
         """Equal for runs that can be trained together: they differ in stackable numbers, and at test."""
@@ -224,7 +227,7 @@ class Settings:
         return self.replace(**changes) if changes else self
 
 
-def _fields(settings_type: type[Settings]) -> dict[str, dataclasses.Field[Any]]:
+def _fields(settings_type: type[CheckedSettings]) -> dict[str, dataclasses.Field[Any]]:
     return {field.name: field for field in dataclasses.fields(settings_type)}
 
 

@@ -29,7 +29,7 @@ REFINEMENTS = 20
 @dataclass(frozen=True)
 class SecondMoment:
     """G = Σ ψᵀψ: as rows R with G = RᵀR while there are fewer than D of them, which is smaller and quicker to solve; as
-    the D × D matrix from then on.
+    the D × D matrix from then on, of which only the upper triangle is used.
     """
 
     rows: Float[Tensor, "k D"] | None = None
@@ -94,6 +94,12 @@ class Statistics:
             return tensor.new_zeros(*tensor.shape[:-1], targets).index_add_(-1, index, tensor)
 
         return Statistics(self.moment, spread(self.cross), spread(self.sums), spread(self.squares), self.count)
+
+    def columns(self, kept: Sequence[int]) -> Statistics:
+        """Without the targets that are not among `kept`, of which all samples are gone."""
+        index = torch.tensor(list(kept), dtype=torch.int64, device=self.cross.device)
+        cross, sums, squares = (part.index_select(-1, index) for part in (self.cross, self.sums, self.squares))
+        return Statistics(self.moment, cross, sums, squares, self.count)
 
     def scaled(self, factor: float) -> Statistics:
         """As if every sample had been learned `factor` times."""
@@ -178,7 +184,7 @@ def spectrum(statistics: Statistics) -> Spectrum:
     """One eigendecomposition, of the k × k matrix RRᵀ where there are fewer rows than features."""
     rows, cross, count = statistics.moment.rows, statistics.cross, statistics.count
     if rows is None:
-        values, vectors = torch.linalg.eigh(statistics.moment.dense())
+        values, vectors = torch.linalg.eigh(statistics.moment.dense(), UPLO="U")
         values = values.clamp_min(0.0)
     else:
         values, left = torch.linalg.eigh(rows @ rows.mT)

@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kcl.benchmarks.task import Examples, View
-from kcl.core.randomness import numpy_generator
+from kcl.benchmarks.task import View
 from kcl.core.settings import nearest
-from kcl.errors import KclError
+from kcl.errors import KclError, KclWarning
 from kcl.methods.kcl_settings import KclSettings
-from kcl.models.calibration import expected_calibration_error, fit_temperature
-from kcl.models.inference import DEFAULT_SCORE, NOTHING_LEARNED, Answerer, as_tensor, checked, start_run
-from kcl.models.lessons import (
-    Label,
-    Lesson,
-    LessonLearning,
-    checked_samples,
-    choose_coreset,
-    hold_out,
-    standardising,
-)
+from kcl.methods.recipes import BENCHMARK_RECIPES
+from kcl.models import scaling
+from kcl.models.coreset_heads import CoresetHeads
+from kcl.models.inference import DEFAULT_SCORE, NOTHING_LEARNED, Answerer, as_tensor, checked
+from kcl.models.lessons import Label, LearnedTask, Samples, checked_samples
+from kcl.models.streaming_heads import StreamingHeads, StreamingSettings
+from kcl.models.unlearning import Receipt
 from kcl.training.stack import RunStack
 from kcl.training.step_progress import OnStep
 
-
-@dataclass(frozen=True)
-class LearnedTask:
-    """A learned task, without its coreset."""
-
-    lesson: int
-    """The last lesson on this task. It numbers the task's random draws."""
-    labels: tuple[Label, ...]
-    """The classes, in the order of the scores."""
-    seen: tuple[int, ...]
-    """Samples of each class seen so far."""
-    temperature: float = 1.0
+HEADS = {
+    "auto": "streaming for rows of numbers where no setting and no backbone is given, otherwise coreset",
+    "coreset": "a network that learns, with a stored coreset and a classifier for every task",
+    "streaming": "frozen features, exact classifiers from sums, no stored samples",
+}
+LARGEST_SMALL_IMAGE = 48
+NO_BETTER_THAN_CHANCE = 1.2
+"""A task whose held-out accuracy is below this many times that of guessing is pointed out."""
 
 
 class Prediction(NamedTuple):
@@ -55,11 +46,12 @@ class Prediction(NamedTuple):
 
 
 class ContinualModel:
-    """Kernel continual learning for use in programs: `learn` named tasks at any time, `predict` with or without a name.
+    """A model for use in programs: `learn` named tasks at any time, `predict` with or without a name.
 
-    `backbone` is a name (`kcl list backbones`) or your own module, which is copied. `standardise` scales each input
-    feature to zero mean and unit variance, measured on the first task. `held_out_share` of each lesson's samples is not
-    trained on but used to calibrate the task's probabilities. Every further keyword is a setting.
+    `head` is one of `HEADS`. `backbone` is a name (`kcl list backbones`) or your own module, which is copied.
+    `standardise` scales input features as `models.scaling` says, measured on the first lesson; by default it does so
+    for rows of numbers where the model chooses its own settings. `held_out_share` of each lesson's samples tests the
+    model and, with coresets, calibrates it. Every further keyword is a setting of the head.
     """
 
     def __init__(
@@ -67,30 +59,58 @@ class ContinualModel:
         seed: int = 0,
         backbone: nn.Module | str | None = None,
         device: str | torch.device = "cpu",
-        standardise: bool = False,
+        standardise: bool | None = None,
         held_out_share: float = 0.0,
+        head: str = "auto",
         **settings: Any,
     ) -> None:
         if not 0.0 <= held_out_share <= 0.5:
             raise KclError(f"held_out_share must lie in 0 … 0.5, not {held_out_share}")
+        if head not in HEADS:
+            raise KclError(f"unknown head {head!r}; {nearest(head, list(HEADS))}")
         if isinstance(backbone, str):
             settings["backbone"], backbone = backbone, None
-        self.settings, self.module = KclSettings().replace(**settings), backbone
+        if backbone is not None and not isinstance(backbone, nn.Module):
+            raise KclError(f"backbone must be the name of a network or a torch module, not {backbone!r}")
+        self.open = head == "auto" and not settings and backbone is None
+        """Whether head and settings are still to be chosen, from the first samples."""
+        self.streaming = StreamingSettings().replace(**(settings if head == "streaming" else {}))
+        self.settings = KclSettings().replace(**({} if head == "streaming" else settings))
+        self.head, self.module = "coreset" if head == "auto" else head, backbone
         self.seed, self.device, self.standardise, self.held_out_share = seed, device, standardise, held_out_share
         self.tasks: dict[str, LearnedTask] = {}
         self.history: list[dict[str, Any]] = []
         self.view, self.dtype = View(), torch.float32
         self.columns: tuple[str, ...] = ()  # names of the input features, where they come from a table
         self.input_shape: tuple[int, ...] | None = None
-        self._answerer: Answerer | None = None
+        self._heads: CoresetHeads | StreamingHeads | None = None
+
+    def __repr__(self) -> str:
+        if self._heads is None:
+            return "ContinualModel(nothing learned yet)"
+        tasks = f"{len(self.tasks)} task{'' if len(self.tasks) == 1 else 's'}"
+        return f"ContinualModel({tasks}, {len(self.labels)} classes; {self.describe()})"
+
+    def describe(self) -> str:
+        """What the model is made of, in one line."""
+        if isinstance(self._heads, StreamingHeads):
+            return self._heads.describe()
+        backbone = self.settings.backbone if self.module is None else type(self.module).__name__
+        return f"backbone {backbone}, kernel {self.settings.kernel}, {self.settings.coreset_size_per_class} per class"
 
     # State
 
     @property
-    def answerer(self) -> Answerer:
-        if self._answerer is None:
+    def heads(self) -> CoresetHeads | StreamingHeads:
+        if self._heads is None:
             raise KclError(NOTHING_LEARNED)
-        return self._answerer
+        return self._heads
+
+    @property
+    def answerer(self) -> Answerer:
+        if not isinstance(self.heads, CoresetHeads):
+            raise KclError("this model keeps sums, not a network and coresets")
+        return self.heads.answerer
 
     @property
     def stack(self) -> RunStack:
@@ -102,13 +122,60 @@ class ContinualModel:
         return tuple(dict.fromkeys(label for task in self.tasks.values() for label in task.labels))
 
     def begin(self, input_shape: Sequence[int], dtype: torch.dtype, view: View) -> None:
-        """Create the untrained model, once the shape of the inputs is known."""
-        stack = start_run(LessonLearning(self.settings, 0), input_shape, self.module, self.seed, self.device)
-        self.adopt(Answerer(stack), input_shape, dtype, view)
+        """Create the untrained network, once the shape of the inputs is known."""
+        heads = CoresetHeads.begin(self.settings, self.module, input_shape, self.seed, self.device)
+        self.adopt(heads, input_shape, dtype, view)
 
-    def adopt(self, answerer: Answerer, input_shape: Sequence[int], dtype: torch.dtype, view: View) -> None:
-        """Use a run of kernel continual learning as this model's state."""
-        self._answerer, self.input_shape, self.dtype, self.view = answerer, tuple(input_shape), dtype, view
+    def adopt(
+        self, heads: CoresetHeads | StreamingHeads, input_shape: Sequence[int], dtype: torch.dtype, view: View
+    ) -> None:
+        """Use these heads as the model's state."""
+        self._heads, self.input_shape, self.dtype, self.view = heads, tuple(input_shape), dtype, view
+        self.open = False
+
+    def blank_copy(self) -> ContinualModel:
+        """A model that has learned nothing, with this one's features, scaling and settings: where models that are to be
+        merged begin.
+        """
+        heads = self.heads
+        if not isinstance(heads, StreamingHeads):
+            raise KclError("only a model with a streaming head has features that a copy could share")
+        model = ContinualModel(
+            self.seed, None, self.device, self.standardise, self.held_out_share, "streaming", **heads.settings.to_dict()
+        )
+        blank = StreamingHeads(heads.settings, heads.ridge.features, self.seed, heads.device)
+        model.adopt(blank, self.input_shape or (), self.dtype, self.view)
+        model.columns = self.columns
+        return model
+
+    def _choose(self, x: Tensor) -> None:
+        """Choose head, settings and scaling from the first samples, where they were left open, and begin."""
+        rows = x.ndim == 2 and x.dtype != torch.uint8
+        if self.open:
+            if rows:
+                self.head = "streaming"
+            else:
+                self.settings = KclSettings().replace(**image_settings(x.shape[1:]))
+        if self.standardise is None:
+            self.standardise = self.head == "streaming" and rows and not self.streaming.unit_length
+        view = View()
+        if self.standardise:
+            if not rows:
+                kind = f"inputs of shape {tuple(x.shape)} and type {x.dtype}"
+                raise KclError(f"standardise needs rows of numbers, not {kind}")
+            view = scaling.measured(x, self._by_root_of_columns())
+        if self.head == "streaming":
+            heads = StreamingHeads.begin(self.streaming, view.scale(x), self.seed, self.device)
+            self.adopt(heads, x.shape[1:], x.dtype, view)
+        else:
+            self.begin(x.shape[1:], x.dtype, view)
+
+    def _by_root_of_columns(self) -> bool:
+        """Without a backbone and without normalisation, the width of a coreset's kernel is fixed, so that distances
+        must not grow with the number of columns.
+        """
+        settings = self.settings
+        return self.head == "coreset" and settings.backbone == "identity" and settings.feature_norm == "none"
 
     # Learning
 
@@ -119,6 +186,7 @@ class ContinualModel:
         task: str | None = None,
         on_step: OnStep = lambda _: None,
         classes: Sequence[Label] = (),
+        sample_weight: Any = None,
     ) -> None:
         """Learn a new task, or more samples and new classes of an old one.
 
@@ -131,67 +199,87 @@ class ContinualModel:
         x, sample_labels = checked_samples(inputs, labels)
         undo = self._snapshot()
         try:
-            if self._answerer is None:
-                view = standardising(x, self.settings) if self.standardise else View()
-                self.begin(x.shape[1:], x.dtype, view)
-            self._learn(self._as_stored(x), sample_labels, name, on_step, classes)
+            if self._heads is None:
+                self._choose(checked(x, x.shape[1:]))
+            self._learn(self._as_stored(x), sample_labels, name, on_step, classes, sample_weight)
         except BaseException:
             undo()
             raise
 
     def _learn(
-        self, x: Tensor, sample_labels: list[Label], name: str, on_step: OnStep, announced: Sequence[Label]
+        self,
+        x: Tensor,
+        sample_labels: list[Label],
+        name: str,
+        on_step: OnStep,
+        announced: Sequence[Label],
+        sample_weight: Any,
     ) -> None:
-        stack, number = self.stack, 1 + max((task.lesson for task in self.tasks.values()), default=-1)
-        if not isinstance(stack.method, LessonLearning):
-            raise KclError("this model shares its weights with a learner; to teach it more, save it and load it again")
-        rng = numpy_generator(self.seed, "lesson", number)
+        number = 1 + max((task.lesson for task in self.tasks.values()), default=-1)
         old = self.tasks.get(name, LearnedTask(-1, (), ()))
         if len({isinstance(label, str) for label in (*old.labels, *sample_labels, *announced)}) > 1:
             raise KclError(f"the labels of task {name!r} mix text and numbers: use one or the other")
         classes = old.labels + tuple(sorted({*sample_labels, *announced} - set(old.labels)))
-        if len(classes) < 2:
-            raise KclError(f"task {name!r} has only one class, {classes[0]!r}; it needs at least two")
         positions = {label: position for position, label in enumerate(classes)}
         y = torch.tensor([positions[label] for label in sample_labels])
-        seen = (*old.seen, *[0] * (len(classes) - len(old.labels)))
-        seen_now = (torch.tensor(seen) + torch.bincount(y, minlength=len(classes))).tolist()
-        x, y, held_x, held_y = hold_out(x, y, self.held_out_share, rng)
-        old_size = 0
-        if name in self.tasks:
-            memory = stack.memory_kept(0, old.lesson)
-            old_size = len(memory["inputs"])
-            x = torch.cat([memory["inputs"].cpu(), x])
-            y = torch.cat([memory["targets"].argmax(-1).cpu(), y])
-        coreset, learned = choose_coreset(y.numpy(), old_size, seen, self.settings.coreset_size_per_class, rng)
-        no_test = Examples(x[:0], torch.arange(0), y[:0])
-        train = Examples(x, torch.arange(len(y)), y)
-        stack.learn([Lesson(number, train, no_test, tuple(range(len(classes))), self.view, coreset, learned)], on_step)
-        if stack.diverged[0]:
-            raise KclError(f"the loss of task {name!r} stopped being finite, so it was not learned; try a lower lr")
-        stack.kept.pop(old.lesson, None)
-        # The old temperature stays where too few samples are held out to fit a new one: it is better than none.
-        self._set_task(name, LearnedTask(number, classes, tuple(seen_now), old.temperature))
-        entry = {"task": name, "samples": len(sample_labels), "classes": len(classes)}
-        self.history.append(entry | (self._calibrate(name, held_x, held_y) if len(held_y) else {}))
+        samples = Samples(name, number, x, y, classes, _weights(sample_weight, len(y)))
+        self.tasks[name], notes = self.heads.learn(samples, old, self.view, self.held_out_share, on_step)
+        self.history.append({"task": name, "samples": len(sample_labels), "classes": len(classes)} | notes)
+        self._warn(name, notes, len(classes))
 
-    def _set_task(self, name: str, task: LearnedTask) -> None:
-        self.tasks[name] = task
-        self.answerer.temperatures[task.lesson] = task.temperature
+    def _warn(self, name: str, notes: dict[str, Any], classes: int) -> None:
+        if "lr_factor" in notes:
+            warnings.warn(
+                f"the loss of task {name!r} stopped being finite; it was learned with {notes['lr_factor']:g} times the "
+                "learning rate",
+                KclWarning,
+                stacklevel=4,
+            )
+        accuracy = notes.get("held_out_accuracy")
+        if accuracy is not None and accuracy < NO_BETTER_THAN_CHANCE * 100.0 / classes:
+            warnings.warn(
+                f"task {name!r} was learned no better than by chance: {accuracy:.1f} % of its {notes['held_out']} "
+                f"held-out samples are right, and guessing among {classes} classes gives {100.0 / classes:.1f} %",
+                KclWarning,
+                stacklevel=4,
+            )
 
-    def _calibrate(self, name: str, x: Tensor, y: Tensor) -> dict[str, Any]:
-        """Fit the task's temperature on held-out samples; returns the accuracy and calibration error on them."""
-        task = self.tasks[name]
-        logits = self.answerer.logits(self._prepare(x), task.lesson).cpu() * task.temperature
-        temperature = fit_temperature(logits, y)
-        self._set_task(name, replace(task, temperature=temperature))
-        confidence, answers = logits.softmax(-1).max(-1)
-        return {
-            "held_out": len(y),
-            "held_out_accuracy": 100.0 * float((answers == y).double().mean()),
-            "held_out_ece": expected_calibration_error(confidence, answers == y),
-            "temperature": temperature,
-        }
+    # Forgetting
+
+    def forget(
+        self,
+        task: str | None = None,
+        classes: Sequence[Label] | None = None,
+        samples: tuple[Any, Any] | None = None,
+        sample_weight: Any = None,
+    ) -> Receipt:
+        """Forget a task, some of its classes, or samples that are handed in again: afterwards the model equals one that
+        never learned them, up to rounding. For streaming heads only.
+
+        The task may be left out where there is only one. What remains of the data: the scaling and the width of the
+        kernel, if they were measured on the first lesson.
+        """
+        if task is None and len(self.tasks) != 1:
+            raise KclError("name the task that is to be forgotten, or that the classes or samples belong to")
+        name = next(iter(self.tasks)) if task is None else self._known(task)
+        if classes is not None and samples is not None:
+            raise KclError("give classes or samples, not both")
+        given = None
+        if samples is not None:
+            x, labels = checked_samples(*samples)
+            given = self._as_stored(x), labels, _weights(sample_weight, len(labels))
+        undo = self._snapshot()
+        try:
+            self.tasks, receipt = self.heads.forget(self.tasks, name, classes, given, self.view)
+        except BaseException:
+            undo()
+            raise
+        if name not in self.tasks:
+            self.history = [lesson for lesson in self.history if lesson["task"] != name]
+        else:
+            left = len(self.tasks[name].labels)
+            self.history.append({"task": name, "samples": -receipt.samples, "classes": left})
+        return receipt
 
     # Prediction
 
@@ -202,25 +290,34 @@ class ContinualModel:
         score: str = DEFAULT_SCORE,
         abstain_below: float = 0.0,
     ) -> Prediction:
-        """The class of each input, with confidence and variance. If no task is named, it is inferred by `score`."""
-        named = self.tasks if task is None else {str(task): self._task(task)}
-        index = None if task is None else named[str(task)].lesson
-        answers = self.answerer.answer(self._prepare(inputs), index, score, abstain_below)
-        names = {known.lesson: name for name, known in named.items()}
+        """The class of each input, with confidence and variance. If no task is named, it is inferred: by `score` with
+        coresets, and with a streaming head by comparing the classes of all tasks.
+        """
+        name = None if task is None else self._known(task)
+        answers = self.heads.answer(self._prepare(inputs), self.tasks, name, score, abstain_below)
+        names = {known.lesson: task_name for task_name, known in self.tasks.items()}
         chosen = [names[lesson] for lesson in answers.task.tolist()]
         pairs = zip(chosen, answers.label.tolist(), strict=True)
         return Prediction(
-            label_array([None if label < 0 else named[name].labels[label] for name, label in pairs]),
+            label_array([None if label < 0 else self.tasks[task_name].labels[label] for task_name, label in pairs]),
             label_array(chosen),
             *(column.cpu().numpy() for column in answers[2:]),
         )
 
     def logits(self, inputs: Any, task: str) -> Tensor:
         """Calibrated scores of a task's classes, in the order of `tasks[task].labels`. The fastest way to predict."""
-        return self.answerer.logits(self._prepare(inputs), self._task(task).lesson)
+        queries = self._prepare(inputs)  # raises if nothing was learned
+        return self.heads.logits(queries, self.tasks, self._known(task))
 
-    def probabilities(self, inputs: Any, task: str) -> Tensor:
-        return self.logits(inputs, task).softmax(-1)
+    def probabilities(self, inputs: Any, task: str | None = None) -> Tensor:
+        """The probabilities of a task's classes, in the order of `tasks[task].labels`; without a task, those of all
+        `labels`, which needs a streaming head.
+        """
+        if task is not None:
+            return self.logits(inputs, task).softmax(-1)
+        if not isinstance(self.heads, StreamingHeads):
+            raise KclError("name a task: with coresets every task has probabilities of its own")
+        return self.heads.class_logits(self._prepare(inputs), self.tasks).softmax(-1)
 
     def accuracy(self, inputs: Any, labels: Any, task: str | None = None) -> float:
         """Percent of inputs classified correctly."""
@@ -228,14 +325,17 @@ class ContinualModel:
         predicted = self.predict(inputs, task).label.tolist()
         return 100.0 * sum(a == b for a, b in zip(predicted, expected, strict=True)) / len(expected)
 
-    def _task(self, name: str) -> LearnedTask:
+    def _known(self, name: str) -> str:
         if str(name) not in self.tasks:
             raise KclError(f"task {str(name)!r} was not learned; {nearest(str(name), list(self.tasks))}")
-        return self.tasks[str(name)]
+        return str(name)
 
     def _prepare(self, inputs: Any) -> Tensor:
         """Inputs scaled for the network, on its device."""
-        return self.view.scale(self._as_stored(inputs).to(self.stack.device))
+        device = self.heads.device  # raises if nothing was learned
+        if not self.tasks:
+            raise KclError(NOTHING_LEARNED)
+        return self.view.scale(self._as_stored(inputs).to(device))
 
     def _as_stored(self, inputs: Any) -> Tensor:
         """Inputs of the shape and kind that the model learned from."""
@@ -247,17 +347,25 @@ class ContinualModel:
 
     def _snapshot(self) -> Callable[[], None]:
         """A function that restores the current state."""
-        tasks, history, answerer = dict(self.tasks), list(self.history), self._answerer
-        inputs = self.input_shape, self.dtype, self.view
-        restore = None if answerer is None else answerer.stack.snapshot()
+        names = ("_heads", "open", "head", "settings", "standardise", "input_shape", "dtype", "view")
+        state = {name: getattr(self, name) for name in names}
+        state |= {"tasks": dict(self.tasks), "history": list(self.history)}
+        restore = None if self._heads is None else self._heads.snapshot()
 
         def undo() -> None:
-            self.tasks, self.history, self._answerer = tasks, history, answerer
-            self.input_shape, self.dtype, self.view = inputs
+            vars(self).update(state)
             if restore is not None:
                 restore()
 
         return undo
+
+
+def image_settings(shape: Sequence[int]) -> dict[str, Any]:
+    """Settings for images of a shape: those published for images of that kind."""
+    colour = len(shape) == 3 and shape[0] == 3
+    small = max(shape) <= LARGEST_SMALL_IMAGE
+    benchmark = ("split-cifar100" if small else "split-miniimagenet") if colour else "permuted-mnist"
+    return dict(BENCHMARK_RECIPES[benchmark])
 
 
 def label_array(values: Sequence[Any]) -> np.ndarray:
@@ -267,3 +375,12 @@ def label_array(values: Sequence[Any]) -> np.ndarray:
     objects = np.empty(len(values), dtype=object)
     objects[:] = values
     return objects
+
+
+def _weights(values: Any, count: int) -> Tensor | None:
+    if values is None:
+        return None
+    weights = as_tensor(values).double()
+    if weights.shape != (count,) or not bool(torch.isfinite(weights).all()) or bool((weights < 0).any()):
+        raise KclError(f"sample_weight must be {count} numbers that are not negative, one for each sample")
+    return weights

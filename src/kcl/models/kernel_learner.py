@@ -12,8 +12,10 @@ from kcl.errors import KclError
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.strong_recipe import recipe_settings
-from kcl.models.continual_model import ContinualModel, LearnedTask, Prediction
+from kcl.models.continual_model import ContinualModel, Prediction
+from kcl.models.coreset_heads import CoresetHeads
 from kcl.models.inference import Answerer, checked, start_run
+from kcl.models.lessons import LearnedTask
 from kcl.nets.backbone import Backbone
 from kcl.training.evaluation import predicted
 from kcl.training.step_progress import OnStep
@@ -131,7 +133,7 @@ class KernelContinualLearner:
             seen = self._stack.memory_kept(0, index)["targets"].long().sum(0).tolist()
             model.tasks[str(index)] = LearnedTask(index, labels, tuple(seen))
             model.history.append({"task": str(index), "classes": len(labels)})
-        model.adopt(self._answerer, self.stream.input_shape, dtype, View(None, *scalings.pop()))
+        model.adopt(CoresetHeads(self._answerer), self.stream.input_shape, dtype, View(None, *scalings.pop()))
         return model
 
 

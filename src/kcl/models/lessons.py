@@ -2,25 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kcl.benchmarks.task import Task, View
+from kcl.benchmarks.task import Task
+from kcl.core.shapes import Float, Int, Shaped
 from kcl.errors import KclError
 from kcl.methods.coreset import LARGEST
 from kcl.methods.kcl import KernelContinualLearning, KernelModel
-from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Learnable
 from kcl.models.inference import as_tensor
 
 Label = str | int | float | bool
 LEAST_HELD_OUT = 10
 """Fewer held-out samples would not calibrate anything."""
+
+
+@dataclass(frozen=True)
+class LearnedTask:
+    """A learned task, without its coreset."""
+
+    lesson: int
+    """The last lesson on this task. It numbers the task's random draws."""
+    labels: tuple[Label, ...]
+    """The classes, in the order of the scores."""
+    seen: tuple[int, ...]
+    """Samples of each class seen so far."""
+    temperature: float = 1.0
+
+    def calibrated(self, temperature: float) -> LearnedTask:
+        return replace(self, temperature=temperature)
+
+
+def places_among_all(tasks: Mapping[str, LearnedTask]) -> dict[str, list[int]]:
+    """For every task, the place of each of its classes among all classes, each of which has one place."""
+    order: dict[Label, int] = {}
+    return {name: [order.setdefault(label, len(order)) for label in task.labels] for name, task in tasks.items()}
+
+
+class Samples(NamedTuple):
+    """What a lesson brings: samples as stored, with labels as positions among the task's classes."""
+
+    task: str
+    lesson: int
+    inputs: Shaped[Tensor, "n ..."]
+    labels: Int[Tensor, " n"]
+    classes: tuple[Label, ...]
+    """Those of the task so far, and the new ones."""
+    weights: Float[Tensor, " n"] | None = None
 
 
 @dataclass(frozen=True)
@@ -102,18 +136,3 @@ def checked_samples(inputs: Any, labels: Any) -> tuple[Tensor, list[Label]]:
     if float in kinds and not np.isfinite(y).all():
         raise KclError("some labels are not finite numbers")
     return (x if x.dtype == torch.uint8 else x.float()), values
-
-
-def standardising(x: Tensor, settings: KclSettings) -> View:
-    """Scales every input feature to zero mean and unit variance; constant features are only centred.
-
-    Without a backbone and without normalisation, inputs are also divided by √d, so that the width of a kernel does not
-    depend on the number of features.
-    """
-    if x.ndim != 2 or x.dtype == torch.uint8:
-        raise KclError(f"standardise needs rows of numbers, not inputs of shape {tuple(x.shape)} and type {x.dtype}")
-    raw_inputs = settings.backbone == "identity" and settings.feature_norm == "none"
-    std = x.double().std(0, correction=0)
-    # Relative to the feature's size: rounding gives a large constant some spread, and a small unit is no constant.
-    std = torch.where(std > 1e-9 * x.double().abs().amax(0), std, 1.0) * (x.shape[1] ** 0.5 if raw_inputs else 1.0)
-    return View(None, tuple(x.double().mean(0).tolist()), tuple(std.tolist()))

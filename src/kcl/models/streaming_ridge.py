@@ -1,28 +1,25 @@
 """A kernel ridge classifier that keeps sums instead of samples, for features that do not change.
 
-`Features` is ψ: fixed by a seed, so that models made apart can be added up. `StreamingHead` keeps the statistics of ψ
-and the targets (`functional.statistics`) per task, or per task and class, and solves them when a prediction is needed:
-for a named task from its own statistics, otherwise from those of all tasks, where equal labels are one class.
+It keeps the statistics of ψ and the targets (`functional.statistics`) per task, or per task and class, and solves them
+when a prediction is needed: for a named task from its own statistics, otherwise from those of all tasks, where equal
+labels are one class.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kcl.core.randomness import numpy_generator
 from kcl.core.settings import nearest
 from kcl.core.shapes import Float, Int
 from kcl.errors import KclError
 from kcl.functional import statistics
 from kcl.functional.statistics import STRENGTH_RULES, SecondMoment, Statistics, add_moments
-from kcl.methods.feature_maps import FEATURE_MAPS, Buffers, NystroemMap
+from kcl.models.features import Features
 
 KEPT = ("task", "class")
 WHOLE = -1
@@ -35,81 +32,7 @@ ROUNDING = 1e-9
 """What rounding may leave of a difference, relative to what it was taken from."""
 Unit = tuple[str, int]
 """A task, and one of its classes or `WHOLE`."""
-
-
-@dataclass(frozen=True)
-class Features:
-    """ψ of a model: a feature map with its tensors. Inputs are divided by their length if `unit_length`, then by
-    `width`.
-    """
-
-    kind: str
-    inputs: int
-    bases: int
-    width: float
-    unit_length: bool
-    seed: int
-    buffers: Buffers
-
-    @classmethod
-    def make(
-        cls,
-        kind: str,
-        inputs: int,
-        bases: int,
-        width: float = 1.0,
-        unit_length: bool = False,
-        seed: int = 0,
-        landmarks: Float[Tensor, "m d"] | None = None,
-    ) -> Features:
-        """`landmarks`: for "nystroem", scaled like the inputs."""
-        if kind not in FEATURE_MAPS:
-            raise KclError(f"unknown features {kind!r}; {nearest(kind, list(FEATURE_MAPS))}")
-        if bases < 1 or not width > 0.0:
-            raise KclError(f"features need at least one base and a positive width, not {bases} and {width}")
-        if (kind == "nystroem") != (landmarks is not None):
-            raise KclError("landmarks belong to features 'nystroem', which need them")
-        unplaced = cls(kind, inputs, bases, width, unit_length, seed, {})
-        if landmarks is not None:
-            buffers = NystroemMap.of_landmarks(unplaced.scaled(landmarks))
-        else:
-            buffers = FEATURE_MAPS[kind].draw(inputs, bases, numpy_generator(seed, f"features {kind}"))
-        return cls(kind, inputs, bases, width, unit_length, seed, buffers)
-
-    def scaled(self, x: Float[Tensor, "n ..."]) -> Float[Tensor, "n d"]:
-        """What the map is applied to. Every sample is scaled alone, in float64, so that portions do not matter."""
-        flat = x.flatten(1).double()
-        if self.unit_length:
-            flat = flat / torch.linalg.vector_norm(flat, dim=1, keepdim=True).clamp_min(1e-12)
-        return flat / self.width
-
-    def __call__(self, x: Float[Tensor, "n ..."]) -> Float[Tensor, "n D"]:
-        return FEATURE_MAPS[self.kind].apply(self.scaled(x), self.buffers)
-
-    def to(self, device: torch.device) -> Features:
-        buffers = {name: tensor.to(device) for name, tensor in self.buffers.items()}
-        return Features(self.kind, self.inputs, self.bases, self.width, self.unit_length, self.seed, buffers)
-
-    @property
-    def dimension(self) -> int:
-        return self(torch.zeros(1, self.inputs, device=next(iter(self.buffers.values()), torch.empty(0)).device)).shape[
-            1
-        ]
-
-    def identity(self) -> dict[str, Any]:
-        """Models with the same identity can be added up."""
-        digest = hashlib.sha256()
-        for name in sorted(self.buffers):
-            digest.update(name.encode() + self.buffers[name].cpu().contiguous().numpy().tobytes())
-        return {
-            "kind": self.kind,
-            "inputs": self.inputs,
-            "bases": self.bases,
-            "width": self.width,
-            "unit_length": self.unit_length,
-            "seed": self.seed,
-            "sha256": digest.hexdigest(),
-        }
+Units = dict[Unit, Statistics]
 
 
 class Solution(NamedTuple):
@@ -124,7 +47,7 @@ class Solution(NamedTuple):
         return statistics.variance(self.spectrum, self.strength, features)
 
 
-class StreamingHead:
+class StreamingRidge:
     """The statistics of all tasks, and classifiers solved from them when needed.
 
     `keep` says what can be forgotten without its samples: "task", or "class", which takes more memory and lets classes
@@ -149,8 +72,9 @@ class StreamingHead:
         if balanced and keep != "class":
             raise KclError("balanced classes need their statistics apart: keep='class'")
         self.features, self.keep, self.rule, self.strength, self.balanced = features, keep, rule, strength, balanced
-        self.units: dict[Unit, Statistics] = {}
-        self._moment: SecondMoment | None = None
+        self.units: Units = {}
+        self.moment: SecondMoment | None = None
+        """The sum of the second moments of all units."""
         self._solutions: dict[str | None, Solution] = {}
 
     # Learning and forgetting
@@ -164,28 +88,23 @@ class StreamingHead:
         weights: Float[Tensor, " n"] | None = None,
     ) -> None:
         """Add samples of a task that has `classes` classes by now."""
-        parts = self._parts(task, features, labels, classes, weights)
+        parts = self.parts(task, features, labels, classes, weights)
         moments = [part.moment for part in parts.values()]
-        self._moment = add_moments(moments if self._moment is None else [self._moment, *moments])
+        self.moment = add_moments(moments if self.moment is None else [self.moment, *moments])
         self.units = add_units([self.units, parts])
         self._solutions = {}
 
-    def replace_units(self, units: dict[Unit, Statistics]) -> None:
-        """Go on with these statistics. Their sum is taken anew, so that nothing of the former ones is left in it."""
+    def install(self, units: Units, moment: SecondMoment | None = None) -> None:
+        """Go on with these statistics. Without `moment`, their sum is taken anew, so that nothing of former ones is
+        left in it.
+        """
         self.units, self._solutions = units, {}
-        self._moment = add_moments([part.moment for part in units.values()]) if units else None
+        self.moment = moment or (add_moments([part.moment for part in units.values()]) if units else None)
 
-    def without_samples(
-        self,
-        task: str,
-        features: Float[Tensor, "n D"],
-        labels: Int[Tensor, " n"],
-        classes: int,
-        weights: Float[Tensor, " n"] | None = None,
-    ) -> dict[Unit, Statistics]:
-        """The statistics without samples that were learned before. Raises if they cannot contain them."""
+    def without(self, parts: Units) -> Units:
+        """The statistics without those of samples that were learned before. Raises if they cannot contain them."""
         units = dict(self.units)
-        for unit, part in self._parts(task, features, labels, classes, weights).items():
+        for unit, part in parts.items():
             whole = units.get(unit)
             rest = None if whole is None else statistics.subtract(whole, part)
             if whole is None or rest is None or not _possible(whole, rest):
@@ -196,9 +115,15 @@ class StreamingHead:
                 del units[unit]
         return units
 
-    def _parts(
-        self, task: str, features: Tensor, labels: Tensor, classes: int, weights: Tensor | None
-    ) -> dict[Unit, Statistics]:
+    def parts(
+        self,
+        task: str,
+        features: Float[Tensor, "n D"],
+        labels: Int[Tensor, " n"],
+        classes: int,
+        weights: Float[Tensor, " n"] | None = None,
+    ) -> Units:
+        """The statistics of samples of a task."""
         if self.keep == "task":
             return {(task, WHOLE): statistics.of_samples(features, F.one_hot(labels, classes), weights)}
         parts = {}
@@ -220,39 +145,61 @@ class StreamingHead:
         return self._solutions[task]
 
     def _solve(self, places: Mapping[str, Sequence[int]], task: str | None) -> Solution:
-        units, moment = self.units, self._moment
+        units, moment = self.units, self.moment
         if task is not None:
             places = {task: range(len(places[task]))}
             units, moment = {unit: part for unit, part in units.items() if unit[0] == task}, None
         outputs = 1 + max(max(several) for several in places.values())
-        parts = [
-            part.placed([places[name][label]] if label != WHOLE else places[name][: part.targets], outputs)
-            for (name, label), part in units.items()
-        ]
         if self.balanced:
-            counts = statistics.add(parts).sums
-            mean = float(counts.sum()) / int((counts > 0).sum())
-            parts = [part.scaled(mean / float(counts[part.sums > 0])) for part in parts]
-            moment = None
-        joined = statistics.add(parts, moment)
-        spectrum = statistics.spectrum(joined)
+            units, moment = _balanced(units, places, outputs), None
+        whole = joined(units, places, moment, outputs)
+        spectrum = statistics.spectrum(whole)
         fixed = self.strength
         strength = statistics.best_strength(spectrum, self.rule) if fixed is None else fixed * spectrum.scale
-        residual = statistics.generalised_cross_validation(spectrum, strength) / joined.count
+        residual = statistics.generalised_cross_validation(spectrum, strength) / whole.count
         temperature = max(min(residual, 1.0) / outputs**TEMPERATURE_EXPONENT, LEAST_TEMPERATURE)
         return Solution(statistics.weights(spectrum, strength), spectrum, strength, temperature)
 
 
-def add_units(several: Sequence[Mapping[Unit, Statistics]]) -> dict[Unit, Statistics]:
+def joined(
+    units: Units,
+    places: Mapping[str, Sequence[int]],
+    moment: SecondMoment | None = None,
+    outputs: int | None = None,
+) -> Statistics:
+    """The statistics of all units together. `places`: for every task, the place of each of its classes among `outputs`.
+    `moment`: the sum of the second moments, if it is known.
+    """
+    outputs = 1 + max(max(several) for several in places.values()) if outputs is None else outputs
+    return statistics.add(_placed(units, places, outputs), moment)
+
+
+def _placed(units: Units, places: Mapping[str, Sequence[int]], outputs: int) -> list[Statistics]:
+    return [
+        part.placed([places[name][label]] if label != WHOLE else places[name][: part.targets], outputs)
+        for (name, label), part in units.items()
+    ]
+
+
+def _balanced(units: Units, places: Mapping[str, Sequence[int]], outputs: int) -> Units:
+    """The same statistics of classes, weighted so that all classes together count the same."""
+    placed = _placed(units, places, outputs)
+    counts = torch.stack([part.sums for part in placed]).sum(0)
+    mean = float(counts.sum()) / int((counts > 0).sum())
+    of_class = [float(counts[part.sums > 0]) for part in placed]
+    return {unit: part.scaled(mean / count) for (unit, part), count in zip(units.items(), of_class, strict=True)}
+
+
+def add_units(several: Sequence[Mapping[Unit, Statistics]]) -> Units:
     """The statistics of samples that were learned apart, with classes at the same places."""
     parts: dict[Unit, list[Statistics]] = {}
     for units in several:
         for unit, part in units.items():
             parts.setdefault(unit, []).append(part)
-    return {unit: statistics.add(of_unit) for unit, of_unit in parts.items()}
+    return {unit: statistics.add(of_unit) if len(of_unit) > 1 else of_unit[0] for unit, of_unit in parts.items()}
 
 
 def _possible(whole: Statistics, rest: Statistics) -> bool:
     """Whether a difference can be the statistics of samples: no negative counts, no negative eigenvalues."""
-    least = float(torch.linalg.eigvalsh(rest.moment.dense())[0])
+    least = float(torch.linalg.eigvalsh(rest.moment.dense(), UPLO="U")[0])
     return min(rest.count, float(rest.sums.min())) > -ROUNDING * whole.count and least > -ROUNDING * whole.moment.trace

@@ -1,0 +1,154 @@
+"""A network that learns, with a coreset and a kernel ridge classifier for every task: the paper's method, lesson by
+lesson.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kcl.benchmarks.task import Examples, View
+from kcl.core.randomness import numpy_generator
+from kcl.errors import KclError
+from kcl.methods.kcl_settings import KclSettings
+from kcl.models.calibration import expected_calibration_error, fit_temperature
+from kcl.models.inference import DEFAULT_SCORE, Answerer, Answers, start_run
+from kcl.models.lessons import LearnedTask, Lesson, LessonLearning, Samples, choose_coreset, hold_out
+from kcl.training.stack import RunStack
+from kcl.training.step_progress import OnStep
+
+CAUTION = (1.0, 0.1, 0.01)
+"""Factors of the learning rate with which a task is tried until its loss stays finite."""
+
+
+class CoresetHeads:
+    """What a `ContinualModel` asks of its heads, with a run of kernel continual learning behind it."""
+
+    def __init__(self, answerer: Answerer) -> None:
+        self.answerer = answerer
+
+    @classmethod
+    def begin(
+        cls,
+        settings: KclSettings,
+        module: nn.Module | None,
+        input_shape: Sequence[int],
+        seed: int,
+        device: str | torch.device,
+    ) -> CoresetHeads:
+        """An untrained network. `module`: the user's own backbone, if any."""
+        return cls(Answerer(start_run(LessonLearning(settings, 0), input_shape, module, seed, device)))
+
+    @property
+    def stack(self) -> RunStack:
+        return self.answerer.stack
+
+    @property
+    def device(self) -> torch.device:
+        return self.stack.device
+
+    def learn(
+        self,
+        samples: Samples,
+        old: LearnedTask,
+        view: View,
+        held_out_share: float,
+        on_step: OnStep,
+    ) -> tuple[LearnedTask, dict[str, Any]]:
+        """The task after the lesson, and what is to be said of it. `old`: the task before it."""
+        stack, (name, number, x, y, classes, weights) = self.stack, samples
+        method = stack.method
+        if not isinstance(method, LessonLearning):
+            raise KclError("this model shares its weights with a learner; to teach it more, save it and load it again")
+        if weights is not None:
+            raise KclError("sample weights need a streaming head: a network learns every sample once")
+        if len(classes) < 2:
+            raise KclError(f"task {name!r} has only one class, {classes[0]!r}; it needs at least two")
+        rng = numpy_generator(stack.seeds[0], "lesson", number)
+        seen = (*old.seen, *[0] * (len(classes) - len(old.labels)))
+        seen_now = (torch.tensor(seen) + torch.bincount(y, minlength=len(classes))).tolist()
+        x, y, held_x, held_y = hold_out(x, y, held_out_share, rng)
+        old_size = 0
+        if old.lesson >= 0:
+            memory = stack.memory_kept(0, old.lesson)
+            old_size = len(memory["inputs"])
+            x = torch.cat([memory["inputs"].cpu(), x])
+            y = torch.cat([memory["targets"].argmax(-1).cpu(), y])
+        coreset, learned = choose_coreset(y.numpy(), old_size, seen, method.settings.coreset_size_per_class, rng)
+        train, no_test = Examples(x, torch.arange(len(y)), y), Examples(x[:0], torch.arange(0), y[:0])
+        lesson = Lesson(number, train, no_test, tuple(range(len(classes))), view, coreset, learned)
+        notes = self._train(lesson, name, on_step)
+        stack.kept.pop(old.lesson, None)
+        # The old temperature stays where too few samples are held out to fit a new one: it is better than none.
+        task = LearnedTask(number, classes, tuple(seen_now), old.temperature)
+        self.answerer.temperatures[number] = task.temperature
+        if len(held_y) == 0:
+            return task, notes
+        return self._calibrate(task, view.scale(held_x.to(self.device)), held_y, notes)
+
+    def _train(self, lesson: Lesson, name: str, on_step: OnStep) -> dict[str, Any]:
+        """Train on a lesson; if the loss stops being finite, go back and try again with a smaller learning rate."""
+        stack, restore = self.stack, self.stack.snapshot()
+        method, settings = stack.method, stack.method.settings
+        for factor in CAUTION:
+            method.settings = settings.replace(lr=factor * settings.lr, muon_lr=factor * settings.muon_lr)
+            try:
+                stack.learn([lesson], on_step)
+            finally:
+                method.settings = settings
+            if not stack.diverged[0]:
+                return {} if factor == 1.0 else {"lr_factor": factor}
+            restore()
+        raise KclError(
+            f"the loss of task {name!r} stopped being finite at every learning rate tried, down to "
+            f"{CAUTION[-1] * settings.lr:g}, so it was not learned and nothing was lost; look for extreme values in "
+            "its inputs, or start a new model with another kernel"
+        )
+
+    def _calibrate(
+        self, task: LearnedTask, x: Tensor, y: Tensor, notes: dict[str, Any]
+    ) -> tuple[LearnedTask, dict[str, Any]]:
+        """Fit the task's temperature on held-out samples, and measure accuracy and calibration error on them."""
+        logits = self.answerer.logits(x, task.lesson).cpu() * task.temperature
+        temperature = fit_temperature(logits, y)
+        self.answerer.temperatures[task.lesson] = temperature
+        confidence, answers = logits.softmax(-1).max(-1)
+        return task.calibrated(temperature), notes | {
+            "held_out": len(y),
+            "held_out_accuracy": 100.0 * float((answers == y).double().mean()),
+            "held_out_ece": expected_calibration_error(confidence, answers == y),
+            "temperature": temperature,
+        }
+
+    def answer(
+        self,
+        queries: Tensor,
+        tasks: dict[str, LearnedTask],
+        task: str | None,
+        score: str = DEFAULT_SCORE,
+        abstain_below: float = 0.0,
+    ) -> Answers:
+        return self.answerer.answer(queries, None if task is None else tasks[task].lesson, score, abstain_below)
+
+    def logits(self, queries: Tensor, tasks: dict[str, LearnedTask], task: str) -> Tensor:
+        return self.answerer.logits(queries, tasks[task].lesson)
+
+    def forget(self, *_: Any) -> Any:
+        raise KclError(
+            "the network of this model was trained on the data, so that dropping a head would not forget them: go back "
+            "to the version from before they were learned, and learn what came later again; a streaming head "
+            "(head='streaming') can forget exactly"
+        )
+
+    def snapshot(self) -> Callable[[], None]:
+        """A function that restores the current state."""
+        restore, temperatures = self.stack.snapshot(), dict(self.answerer.temperatures)
+
+        def undo() -> None:
+            restore()
+            self.answerer.temperatures = temperatures
+
+        return undo

@@ -1,0 +1,54 @@
+"""Adding up models of the same features: the sum equals one model that learned everything."""
+
+from __future__ import annotations
+
+from kcl.errors import KclError
+from kcl.models.continual_model import ContinualModel
+from kcl.models.lessons import LearnedTask
+from kcl.models.streaming_heads import StreamingHeads
+from kcl.models.streaming_ridge import WHOLE, Units, add_units
+
+
+def merge(*models: ContinualModel) -> ContinualModel:
+    """One model that knows what all of them know. Tasks of the same name are one task, equal labels of it one class.
+
+    The models must have the same features, scaling and settings: begin them all as `blank_copy()` of one model, or give
+    `width` and switch `standardise` off.
+    """
+    if not models:
+        raise KclError("give at least one model to merge")
+    first, heads = models[0], [model.heads for model in models]
+    for number, (model, other) in enumerate(zip(models, heads, strict=True), start=1):
+        if not isinstance(other, StreamingHeads) or not isinstance(heads[0], StreamingHeads):
+            raise KclError("only models with streaming heads can be merged: networks trained apart do not add up")
+        if other.ridge.features.identity() != heads[0].ridge.features.identity() or model.view != first.view:
+            raise KclError(f"model {number} has other features or another scaling than model 1, so they do not add up")
+        if other.settings != heads[0].settings or model.columns != first.columns or model.dtype != first.dtype:
+            raise KclError(f"model {number} has other settings, columns or inputs than model 1")
+    tasks: dict[str, LearnedTask] = {}
+    several: list[Units] = []
+    for model, other in zip(models, heads, strict=True):
+        assert isinstance(other, StreamingHeads)  # noqa: S101 - checked above
+        for name, task in model.tasks.items():
+            tasks[name] = _joined(tasks.get(name, LearnedTask(len(tasks), (), ())), task)
+        several.append({})
+        for (name, place), part in other.ridge.units.items():
+            places = [tasks[name].labels.index(label) for label in model.tasks[name].labels]
+            if place == WHOLE:
+                several[-1][name, WHOLE] = part.placed(places[: part.targets], len(tasks[name].labels))
+            else:
+                several[-1][name, places[place]] = part
+    merged = first.blank_copy()
+    assert isinstance(merged.heads, StreamingHeads)  # noqa: S101 - as the first model
+    merged.heads.ridge.install(add_units(several))
+    merged.tasks = tasks
+    merged.history = [lesson for model in models for lesson in model.history]
+    return merged
+
+
+def _joined(known: LearnedTask, task: LearnedTask) -> LearnedTask:
+    """A task with the classes and samples of both."""
+    counts = dict(zip(known.labels, known.seen, strict=True))
+    for label, count in zip(task.labels, task.seen, strict=True):
+        counts[label] = counts.get(label, 0) + count
+    return LearnedTask(known.lesson, tuple(counts), tuple(counts.values()))

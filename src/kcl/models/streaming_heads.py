@@ -1,0 +1,234 @@
+"""Frozen features with an exact classifier: what a `ContinualModel` asks of its heads, with sums behind it.
+
+No passes, no learning rate, nothing that could diverge: a lesson adds its statistics, and the answers are those of
+ridge regression on everything learned so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kcl.benchmarks.task import View
+from kcl.core.randomness import numpy_generator
+from kcl.core.settings import CheckedSettings, Summaries, setting
+from kcl.core.shapes import Float
+from kcl.errors import KclError
+from kcl.functional.statistics import STRENGTH_RULES
+from kcl.methods.feature_maps import FEATURE_MAPS
+from kcl.models import unlearning
+from kcl.models.calibration import expected_calibration_error
+from kcl.models.features import Features
+from kcl.models.inference import DEFAULT_SCORE, Answers
+from kcl.models.lessons import Label, LearnedTask, Samples, hold_out, places_among_all
+from kcl.models.streaming_ridge import KEPT, StreamingRidge
+from kcl.models.unlearning import Receipt
+from kcl.training.step_progress import OnStep
+
+BATCH = 2048
+FEW_INPUTS, FEW_BASES, MANY_BASES = 128, 1024, 2048
+"""Random features by default: fewer for up to `FEW_INPUTS` columns, where fewer approximate the kernel as well."""
+FOR_DISTANCES = 500
+"""Samples of the first lesson whose median distance is the kernel's width."""
+
+
+@dataclass(frozen=True)
+class StreamingSettings(CheckedSettings):
+    """Settings of a streaming head. Zero means: chosen from the data, as the help says."""
+
+    features: str = setting("rbf", "features ψ of the kernel", choices=Summaries(FEATURE_MAPS))
+    bases: int = setting(
+        0, f"random features; 0: {FEW_BASES}, or {MANY_BASES} from {FEW_INPUTS + 1} columns on", 0, 65_536
+    )
+    width: float = setting(0.0, "width of the kernel; 0: the median distance of the first samples", 0.0)
+    unit_length: bool = setting(False, "divide every sample by its length first")
+    keep: str = setting("task", "what can be forgotten without its samples", choices={name: name for name in KEPT})
+    strength_rule: str = setting("evidence", "how λ is chosen", choices={name: name for name in STRENGTH_RULES})
+    ridge_strength: float = setting(0.0, "λ relative to the mean of ‖ψ‖²; 0: chosen anew after every lesson", 0.0)
+    balanced: bool = setting(False, "classes weigh the same, however many samples they have (needs keep=class)")
+
+
+class StreamingHeads:
+    """The heads of a model whose features do not change."""
+
+    def __init__(self, settings: StreamingSettings, features: Features, seed: int, device: torch.device) -> None:
+        self.settings, self.seed, self.device = settings, seed, device
+        strength = settings.ridge_strength or None
+        self.ridge = StreamingRidge(
+            features.to(device), settings.keep, settings.strength_rule, strength, settings.balanced
+        )
+
+    @classmethod
+    def begin(
+        cls,
+        settings: StreamingSettings,
+        x: Float[Tensor, "n ..."],
+        seed: int,
+        device: str | torch.device,
+        landmarks: Float[Tensor, "m ..."] | None = None,
+    ) -> StreamingHeads:
+        """Choose what the settings leave open from the first samples, scaled as the model sees them."""
+        inputs = x.shape[1:].numel()
+        bases = settings.bases or (FEW_BASES if inputs <= FEW_INPUTS else MANY_BASES)
+        width = settings.width or (
+            _median_distance(x, settings, seed) if FEATURE_MAPS[settings.features].local else 1.0
+        )
+        features = Features.make(settings.features, inputs, bases, width, settings.unit_length, seed, landmarks)
+        return cls(settings, features, seed, torch.device(device))
+
+    def describe(self) -> str:
+        features = self.ridge.features
+        return (
+            f"exact kernel ridge regression on {features.bases} {features.kind} features of width {features.width:.3g}"
+        )
+
+    # Learning
+
+    def learn(
+        self,
+        samples: Samples,
+        old: LearnedTask,
+        view: View,
+        held_out_share: float,
+        on_step: OnStep,  # noqa: ARG002
+    ) -> tuple[LearnedTask, dict[str, Any]]:
+        """Add a lesson. Held-out samples test the model before they are learned too: nothing is lost to the test."""
+        name, number, x, y, classes, weights = samples
+        seen = (*old.seen, *[0] * (len(classes) - len(old.labels)))
+        seen_now = (torch.tensor(seen) + torch.bincount(y, minlength=len(classes))).tolist()
+        task, notes = LearnedTask(number, classes, tuple(seen_now)), {}
+        if weights is None:
+            rng = numpy_generator(self.seed, "lesson", number)
+            x, y, held_x, held_y = hold_out(x, y, held_out_share, rng)
+            if len(held_y):
+                self._add(name, x, y, view, classes, None)
+                logits = self.logits(view.scale(held_x.to(self.device)), {name: task}, name).cpu()
+                confidence, answers = logits.softmax(-1).max(-1)
+                notes = {
+                    "held_out": len(held_y),
+                    "held_out_accuracy": 100.0 * float((answers == held_y).double().mean()),
+                    "held_out_ece": expected_calibration_error(confidence, answers == held_y),
+                }
+                x, y = held_x, held_y
+        self._add(name, x, y, view, classes, weights)
+        return task, notes
+
+    def _add(
+        self, name: str, x: Tensor, y: Tensor, view: View, classes: Sequence[Label], weights: Tensor | None
+    ) -> None:
+        for rows in torch.arange(len(x)).split(BATCH):
+            part = None if weights is None else weights[rows].to(self.device)
+            self.ridge.learn(name, self._features(view, x[rows]), y[rows].to(self.device), len(classes), part)
+
+    def _features(self, view: View, x: Tensor) -> Tensor:
+        return self.ridge.features(view.scale(x.to(self.device)))
+
+    def forget(
+        self,
+        tasks: dict[str, LearnedTask],
+        task: str,
+        classes: Sequence[Label] | None,
+        samples: tuple[Tensor, Sequence[Label], Tensor | None] | None,
+        view: View,
+    ) -> tuple[dict[str, LearnedTask], Receipt]:
+        """The tasks that remain when a task, some of its classes or some of its samples are forgotten."""
+        if samples is not None:
+            x, labels, weights = samples
+            weights = None if weights is None else weights.to(self.device)
+            removal = unlearning.of_samples(self.ridge, tasks, task, self._features(view, x), labels, weights)
+            what = f"{len(labels)} samples of task {task!r}"
+        elif classes is not None:
+            removal = unlearning.of_classes(self.ridge, tasks, task, classes)
+            what = f"classes {', '.join(map(str, classes))} of task {task!r}"
+        else:
+            removal, what = unlearning.of_task(self.ridge, tasks, task), f"task {task!r}"
+        return removal.tasks, unlearning.carry_out(self.ridge, tasks, removal, what)
+
+    # Answering
+
+    @torch.inference_mode()
+    def logits(self, queries: Tensor, tasks: Mapping[str, LearnedTask], task: str) -> Tensor:
+        """Calibrated scores of a task's classes."""
+        solution = self.ridge.solution(places_among_all(tasks), task)
+        parts = [self.ridge.features(part) @ solution.weights for part in queries.split(BATCH)]
+        return torch.cat(parts).float() / solution.temperature
+
+    @torch.inference_mode()
+    def class_logits(self, queries: Tensor, tasks: Mapping[str, LearnedTask]) -> Tensor:
+        """Calibrated scores of all classes of all tasks, each once."""
+        solution = self.ridge.solution(places_among_all(tasks))
+        parts = [self.ridge.features(part) @ solution.weights for part in queries.split(BATCH)]
+        return torch.cat(parts).float() / solution.temperature
+
+    @torch.inference_mode()
+    def answer(
+        self,
+        queries: Tensor,
+        tasks: dict[str, LearnedTask],
+        task: str | None,
+        score: str = DEFAULT_SCORE,
+        abstain_below: float = 0.0,
+    ) -> Answers:
+        """Without a task, all classes compete; the task is the last learned one that has the class."""
+        if score != DEFAULT_SCORE:
+            raise KclError("score is for models with a classifier per task; this one compares all classes at once")
+        places = places_among_all(tasks)
+        solution = self.ridge.solution(places, task)
+        columns = [self._answer(part, solution, abstain_below) for part in queries.split(BATCH)]
+        label, confidence, variance, margin = (torch.cat(column) for column in zip(*columns, strict=True))
+        lessons, positions = _owners(tasks, places, task)
+        return Answers(
+            lessons.to(label.device)[label.clamp_min(0)],
+            torch.where(label < 0, label, positions.to(label.device)[label.clamp_min(0)]),
+            confidence,
+            variance,
+            margin if task is None else torch.full_like(margin, torch.inf),
+        )
+
+    def _answer(self, queries: Tensor, solution: Any, abstain_below: float) -> tuple[Tensor, ...]:
+        features = self.ridge.features(queries)
+        probabilities = (features @ solution.weights / solution.temperature).softmax(-1).float()
+        best = probabilities.topk(min(2, probabilities.shape[1]), dim=-1)
+        confidence, label = best.values[:, 0], best.indices[:, 0]
+        margin = (
+            confidence - best.values[:, 1] if probabilities.shape[1] > 1 else torch.full_like(confidence, torch.inf)
+        )
+        label = torch.where(confidence >= abstain_below, label, -1)  # also where it is not a number
+        return label, confidence, solution.variance(features).float(), margin
+
+    def snapshot(self) -> Callable[[], None]:
+        """A function that restores the current state."""
+        units, moment = self.ridge.units, self.ridge.moment
+        return lambda: self.ridge.install(units, moment)
+
+
+def _owners(
+    tasks: Mapping[str, LearnedTask], places: Mapping[str, Sequence[int]], task: str | None
+) -> tuple[Tensor, Tensor]:
+    """For every answer: the lesson of the task it belongs to, and the position of the class in that task."""
+    if task is not None:
+        count = len(tasks[task].labels)
+        return torch.full((count,), tasks[task].lesson), torch.arange(count)
+    owner = {
+        place: (tasks[name].lesson, position)
+        for name, several in places.items()
+        for position, place in enumerate(several)
+    }
+    pairs = torch.tensor([owner[place] for place in range(len(owner))])
+    return pairs[:, 0], pairs[:, 1]
+
+
+def _median_distance(x: Tensor, settings: StreamingSettings, seed: int) -> float:
+    """The median distance between samples of the first lesson; one where they are all equal."""
+    rng = numpy_generator(seed, "kernel width")
+    rows = torch.from_numpy(rng.permutation(len(x))[:FOR_DISTANCES])
+    # The Laplacian kernel depends on the sum of absolute differences.
+    norm = 1.0 if settings.features == "laplacian" else 2.0
+    scaled = Features("linear", 0, 1, 1.0, settings.unit_length, 0, {}).scaled(x[rows])
+    distances = torch.pdist(scaled, p=norm)
+    positive = distances[distances > 0]
+    return float(positive.median()) if len(positive) else 1.0
