@@ -242,7 +242,9 @@ def refitted(make: Callable[[int], Any], most_work: float = 1e12) -> Model:
 
 MODELS: dict[str, Model] = {
     "ContinualModel": Model("kcl", lambda _, seed: Continual(seed), ("kcl", "torch", "numpy")),
-    "KernelContinualClassifier": Model("kcl", lambda _, seed: Estimator(seed), ("kcl", "torch", "numpy")),
+    "KernelContinualClassifier": Model(
+        "kcl", lambda _, seed: Estimator(seed), ("kcl", "torch", "numpy"), most_columns=1000
+    ),
     "SGDClassifier": incremental(lambda seed: SGDClassifier(random_state=seed)),
     "MLPClassifier": incremental(lambda seed: MLPClassifier(random_state=seed)),
     "GaussianNB": incremental(lambda _: GaussianNB()),

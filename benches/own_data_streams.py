@@ -267,12 +267,12 @@ def mnist_by_class(rng: np.random.Generator) -> list[Task]:
     return by_class(images, labels, 2, rng, train=100, test=50)
 
 
-@stream("cifar100-folders", "development", NEW_CLASSES, "PNG folders of CIFAR-100, 4 tasks of 5 classes")
+@stream("cifar100-folders", "development", NEW_CLASSES, "PNG folders of CIFAR-100, 4 tasks of 4 classes")
 def cifar100_folders(rng: np.random.Generator) -> list[Task]:
     names = sorted(cifar100_classes())
-    chosen = [names[place] for place in rng.permutation(len(names))[:20]]
-    x, y = png_folders({name: cifar100_classes()[name][:85] for name in chosen})
-    return by_class(x, y, 5, rng)
+    chosen = [names[place] for place in rng.permutation(len(names))[:16]]
+    x, y = png_folders({name: cifar100_classes()[name][:60] for name in chosen})
+    return by_class(x, y, 4, rng)
 
 
 SUPERCLASSES = {
@@ -288,6 +288,6 @@ def cifar100_kinds(rng: np.random.Generator) -> list[Task]:
     orders = {kind: rng.permutation(len(names)) for kind, names in SUPERCLASSES.items()}
     tasks = []
     for k in range(3):
-        images = {kind: cifar100_classes()[names[orders[kind][k]]][:85] for kind, names in SUPERCLASSES.items()}
+        images = {kind: cifar100_classes()[names[orders[kind][k]]][:60] for kind, names in SUPERCLASSES.items()}
         tasks.append(split(f"kind {k}", *png_folders(images), rng))
     return tasks
