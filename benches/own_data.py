@@ -1,6 +1,7 @@
 """kcl's defaults on data that a person would bring, beside what they would take instead.
 
 KCL_DATA=DIR python benches/own_data.py run [--half development]    learn the streams, and keep one line per run
+python benches/own_data.py cost [--tasks 1000]                       what the thousandth task costs beside the tenth
 python benches/own_data.py table [--into docs/own-data.md]           the tables of all lines
 python benches/own_data.py list                                      streams, scenarios and halves
 
@@ -25,6 +26,7 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
+import own_data_cost
 from kcl.core.files import write_whole
 from own_data_models import MODELS, Learner, Model, PerTask
 from own_data_sources import Missing, Task
@@ -33,6 +35,7 @@ from own_data_table import KEY, replace_sections, sections
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "own-data" / "results.jsonl"
+COST, COST_KEY = "cost.jsonl", ("model", "tasks", "seed")
 DISTRIBUTIONS = {"kcl": "kernel-continual-learning"}
 
 Row = dict[str, Any]
@@ -125,7 +128,6 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def run(options: argparse.Namespace) -> None:
-    torch.set_num_threads(1)
     models = [name for name in options.models or MODELS if installed(MODELS[name].packages)]
     chosen = [STREAMS[name] for name in options.streams or STREAMS]
     for stream in (stream for stream in chosen if options.half in (stream.half, "both")):
@@ -153,16 +155,26 @@ def read_rows(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
 
-def keep(path: Path, rows: Sequence[Row]) -> None:
+def keep(path: Path, rows: Sequence[Row], key: Sequence[str] = KEY) -> None:
     """Add rows to a file; they replace those of the same runs."""
-    by_key = {tuple(row[name] for name in KEY): row for row in [*read_rows(path), *rows]}
-    lines = [json.dumps(by_key[key], ensure_ascii=False, allow_nan=False) for key in sorted(by_key)]
+    by_key = {tuple(row[name] for name in key): row for row in [*read_rows(path), *rows]}
+    lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) for _, row in sorted(by_key.items())]
     write_whole(path, ("\n".join(lines) + "\n").encode())
+
+
+def cost(options: argparse.Namespace) -> None:
+    """The lines of one model after the other, kept as soon as they are measured."""
+    tasks = own_data_cost.embeddings(0, options.tasks)
+    for name, variant in own_data_cost.LEARNERS.items():
+        if name in (options.models or MODELS):
+            for row in own_data_cost.measure(name, variant, tasks, own_data_cost.LESSONS, 0):
+                keep(options.out.with_name(COST), [row | {"versions": versions(MODELS[name].packages)}], COST_KEY)
+                print(json.dumps(row), flush=True)
 
 
 def table(options: argparse.Namespace) -> None:
     rows = [row for row in read_rows(options.out) if options.half in (row["half"], "both")]
-    made = sections(rows)
+    made = sections(rows, read_rows(options.out.with_name(COST)))
     if options.into is None:
         print("\n\n".join(made.values()))
     else:
@@ -176,11 +188,12 @@ def show_streams() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "table", "list"))
+    parser.add_argument("what", choices=("run", "cost", "table", "list"))
     parser.add_argument("--half", choices=(*HALVES, "both"), default="both")
     parser.add_argument("--streams", nargs="*", choices=tuple(STREAMS), metavar="STREAM")
     parser.add_argument("--models", nargs="*", choices=tuple(MODELS), metavar="MODEL")
     parser.add_argument("--seeds", type=int, default=5, metavar="COUNT")
+    parser.add_argument("--tasks", type=int, default=1000, metavar="COUNT")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FILE")
     parser.add_argument("--into", type=Path, metavar="PAGE")
     options = parser.parse_args(arguments)
@@ -191,7 +204,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         with threadpool_limits(1), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            run(options)
+            torch.set_num_threads(1)
+            (cost if options.what == "cost" else run)(options)
 
 
 if __name__ == "__main__":

@@ -186,7 +186,21 @@ def costs(outcome: Outcome) -> str:
     return as_table(lines)
 
 
-def sections(rows: Sequence[Row]) -> dict[str, str]:
+def thousand_tasks(lines_of_cost: Sequence[Row]) -> str:
+    """Lessons and answers after 10, 100 and 1,000 tasks."""
+    lines = [["model", "tasks", "ms a lesson", "named: ms an answer", "correct", "not named: ms to the first answer",
+              "ms an answer", "correct", "megabytes kept"]]  # fmt: skip
+    for row in lines_of_cost:
+        line = [f"{row['model']} ({row['variant']})", str(row["tasks"]), f"{1e3 * row['learn_seconds']:.1f}"]
+        for name, form, factor in (("named_answer_seconds", ".3f", 1e3), ("named_accuracy", ".1f", 1.0),
+                                   ("first_answer_seconds", ".0f", 1e3), ("answer_seconds", ".3f", 1e3),
+                                   ("accuracy", ".1f", 1.0)):  # fmt: skip
+            line.append(format(factor * row[name], form) if name in row else "–")
+        lines.append([*line, f"{row['bytes'] / 1e6:.1f}"])
+    return as_table(lines)
+
+
+def sections(rows: Sequence[Row], lines_of_cost: Sequence[Row]) -> dict[str, str]:
     """The parts of the page by the name in their markers."""
     made = {"own-data-streams": list_streams()}
     halves = {half: [row for row in rows if row["half"] == half] for half in ("development", "final")}
@@ -198,7 +212,10 @@ def sections(rows: Sequence[Row]) -> dict[str, str]:
             for scenario in SCENARIOS:
                 parts += [f"### {TITLES[scenario]}", summary(outcome, scenario), by_stream(outcome, scenario)]
             made[f"own-data-{half}"] = "\n\n".join(parts)
-    made["own-data-cost"] = costs(Outcome(rows))
+    if rows:
+        made["own-data-cost"] = costs(Outcome(rows))
+    if lines_of_cost:
+        made["own-data-thousand"] = thousand_tasks(lines_of_cost)
     return made
 
 
