@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from kcl.benchmarks.split import SplitCIFAR100, SplitClasses, SplitFolder, SplitMiniImageNet
     from kcl.benchmarks.task import Examples, Task, View
     from kcl.core.settings import Settings
-    from kcl.errors import KclError
+    from kcl.errors import KclError, KclWarning
     from kcl.methods.kcl_settings import KclSettings
     from kcl.models.continual_model import ContinualModel
-    from kcl.models.estimator import KernelContinualClassifier
+    from kcl.models.estimator import KernelContinualClassifier, StreamingKernelClassifier
     from kcl.models.kernel_learner import KernelContinualLearner
+    from kcl.models.merging import merge
     from kcl.models.model_folder import load_model, save_model
     from kcl.models.onnx_export import export_onnx
 
@@ -27,6 +28,7 @@ __all__ = [
     "Examples",
     "KclError",
     "KclSettings",
+    "KclWarning",
     "KernelContinualClassifier",
     "KernelContinualLearner",
     "PermutedDigits",
@@ -38,11 +40,13 @@ __all__ = [
     "SplitClasses",
     "SplitFolder",
     "SplitMiniImageNet",
+    "StreamingKernelClassifier",
     "Task",
     "View",
     "__version__",
     "export_onnx",
     "load_model",
+    "merge",
     "save_model",
 ]
 
@@ -53,6 +57,7 @@ _HOMES = {
     "Examples": "kcl.benchmarks.task",
     "KclError": "kcl.errors",
     "KclSettings": "kcl.methods.kcl_settings",
+    "KclWarning": "kcl.errors",
     "KernelContinualClassifier": "kcl.models.estimator",
     "KernelContinualLearner": "kcl.models.kernel_learner",
     "PermutedDigits": "kcl.benchmarks.moved_pixels",
@@ -64,6 +69,7 @@ _HOMES = {
     "SplitClasses": "kcl.benchmarks.split",
     "SplitFolder": "kcl.benchmarks.split",
     "SplitMiniImageNet": "kcl.benchmarks.split",
+    "StreamingKernelClassifier": "kcl.models.estimator",
     "Task": "kcl.benchmarks.task",
     "View": "kcl.benchmarks.task",
     "export_onnx": "kcl.models.onnx_export",

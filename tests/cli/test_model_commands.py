@@ -133,7 +133,8 @@ def test_json_withheld_answers_and_a_file(tmp_path: Path) -> None:
     model, out = tmp_path / "m", tmp_path / "answers.json"
     assert main(["update", "--model", str(model), "--data", str(one), "--task", "t"]) == 0
     asked = ["predict", "--model", str(model), "--input", str(one), "--format", "json", "--out", str(out)]
-    assert main([*asked, "--abstain-below", "1.5"]) == 0
+    assert main([*asked, "--abstain-below", "1.5"]) == 2
+    assert main([*asked, "--abstain-below", "1"]) == 0
     rows = json.loads(out.read_text(encoding="utf-8"))
     assert {row["label"] for row in rows} == {None}
     assert set(rows[0]) == {"sample", "task", "label", "confidence", "variance", "task_margin"}

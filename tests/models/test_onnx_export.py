@@ -103,3 +103,27 @@ def test_with_every_ingredient_of_the_strong_recipe(tmp_path: Path, seeded: Any)
     model.learn(*_clusters(0, ["cat", "dog"], (3, 6, 6)), task="animals")
     model.learn(*_clusters(1, ["red", "dog", "blue"], (3, 6, 6)), task="mixed")
     _check(model, _clusters(2, ["a", "b"], (3, 6, 6))[0], tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("options", [{}, {"features": "relu"}, {"features": "linear", "unit_length": True}], ids=str)
+def test_a_streaming_head_with_and_without_a_task(tmp_path: Path, options: dict[str, Any]) -> None:
+    model = kcl.ContinualModel(head="streaming", **({"bases": 64} | options))
+    model.learn(*_clusters(0, ["cat", "dog"]), task="animals")
+    model.learn(*_clusters(1, ["red", "dog", "blue"]), task="mixed")
+    queries, path = _clusters(2, ["a", "b"])[0], tmp_path / "model.onnx"
+    kcl.export_onnx(model, path)
+    session = runtime.InferenceSession(str(path))
+    for number, name in ((-1, None), (0, "animals"), (1, "mixed")):
+        [scores] = session.run(None, {"inputs": queries, "task": np.array([number])})
+        labels = model.labels if name is None else model.tasks[name].labels
+        places = [model.labels.index(label) for label in labels]
+        np.testing.assert_allclose(scores[:, places], model.logits(queries, name).numpy(), rtol=1e-3, atol=1e-3)
+        assert np.isneginf(np.delete(scores, places, axis=1)).all()
+
+
+def test_features_that_onnx_cannot_compute_are_refused(tmp_path: Path) -> None:
+    model = kcl.ContinualModel(head="streaming", features="polynomial", bases=64)
+    model.learn(*_clusters(0, ["cat", "dog"]))
+    with pytest.raises(kcl.KclError, match="cannot be exported"):
+        kcl.export_onnx(model, tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []

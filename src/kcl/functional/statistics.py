@@ -140,6 +140,22 @@ def add(parts: Sequence[Statistics], moment: SecondMoment | None = None) -> Stat
     )
 
 
+def add_placed(
+    parts: Sequence[tuple[Statistics, Sequence[int]]], targets: int, moment: SecondMoment | None = None
+) -> Statistics:
+    """The same with the targets of every part at places of their own among `targets`, as `Statistics.placed` has them,
+    but without a widened copy of each part: there may be thousands.
+    """
+    first = parts[0][0].cross
+    cross, sums, squares = first.new_zeros(len(first), targets), first.new_zeros(targets), first.new_zeros(targets)
+    for part, places in parts:
+        index = torch.tensor(list(places), dtype=torch.int64, device=first.device)
+        for total, own in ((cross, part.cross), (sums, part.sums), (squares, part.squares)):
+            total.index_add_(-1, index, own)
+    moment = add_moments([part.moment for part, _ in parts]) if moment is None else moment
+    return Statistics(moment, cross, sums, squares, math.fsum(part.count for part, _ in parts))
+
+
 def subtract(whole: Statistics, part: Statistics) -> Statistics:
     """The statistics without some of the samples, which the caller knows to be among them."""
     return Statistics(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,26 +12,17 @@ from torch import Tensor, nn
 
 from kcl.benchmarks.task import View
 from kcl.core.settings import nearest
-from kcl.errors import KclError, KclWarning
+from kcl.errors import KclError
 from kcl.methods.kcl_settings import KclSettings
-from kcl.methods.recipes import BENCHMARK_RECIPES
-from kcl.models import scaling
+from kcl.models import defaults, scaling
 from kcl.models.coreset_heads import CoresetHeads
-from kcl.models.inference import DEFAULT_SCORE, NOTHING_LEARNED, Answerer, as_tensor, checked
-from kcl.models.lessons import Label, LearnedTask, Samples, checked_samples
+from kcl.models.defaults import HEADS
+from kcl.models.inference import JOINT, NOTHING_LEARNED, Answerer, as_tensor, checked
+from kcl.models.lessons import Label, LearnedTask, Samples, checked_samples, checked_weights
 from kcl.models.streaming_heads import StreamingHeads, StreamingSettings
 from kcl.models.unlearning import Receipt
 from kcl.training.stack import RunStack
 from kcl.training.step_progress import OnStep
-
-HEADS = {
-    "auto": "streaming for rows of numbers where no setting and no backbone is given, otherwise coreset",
-    "coreset": "a network that learns, with a stored coreset and a classifier for every task",
-    "streaming": "frozen features, exact classifiers from sums, no stored samples",
-}
-LARGEST_SMALL_IMAGE = 48
-NO_BETTER_THAN_CHANCE = 1.2
-"""A task whose held-out accuracy is below this many times that of guessing is pointed out."""
 
 
 class Prediction(NamedTuple):
@@ -48,7 +39,7 @@ class Prediction(NamedTuple):
 class ContinualModel:
     """A model for use in programs: `learn` named tasks at any time, `predict` with or without a name.
 
-    `head` is one of `HEADS`. `backbone` is a name (`kcl list backbones`) or your own module, which is copied.
+    `head` is one of `defaults.HEADS`. `backbone` is a name (`kcl list backbones`) or your own module, which is copied.
     `standardise` scales input features as `models.scaling` says, measured on the first lesson; by default it does so
     for rows of numbers where the model chooses its own settings. `held_out_share` of each lesson's samples tests the
     model and, with coresets, calibrates it. Every further keyword is a setting of the head.
@@ -152,10 +143,10 @@ class ContinualModel:
         """Choose head, settings and scaling from the first samples, where they were left open, and begin."""
         rows = x.ndim == 2 and x.dtype != torch.uint8
         if self.open:
-            if rows:
+            if defaults.streams(x.shape[1:], rows):
                 self.head = "streaming"
             else:
-                self.settings = KclSettings().replace(**image_settings(x.shape[1:]))
+                self.settings = KclSettings().replace(**defaults.coreset_settings(x.shape[1:]))
         if self.standardise is None:
             self.standardise = self.head == "streaming" and rows and not self.streaming.unit_length
         view = View()
@@ -193,15 +184,21 @@ class ContinualModel:
         `classes` lists classes of the task that may not have samples yet. If anything fails, the model is left as it
         was before the lesson.
         """
-        name = f"task {len(self.tasks)}" if task is None else str(task)
+        unused = (f"task {number}" for number in itertools.count(len(self.tasks)))
+        name = next(new for new in unused if new not in self.tasks) if task is None else str(task)
         if not name.strip():
             raise KclError("a task needs a name with at least one visible character")
         x, sample_labels = checked_samples(inputs, labels)
+        weights = checked_weights(sample_weight, len(x))
+        if weights is not None:  # a sample of weight zero is as if it were not there
+            kept = weights > 0
+            sample_labels = [label for label, learned in zip(sample_labels, kept.tolist(), strict=True) if learned]
+            x, weights = x[kept], weights[kept]
         undo = self._snapshot()
         try:
             if self._heads is None:
                 self._choose(checked(x, x.shape[1:]))
-            self._learn(self._as_stored(x), sample_labels, name, on_step, classes, sample_weight)
+            self._learn(self._as_stored(x), sample_labels, name, on_step, classes, weights)
         except BaseException:
             undo()
             raise
@@ -213,7 +210,7 @@ class ContinualModel:
         name: str,
         on_step: OnStep,
         announced: Sequence[Label],
-        sample_weight: Any,
+        weights: Tensor | None,
     ) -> None:
         number = 1 + max((task.lesson for task in self.tasks.values()), default=-1)
         old = self.tasks.get(name, LearnedTask(-1, (), ()))
@@ -222,27 +219,10 @@ class ContinualModel:
         classes = old.labels + tuple(sorted({*sample_labels, *announced} - set(old.labels)))
         positions = {label: position for position, label in enumerate(classes)}
         y = torch.tensor([positions[label] for label in sample_labels])
-        samples = Samples(name, number, x, y, classes, _weights(sample_weight, len(y)))
+        samples = Samples(name, number, x, y, classes, weights)
         self.tasks[name], notes = self.heads.learn(samples, old, self.view, self.held_out_share, on_step)
         self.history.append({"task": name, "samples": len(sample_labels), "classes": len(classes)} | notes)
-        self._warn(name, notes, len(classes))
-
-    def _warn(self, name: str, notes: dict[str, Any], classes: int) -> None:
-        if "lr_factor" in notes:
-            warnings.warn(
-                f"the loss of task {name!r} stopped being finite; it was learned with {notes['lr_factor']:g} times the "
-                "learning rate",
-                KclWarning,
-                stacklevel=4,
-            )
-        accuracy = notes.get("held_out_accuracy")
-        if accuracy is not None and accuracy < NO_BETTER_THAN_CHANCE * 100.0 / classes:
-            warnings.warn(
-                f"task {name!r} was learned no better than by chance: {accuracy:.1f} % of its {notes['held_out']} "
-                f"held-out samples are right, and guessing among {classes} classes gives {100.0 / classes:.1f} %",
-                KclWarning,
-                stacklevel=4,
-            )
+        defaults.warn(name, notes, len(classes))
 
     # Forgetting
 
@@ -267,7 +247,7 @@ class ContinualModel:
         given = None
         if samples is not None:
             x, labels = checked_samples(*samples)
-            given = self._as_stored(x), labels, _weights(sample_weight, len(labels))
+            given = self._as_stored(x), labels, checked_weights(sample_weight, len(labels))
         undo = self._snapshot()
         try:
             self.tasks, receipt = self.heads.forget(self.tasks, name, classes, given, self.view)
@@ -287,11 +267,13 @@ class ContinualModel:
         self,
         inputs: Any,
         task: str | None = None,
-        score: str = DEFAULT_SCORE,
+        score: str = JOINT,
         abstain_below: float = 0.0,
     ) -> Prediction:
-        """The class of each input, with confidence and variance. If no task is named, it is inferred: by `score` with
-        coresets, and with a streaming head by comparing the classes of all tasks.
+        """The class of each input, with confidence and variance.
+
+        If no task is named, all classes are compared at once (`score="joint"`), or with coresets also the task inferred
+        by another score, of `inference.TASK_SCORES`.
         """
         name = None if task is None else self._known(task)
         answers = self.heads.answer(self._prepare(inputs), self.tasks, name, score, abstain_below)
@@ -304,20 +286,16 @@ class ContinualModel:
             *(column.cpu().numpy() for column in answers[2:]),
         )
 
-    def logits(self, inputs: Any, task: str) -> Tensor:
-        """Calibrated scores of a task's classes, in the order of `tasks[task].labels`. The fastest way to predict."""
+    def logits(self, inputs: Any, task: str | None = None) -> Tensor:
+        """Calibrated scores of a task's classes, in the order of `tasks[task].labels`, or of all `labels` without a
+        task. The fastest way to predict.
+        """
         queries = self._prepare(inputs)  # raises if nothing was learned
-        return self.heads.logits(queries, self.tasks, self._known(task))
+        return self.heads.logits(queries, self.tasks, None if task is None else self._known(task))
 
     def probabilities(self, inputs: Any, task: str | None = None) -> Tensor:
-        """The probabilities of a task's classes, in the order of `tasks[task].labels`; without a task, those of all
-        `labels`, which needs a streaming head.
-        """
-        if task is not None:
-            return self.logits(inputs, task).softmax(-1)
-        if not isinstance(self.heads, StreamingHeads):
-            raise KclError("name a task: with coresets every task has probabilities of its own")
-        return self.heads.class_logits(self._prepare(inputs), self.tasks).softmax(-1)
+        """The probabilities of a task's classes, or of all `labels`, in the order of `logits`."""
+        return self.logits(inputs, task).softmax(-1)
 
     def accuracy(self, inputs: Any, labels: Any, task: str | None = None) -> float:
         """Percent of inputs classified correctly."""
@@ -360,14 +338,6 @@ class ContinualModel:
         return undo
 
 
-def image_settings(shape: Sequence[int]) -> dict[str, Any]:
-    """Settings for images of a shape: those published for images of that kind."""
-    colour = len(shape) == 3 and shape[0] == 3
-    small = max(shape) <= LARGEST_SMALL_IMAGE
-    benchmark = ("split-cifar100" if small else "split-miniimagenet") if colour else "permuted-mnist"
-    return dict(BENCHMARK_RECIPES[benchmark])
-
-
 def label_array(values: Sequence[Any]) -> np.ndarray:
     """An array of labels in their data type; of objects where some are None or types are mixed."""
     if len({type(value) for value in values}) == 1 and values[0] is not None:
@@ -375,12 +345,3 @@ def label_array(values: Sequence[Any]) -> np.ndarray:
     objects = np.empty(len(values), dtype=object)
     objects[:] = values
     return objects
-
-
-def _weights(values: Any, count: int) -> Tensor | None:
-    if values is None:
-        return None
-    weights = as_tensor(values).double()
-    if weights.shape != (count,) or not bool(torch.isfinite(weights).all()) or bool((weights < 0).any()):
-        raise KclError(f"sample_weight must be {count} numbers that are not negative, one for each sample")
-    return weights

@@ -14,8 +14,10 @@ from kcl.benchmarks.task import Examples, View
 from kcl.core.randomness import numpy_generator
 from kcl.errors import KclError
 from kcl.methods.kcl_settings import KclSettings
+from kcl.models.all_classes import ClassAnswers
 from kcl.models.calibration import expected_calibration_error, fit_temperature
-from kcl.models.inference import DEFAULT_SCORE, Answerer, Answers, start_run
+from kcl.models.inference import BATCH, DEFAULT_SCORE, JOINT, Answerer, Answers, start_run
+from kcl.models.joint_head import joint_head
 from kcl.models.lessons import LearnedTask, Lesson, LessonLearning, Samples, choose_coreset, hold_out
 from kcl.training.stack import RunStack
 from kcl.training.step_progress import OnStep
@@ -29,6 +31,7 @@ class CoresetHeads:
 
     def __init__(self, answerer: Answerer) -> None:
         self.answerer = answerer
+        self._joint_version = -1
 
     @classmethod
     def begin(
@@ -91,9 +94,9 @@ class CoresetHeads:
 
     def _train(self, lesson: Lesson, name: str, on_step: OnStep) -> dict[str, Any]:
         """Train on a lesson; if the loss stops being finite, go back and try again with a smaller learning rate."""
-        stack, restore = self.stack, self.stack.snapshot()
-        method, settings = stack.method, stack.method.settings
+        stack, method, settings = self.stack, self.stack.method, self.stack.method.settings
         for factor in CAUTION:
+            restore = stack.snapshot()
             method.settings = settings.replace(lr=factor * settings.lr, muon_lr=factor * settings.muon_lr)
             try:
                 stack.learn([lesson], on_step)
@@ -128,13 +131,26 @@ class CoresetHeads:
         queries: Tensor,
         tasks: dict[str, LearnedTask],
         task: str | None,
-        score: str = DEFAULT_SCORE,
+        score: str = JOINT,
         abstain_below: float = 0.0,
     ) -> Answers:
+        if task is None and score == JOINT and len(tasks) > 1:
+            queries = self.answerer.plain_features(queries)
+            return self._joint(tasks).answer(queries.split(BATCH), abstain_below)
+        score = DEFAULT_SCORE if score == JOINT else score
         return self.answerer.answer(queries, None if task is None else tasks[task].lesson, score, abstain_below)
 
-    def logits(self, queries: Tensor, tasks: dict[str, LearnedTask], task: str) -> Tensor:
+    def logits(self, queries: Tensor, tasks: dict[str, LearnedTask], task: str | None) -> Tensor:
+        """Calibrated scores of a task's classes; without a task, those of all classes, each once."""
+        if task is None:
+            return self._joint(tasks).logits(self.answerer.plain_features(queries).split(BATCH))
         return self.answerer.logits(queries, tasks[task].lesson)
+
+    def _joint(self, tasks: dict[str, LearnedTask]) -> ClassAnswers:
+        """The classifier over all classes, made when it is first needed after the weights have changed."""
+        if self._joint_version != self.stack.version:
+            self._joint_head, self._joint_version = joint_head(self.answerer, tasks), self.stack.version
+        return self._joint_head
 
     def forget(self, *_: Any) -> Any:
         raise KclError(

@@ -1,16 +1,19 @@
-"""The scikit-learn interface: `KernelContinualClassifier`, for arrays, tables and embeddings."""
+"""The scikit-learn interface: two classifiers, for arrays, tables and embeddings."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from kcl.errors import KclError
 from kcl.models.continual_model import ContinualModel
+from kcl.models.defaults import TABLE_SETTINGS
+from kcl.models.streaming_heads import StreamingSettings
+from kcl.models.unlearning import Receipt
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -24,113 +27,49 @@ except ImportError:
 
 ONLY_TASK = "default"
 NORMS = ("standardise", "l2", "none")
+STREAMING = StreamingSettings.names()
 
 
-class KernelContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Kernel continual learning as a scikit-learn classifier.
+class _TaskClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """What both classifiers share: tasks by name, or without one, around a `ContinualModel`."""
 
-    `fit` learns one task. `partial_fit(X, y, task=…)` learns another at any time, or more samples and new classes of an
-    old one. `predict(X, task=…)` predicts for a named task, or one name per row. Without a name, the task is inferred
-    from the kernels if there are several. Tasks are distinguished by `str(task)`.
+    def _make(self) -> ContinualModel:
+        """A model that has learned nothing, from the parameters."""
+        raise NotImplementedError
 
-    Parameters
-    ----------
-    kernel, coreset_size_per_class, bases, ridge_strength, test_draws, width, layers, dropout, batch_size, epochs, lr, \
-lr_decay, momentum
-        See `kcl list settings`.
-    backbone : "identity" or "mlp"
-        With "identity" the kernel acts on the input features; "mlp" trains a small network.
-    normalise : "standardise", "l2" or "none"
-        Scale each feature to zero mean and unit variance, measured on the first data (for tables); scale each sample to
-        length one (for embeddings); or neither.
-    held_out_share : float
-        Share of the samples used to calibrate the probabilities instead of for training.
-    random_state : int, RandomState or None
-        Fixes all randomness.
-    """
-
-    def __init__(
-        self,
-        kernel: str = "vrf",
-        *,
-        coreset_size_per_class: int = 20,
-        bases: int = 512,
-        ridge_strength: float = 0.1,
-        test_draws: int = 1,
-        backbone: str = "identity",
-        width: int = 128,
-        layers: int = 1,
-        dropout: float = 0.0,
-        normalise: str = "standardise",
-        batch_size: int = 10,
-        epochs: int = 3,
-        lr: float = 0.1,
-        lr_decay: float = 0.95,
-        momentum: float = 0.8,
-        held_out_share: float = 0.0,
-        random_state: Any = None,
-    ) -> None:
-        self.kernel = kernel
-        self.coreset_size_per_class = coreset_size_per_class
-        self.bases = bases
-        self.ridge_strength = ridge_strength
-        self.test_draws = test_draws
-        self.backbone = backbone
-        self.width = width
-        self.layers = layers
-        self.dropout = dropout
-        self.normalise = normalise
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.lr = lr
-        self.lr_decay = lr_decay
-        self.momentum = momentum
-        self.held_out_share = held_out_share
-        self.random_state = random_state
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
     # Learning
 
-    def fit(self, X: Any, y: Any, task: Hashable | None = None) -> KernelContinualClassifier:
+    def fit(self, X: Any, y: Any, task: Hashable | None = None) -> Self:
         """Discard everything learned so far and learn one task."""
         return self._learn(X, y, None, task, reset=True)
 
-    def partial_fit(
-        self, X: Any, y: Any, classes: Any = None, task: Hashable | None = None
-    ) -> KernelContinualClassifier:
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, task: Hashable | None = None) -> Self:
         """Learn a new task, or more of an old one. Without a name, it is the same task every time.
 
         `classes`, as elsewhere in scikit-learn, lists labels whose samples may come later.
         """
         return self._learn(X, y, classes, task, reset=not hasattr(self, "model_"))
 
-    def _learn(self, X: Any, y: Any, classes: Any, task: Hashable | None, reset: bool) -> KernelContinualClassifier:
-        X, y = validate_data(self, X, y, dtype=np.float32, reset=reset)
+    def _learn(
+        self, X: Any, y: Any, classes: Any, task: Hashable | None, reset: bool, sample_weight: Any = None
+    ) -> Self:
+        X, y = validate_data(self, X, y, dtype=np.float32, reset=reset, accept_sparse="csr")
+        X = X.toarray() if hasattr(X, "toarray") else X.copy()
         check_classification_targets(y)
         announced = [] if classes is None else list(unique_labels(classes))
         all_classes = unique_labels(y, *([announced] if announced else []), *([] if reset else [self.classes_]))
         with _as_value_error():
             model = self._make() if reset else self.model_
-            model.learn(X.copy(), y, ONLY_TASK if task is None else str(task), classes=np.array(announced).tolist())
+            name = ONLY_TASK if task is None else str(task)
+            model.learn(X, y, name, classes=np.array(announced).tolist(), sample_weight=sample_weight)
         self.model_: ContinualModel = model
         self.classes_: npt.NDArray[Any] = all_classes
         return self
-
-    def _make(self) -> ContinualModel:
-        if self.backbone not in ("identity", "mlp"):
-            raise KclError(f"unknown backbone {self.backbone!r}: use 'identity' (none) or 'mlp'")
-        if self.normalise not in NORMS:
-            raise KclError(f"unknown normalise {self.normalise!r}: use one of {', '.join(NORMS)}")
-        names = ("kernel", "coreset_size_per_class", "bases", "ridge_strength", "test_draws", "backbone", "width",
-                 "layers", "dropout", "batch_size", "epochs", "lr", "lr_decay", "momentum")  # fmt: skip
-        settings = {name: _python_number(getattr(self, name)) for name in names}
-        unscaled = self.backbone == "identity" and self.normalise != "l2"
-        return ContinualModel(
-            seed=int(check_random_state(self.random_state).randint(2**31)),
-            standardise=self.normalise == "standardise",
-            held_out_share=float(self.held_out_share),
-            feature_norm="none" if unscaled else "l2",
-            **settings,
-        )
 
     # Prediction
 
@@ -141,18 +80,18 @@ lr_decay, momentum
         return list(self.model_.tasks)
 
     def predict(self, X: Any, task: Any = None) -> npt.NDArray[Any]:
-        """The class of each row, among the classes of its task."""
+        """The class of each row: among the classes of its task, or if no task is named, as the model infers it."""
         probabilities = self.predict_proba(X, task)
         return self.classes_[probabilities.argmax(1)]
 
     def predict_proba(self, X: Any, task: Any = None) -> npt.NDArray[np.float64]:
-        """The probability of each of `classes_`; zero for classes outside the row's task."""
+        """The probability of each of `classes_`; zero for classes that the row cannot have."""
         X = self._queries(X)
         probabilities = np.zeros((len(X), len(self.classes_)))
         for name, rows in self._tasks(X, task):
-            labels = np.array(self.model_.tasks[name].labels, dtype=self.classes_.dtype)
+            labels = self.model_.labels if name is None else self.model_.tasks[name].labels
+            columns = np.searchsorted(self.classes_, np.array(labels, dtype=self.classes_.dtype))
             of_task = self.model_.probabilities(X[rows], name).double().cpu().numpy()
-            columns = np.searchsorted(self.classes_, labels)
             probabilities[np.ix_(rows, columns)] = of_task / of_task.sum(1, keepdims=True)
         return probabilities
 
@@ -176,16 +115,18 @@ lr_decay, momentum
 
     def _queries(self, X: Any) -> npt.NDArray[np.float32]:
         check_is_fitted(self, "model_")
-        return np.array(validate_data(self, X, dtype=np.float32, reset=False))
+        X = validate_data(self, X, dtype=np.float32, reset=False, accept_sparse="csr")
+        return X.toarray() if hasattr(X, "toarray") else np.array(X)
 
-    def _tasks(self, X: npt.NDArray[np.float32], task: Any) -> Iterator[tuple[str, npt.NDArray[np.intp]]]:
-        """Task names with the rows that belong to them."""
+    def _tasks(self, X: npt.NDArray[np.float32], task: Any) -> Iterator[tuple[str | None, npt.NDArray[np.intp]]]:
+        """Task names with the rows that belong to them; None where all classes are compared at once."""
         if task is None and len(self.model_.tasks) == 1:
             task = next(iter(self.model_.tasks))
+        if task is None:
+            yield None, np.arange(len(X))
+            return
         with _as_value_error():
-            if task is None:
-                names = self.model_.predict(X).task
-            elif isinstance(task, Iterable) and not isinstance(task, str):  # a list, an array, a column of a table
+            if isinstance(task, Iterable) and not isinstance(task, str):  # a list, an array, a column of a table
                 names = np.array([str(name) for name in task])
             else:
                 names = np.full(len(X), str(task))
@@ -196,6 +137,179 @@ lr_decay, momentum
                     raise KclError(f"task {name!r} was not learned; learned: {', '.join(self.model_.tasks)}")
         for name in dict.fromkeys(names.tolist()):
             yield name, np.flatnonzero(names == name)
+
+
+class KernelContinualClassifier(_TaskClassifier):
+    """Kernel continual learning as a scikit-learn classifier.
+
+    `fit` learns one task. `partial_fit(X, y, task=…)` learns another at any time, or more samples and new classes of an
+    old one. `predict(X, task=…)` predicts for a named task, or one name per row. Tasks are told apart by `str(task)`.
+    If there are several tasks and none is named, all classes are compared at once.
+
+    Without any settings, features are random and frozen, and the classifier is exact (`StreamingKernelClassifier` has
+    its settings). Any setting below that is not None asks for a network or kernel that learns, with coresets; those
+    left out are then `models.defaults.TABLE_SETTINGS`.
+
+    Parameters
+    ----------
+    kernel, coreset_size_per_class, bases, ridge_strength, test_draws, width, layers, dropout, batch_size, epochs, lr, \
+lr_decay, momentum
+        See `kcl list settings`.
+    backbone : "identity" or "mlp"
+        With "identity" the kernel acts on the input features; "mlp" trains a small network.
+    normalise : "standardise", "l2" or "none"
+        Scale features by the spread of the first data (`models.scaling`); scale each sample to length one; or neither.
+    held_out_share : float
+        Share of the samples that tests the model, and with coresets calibrates its probabilities.
+    random_state : int, RandomState or None
+        Fixes all randomness.
+    """
+
+    def __init__(
+        self,
+        kernel: str | None = None,
+        *,
+        coreset_size_per_class: int | None = None,
+        bases: int | None = None,
+        ridge_strength: float | None = None,
+        test_draws: int | None = None,
+        backbone: str | None = None,
+        width: int | None = None,
+        layers: int | None = None,
+        dropout: float | None = None,
+        normalise: str = "standardise",
+        batch_size: int | None = None,
+        epochs: int | None = None,
+        lr: float | None = None,
+        lr_decay: float | None = None,
+        momentum: float | None = None,
+        held_out_share: float = 0.0,
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.coreset_size_per_class = coreset_size_per_class
+        self.bases = bases
+        self.ridge_strength = ridge_strength
+        self.test_draws = test_draws
+        self.backbone = backbone
+        self.width = width
+        self.layers = layers
+        self.dropout = dropout
+        self.normalise = normalise
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.lr = lr
+        self.lr_decay = lr_decay
+        self.momentum = momentum
+        self.held_out_share = held_out_share
+        self.random_state = random_state
+
+    def _make(self) -> ContinualModel:
+        options = {"normalise", "held_out_share", "random_state"}
+        given = {name: value for name, value in self.get_params(deep=False).items() if name not in options}
+        settings = {name: _python_number(value) for name, value in given.items() if value is not None}
+        if self.backbone not in (None, "identity", "mlp"):
+            raise KclError(f"unknown backbone {self.backbone!r}: use 'identity' (none) or 'mlp'")
+        if self.normalise not in NORMS:
+            raise KclError(f"unknown normalise {self.normalise!r}: use one of {', '.join(NORMS)}")
+        streaming, by_length = not settings, self.normalise == "l2"
+        if not streaming:
+            unscaled = settings.get("backbone", "identity") == "identity" and not by_length
+            settings = TABLE_SETTINGS | {"width": 128, "layers": 1, "lr": 0.1, "momentum": 0.8} | settings
+            settings["feature_norm"] = "none" if unscaled else "l2"
+        return ContinualModel(
+            seed=_seed(self.random_state),
+            standardise=self.normalise == "standardise",
+            held_out_share=float(self.held_out_share),
+            head="streaming" if streaming else "coreset",
+            **({"unit_length": by_length} if streaming else settings),
+        )
+
+
+class StreamingKernelClassifier(_TaskClassifier):
+    """Kernel ridge regression on frozen features, learned in any order and any portions, as a scikit-learn classifier.
+
+    No samples are kept: after every `partial_fit` the classifier is the exact batch solution for all samples learned so
+    far. Tasks may be named or not; `predict` without a task compares all classes. `forget` is exact too, and
+    `kcl.merge` adds up the `model_` of several classifiers with the same features.
+
+    Parameters
+    ----------
+    features, bases, width, keep, strength_rule, ridge_strength, balanced
+        Zero means: chosen from the data. See `models.streaming_heads.StreamingSettings`.
+    normalise : "standardise", "l2" or "none"
+        Scale features by the spread of the first data (`models.scaling`); scale each sample to length one; or neither.
+    random_state : int, RandomState or None
+        Fixes the random features. Models that are to be merged need the same.
+    """
+
+    def __init__(
+        self,
+        features: str = "rbf",
+        *,
+        bases: int = 0,
+        width: float = 0.0,
+        keep: str = "task",
+        strength_rule: str = "evidence",
+        ridge_strength: float = 0.0,
+        balanced: bool = False,
+        normalise: str = "standardise",
+        random_state: Any = None,
+    ) -> None:
+        self.features = features
+        self.bases = bases
+        self.width = width
+        self.keep = keep
+        self.strength_rule = strength_rule
+        self.ridge_strength = ridge_strength
+        self.balanced = balanced
+        self.normalise = normalise
+        self.random_state = random_state
+
+    def _make(self) -> ContinualModel:
+        if self.normalise not in NORMS:
+            raise KclError(f"unknown normalise {self.normalise!r}: use one of {', '.join(NORMS)}")
+        settings = {name: _python_number(getattr(self, name)) for name in STREAMING if name != "unit_length"}
+        return ContinualModel(
+            seed=_seed(self.random_state),
+            standardise=self.normalise == "standardise",
+            head="streaming",
+            unit_length=self.normalise == "l2",
+            **settings,
+        )
+
+    def fit(self, X: Any, y: Any, task: Hashable | None = None, sample_weight: Any = None) -> Self:
+        """Discard everything learned so far and learn one task."""
+        return self._learn(X, y, None, task, True, sample_weight)
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, task: Hashable | None = None, sample_weight: Any = None
+    ) -> Self:
+        """Learn a new task, or more of an old one. Without a name, it is the same task every time."""
+        return self._learn(X, y, classes, task, not hasattr(self, "model_"), sample_weight)
+
+    def forget(
+        self,
+        task: Hashable | None = None,
+        classes: Sequence[Any] | None = None,
+        samples: tuple[Any, Any] | None = None,
+    ) -> Receipt:
+        """Forget a task, classes of it, or samples (X, y) that are handed in again; see `ContinualModel.forget`."""
+        check_is_fitted(self, "model_")
+        if samples is not None:
+            samples = self._queries(samples[0]), np.asarray(samples[1])
+        with _as_value_error():
+            receipt = self.model_.forget(
+                None if task is None else str(task),
+                None if classes is None else [_python_number(label) for label in classes],
+                samples,
+            )
+        self.classes_ = np.array(sorted(self.model_.labels), dtype=self.classes_.dtype)
+        return receipt
+
+
+def _seed(random_state: Any) -> int:
+    return int(check_random_state(random_state).randint(2**31))
 
 
 def _python_number(value: Any) -> Any:

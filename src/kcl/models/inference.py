@@ -56,6 +56,9 @@ TASK_SCORES: dict[str, Callable[[Evidence], Float[Tensor, " n"]]] = {
 }
 """Scores of how well a task fits a query; higher is better."""
 DEFAULT_SCORE = "typicality"
+JOINT = "joint"
+WITHOUT_A_TASK = {JOINT: "one classifier over all classes", **dict.fromkeys(TASK_SCORES, "the task that fits best")}
+"""What a model does if no task is named: compare all classes at once, or choose a task by a score."""
 NOTHING_LEARNED = "the model has not learned any task yet: learn a task first"
 
 
@@ -115,6 +118,17 @@ class Answerer:
         """The task's memory with its samples scaled for the network."""
         memory, (_, view) = self.stack.memory_kept(self.run, index), self.stack.kept[index]
         return memory | {"inputs": view.scale(memory["inputs"])}
+
+    @torch.inference_mode()
+    def coreset(self, index: int) -> tuple[Float[Tensor, "m d"], Int[Tensor, " m"]]:
+        """Features and labels of a task's coreset at the current weights."""
+        memory = self._as_seen(index)
+        return self.plain_features(memory["inputs"]), memory["targets"].argmax(-1)
+
+    @torch.inference_mode()
+    def plain_features(self, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n d"]:
+        """Features that are the same for all tasks: with BatchNorm's running averages, and without copies."""
+        return torch.cat([self.method.features(self.model, part) for part in self._batches(inputs)])
 
     def _batches(self, inputs: Tensor) -> Sequence[Tensor]:
         size = min(BATCH, LARGEST_BATCH // max(1, inputs.shape[1:].numel())) // self._copies

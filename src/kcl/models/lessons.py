@@ -136,3 +136,15 @@ def checked_samples(inputs: Any, labels: Any) -> tuple[Tensor, list[Label]]:
     if float in kinds and not np.isfinite(y).all():
         raise KclError("some labels are not finite numbers")
     return (x if x.dtype == torch.uint8 else x.float()), values
+
+
+def checked_weights(values: Any, count: int) -> Float[Tensor, " n"] | None:
+    """Weights of `count` samples, if any are given."""
+    if values is None:
+        return None
+    weights = as_tensor(values).double()
+    if weights.shape != (count,) or not bool(torch.isfinite(weights).all()) or bool((weights < 0).any()):
+        raise KclError(f"sample_weight must be {count} numbers that are not negative, one for each sample")
+    if not bool((weights > 0).any()):
+        raise KclError("all sample weights are zero, so that there is nothing to learn")
+    return weights

@@ -120,10 +120,10 @@ def newest(folder: str | Path) -> Path:
     folder = Path(folder)
     if (folder / ABOUT).is_file():
         return folder
-    versions = _versions(folder)
-    if not versions:
+    existing = versions(folder)
+    if not existing:
         raise KclError(f"{folder} holds no model: expected {ABOUT} in it, or in a numbered folder such as 0001")
-    return folder / versions[-1]
+    return existing[-1]
 
 
 def next_version(folder: str | Path) -> Path:
@@ -131,8 +131,8 @@ def next_version(folder: str | Path) -> Path:
     folder = Path(folder)
     if (folder / ABOUT).is_file():
         raise KclError(f"{folder} is a single version of a model; give the folder that holds all versions")
-    versions = _versions(folder)
-    return folder / f"{int(versions[-1]) + 1 if versions else 1:04d}"
+    existing = versions(folder)
+    return folder / f"{int(existing[-1].name) + 1 if existing else 1:04d}"
 
 
 def clear_drafts(folder: Path) -> None:
@@ -141,12 +141,13 @@ def clear_drafts(folder: Path) -> None:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _versions(folder: Path) -> list[str]:
+def versions(folder: Path) -> list[Path]:
+    """The versions in a folder, oldest first."""
     try:
-        names = [path.name for path in folder.iterdir() if path.name.isdecimal() and (path / ABOUT).is_file()]
+        found = [path for path in folder.iterdir() if path.name.isdecimal() and (path / ABOUT).is_file()]
     except OSError:
         return []
-    return sorted(names, key=int)
+    return sorted(found, key=lambda path: int(path.name))
 
 
 # Content

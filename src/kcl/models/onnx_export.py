@@ -1,10 +1,11 @@
 """Export of a model to one ONNX file: the backbone and the folded heads of all tasks, for any number of queries.
 
     inputs   n queries as `ContinualModel.predict` takes them: float32, or uint8, which is divided by 255
-    task     [1], int64: the position of the task in `tasks`
+    task     [1], int64: the position of the task in `tasks`; with a streaming head −1 compares all classes
     logits   n × c: calibrated scores of all classes of all tasks; −∞ for classes outside the task
 
-The metadata holds the JSON lists `kcl_tasks` and `kcl_labels`. The graph contains no solves or factorisations.
+The metadata holds the JSON lists `kcl_tasks`, `kcl_labels` and `kcl_columns` (names of the inputs, if they came from a
+table). The graph contains no solves or factorisations.
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ from kcl.core.files import write_whole
 from kcl.core.shapes import Float, Int, Shaped
 from kcl.errors import KclError
 from kcl.methods import ridge_head, views
+from kcl.methods.feature_maps import FEATURE_MAPS
 from kcl.methods.ridge_head import Head
 from kcl.models.continual_model import ContinualModel
+from kcl.models.streaming_heads import StreamingHeads
 
 INSTALL = 'pip install "kernel-continual-learning[onnx]"'
 LARGEST = 2**31 - 2**24
 """Bytes of tensors that fit into one ONNX file, with room for its graph."""
 _ABSENT = -1e9
+IN_ONNX = ("rbf", "laplacian", "relu", "linear")
+"""Feature maps of operations that ONNX has."""
 
 
 class AllHeads(nn.Module):
@@ -91,6 +96,45 @@ class AllHeads(nn.Module):
         return torch.where(self.present.index_select(0, task), calibrated, -torch.inf)
 
 
+class AllSums(nn.Module):
+    """The same for a streaming head: features and weights in single precision, the weights over all classes last."""
+
+    weights: Tensor
+    present: Tensor
+
+    def __init__(self, model: ContinualModel, heads: StreamingHeads) -> None:
+        super().__init__()
+        features, labels = heads.ridge.features, list(model.labels)
+        if features.kind not in IN_ONNX:
+            raise KclError(f"features {features.kind!r} cannot be exported: ONNX lacks an operation they need")
+        self.view, self.kind, self.width, self.unit_length = (
+            model.view,
+            features.kind,
+            features.width,
+            features.unit_length,
+        )
+        self.weights = nn.Buffer(torch.zeros(len(model.tasks) + 1, features.dimension, len(labels)))
+        self.present = nn.Buffer(torch.ones(len(model.tasks) + 1, len(labels), dtype=torch.bool))
+        for number, task in enumerate([*model.tasks, None]):
+            answers = heads.classifier(model.tasks, task)
+            positions = [labels.index(label) for label in (labels if task is None else model.tasks[task].labels)]
+            scaled = answers.solution.weights / answers.solution.temperature
+            self.weights[number][:, positions] = scaled.float().cpu()
+            self.present[number] = torch.zeros(len(labels)).index_fill(0, torch.tensor(positions), 1.0).bool()
+        self.names = list(features.buffers)
+        for name, tensor in features.buffers.items():
+            self.register_buffer(f"features_{name}", tensor.float().cpu())
+
+    def forward(self, x: Shaped[Tensor, "n ..."], task: Int[Tensor, " 1"]) -> Float[Tensor, "n c"]:
+        flat = self.view.scale(x).flatten(1)
+        if self.unit_length:
+            flat = flat / flat.square().sum(1, keepdim=True).sqrt().clamp_min(1e-12)
+        buffers = {name: getattr(self, f"features_{name}") for name in self.names}
+        place = torch.where(task < 0, len(self.weights) - 1, task)
+        scores = FEATURE_MAPS[self.kind].apply(flat / self.width, buffers) @ self.weights.index_select(0, place)[0]
+        return torch.where(self.present.index_select(0, place), scores, -torch.inf)
+
+
 def export_onnx(model: ContinualModel, path: str | Path) -> Path:
     """Write the model to one ONNX file. A failed export leaves no file behind."""
     path = Path(path)
@@ -98,7 +142,8 @@ def export_onnx(model: ContinualModel, path: str | Path) -> Path:
         import onnxscript  # noqa: F401
     except ImportError:
         raise KclError(f"ONNX export needs the packages onnx and onnxscript: {INSTALL}") from None
-    module = AllHeads(model).eval()
+    heads = model.heads
+    module = (AllSums(model, heads) if isinstance(heads, StreamingHeads) else AllHeads(model)).eval()
     size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
     if size > LARGEST:
         raise KclError(
@@ -106,14 +151,18 @@ def export_onnx(model: ContinualModel, path: str | Path) -> Path:
         )
     example = torch.zeros(2, *(model.input_shape or ()), dtype=model.dtype)
     proto = _trace(module, example)
-    for name, value in (("kcl_tasks", list(model.tasks)), ("kcl_labels", list(model.labels))):
+    for name, value in (
+        ("kcl_tasks", list(model.tasks)),
+        ("kcl_labels", list(model.labels)),
+        ("kcl_columns", list(model.columns)),
+    ):
         entry = proto.metadata_props.add()
         entry.key, entry.value = name, json.dumps(value, ensure_ascii=False)
     write_whole(path, proto.SerializeToString())
     return path
 
 
-def _trace(module: AllHeads, example: Tensor) -> Any:
+def _trace(module: nn.Module, example: Tensor) -> Any:
     queries = torch.export.Dim("n", min=1)
     with _quiet_exporter(), torch.no_grad():
         program = torch.onnx.export(

@@ -21,10 +21,11 @@ from kcl.errors import KclError
 from kcl.functional.statistics import STRENGTH_RULES
 from kcl.methods.feature_maps import FEATURE_MAPS
 from kcl.models import unlearning
+from kcl.models.all_classes import ClassAnswers
 from kcl.models.calibration import expected_calibration_error
-from kcl.models.features import Features
-from kcl.models.inference import DEFAULT_SCORE, Answers
-from kcl.models.lessons import Label, LearnedTask, Samples, hold_out, places_among_all
+from kcl.models.features import Features, median_distance
+from kcl.models.inference import JOINT, Answers
+from kcl.models.lessons import Label, LearnedTask, Samples, hold_out
 from kcl.models.streaming_ridge import KEPT, StreamingRidge
 from kcl.models.unlearning import Receipt
 from kcl.training.step_progress import OnStep
@@ -32,8 +33,6 @@ from kcl.training.step_progress import OnStep
 BATCH = 2048
 FEW_INPUTS, FEW_BASES, MANY_BASES = 128, 1024, 2048
 """Random features by default: fewer for up to `FEW_INPUTS` columns, where fewer approximate the kernel as well."""
-FOR_DISTANCES = 500
-"""Samples of the first lesson whose median distance is the kernel's width."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,8 @@ class StreamingHeads:
         self.ridge = StreamingRidge(
             features.to(device), settings.keep, settings.strength_rule, strength, settings.balanced
         )
+        self._classifiers: dict[str | None, ClassAnswers] = {}
+        self._version = self.ridge.version
 
     @classmethod
     def begin(
@@ -74,9 +75,7 @@ class StreamingHeads:
         """Choose what the settings leave open from the first samples, scaled as the model sees them."""
         inputs = x.shape[1:].numel()
         bases = settings.bases or (FEW_BASES if inputs <= FEW_INPUTS else MANY_BASES)
-        width = settings.width or (
-            _median_distance(x, settings, seed) if FEATURE_MAPS[settings.features].local else 1.0
-        )
+        width = settings.width or (_width(x, settings, seed) if FEATURE_MAPS[settings.features].local else 1.0)
         features = Features.make(settings.features, inputs, bases, width, settings.unit_length, seed, landmarks)
         return cls(settings, features, seed, torch.device(device))
 
@@ -150,55 +149,30 @@ class StreamingHeads:
 
     # Answering
 
-    @torch.inference_mode()
-    def logits(self, queries: Tensor, tasks: Mapping[str, LearnedTask], task: str) -> Tensor:
-        """Calibrated scores of a task's classes."""
-        solution = self.ridge.solution(places_among_all(tasks), task)
-        parts = [self.ridge.features(part) @ solution.weights for part in queries.split(BATCH)]
-        return torch.cat(parts).float() / solution.temperature
+    def logits(self, queries: Tensor, tasks: Mapping[str, LearnedTask], task: str | None) -> Tensor:
+        """Calibrated scores of a task's classes; without a task, those of all classes, each once."""
+        return self.classifier(tasks, task).logits(queries.split(BATCH))
 
-    @torch.inference_mode()
-    def class_logits(self, queries: Tensor, tasks: Mapping[str, LearnedTask]) -> Tensor:
-        """Calibrated scores of all classes of all tasks, each once."""
-        solution = self.ridge.solution(places_among_all(tasks))
-        parts = [self.ridge.features(part) @ solution.weights for part in queries.split(BATCH)]
-        return torch.cat(parts).float() / solution.temperature
-
-    @torch.inference_mode()
     def answer(
         self,
         queries: Tensor,
-        tasks: dict[str, LearnedTask],
+        tasks: Mapping[str, LearnedTask],
         task: str | None,
-        score: str = DEFAULT_SCORE,
+        score: str = JOINT,
         abstain_below: float = 0.0,
     ) -> Answers:
-        """Without a task, all classes compete; the task is the last learned one that has the class."""
-        if score != DEFAULT_SCORE:
-            raise KclError("score is for models with a classifier per task; this one compares all classes at once")
-        places = places_among_all(tasks)
-        solution = self.ridge.solution(places, task)
-        columns = [self._answer(part, solution, abstain_below) for part in queries.split(BATCH)]
-        label, confidence, variance, margin = (torch.cat(column) for column in zip(*columns, strict=True))
-        lessons, positions = _owners(tasks, places, task)
-        return Answers(
-            lessons.to(label.device)[label.clamp_min(0)],
-            torch.where(label < 0, label, positions.to(label.device)[label.clamp_min(0)]),
-            confidence,
-            variance,
-            margin if task is None else torch.full_like(margin, torch.inf),
-        )
+        """Without a task, all classes compete."""
+        if score != JOINT:
+            raise KclError("this model compares all classes at once: it has no scores to infer a task by")
+        return self.classifier(tasks, task).answer(queries.split(BATCH), abstain_below)
 
-    def _answer(self, queries: Tensor, solution: Any, abstain_below: float) -> tuple[Tensor, ...]:
-        features = self.ridge.features(queries)
-        probabilities = (features @ solution.weights / solution.temperature).softmax(-1).float()
-        best = probabilities.topk(min(2, probabilities.shape[1]), dim=-1)
-        confidence, label = best.values[:, 0], best.indices[:, 0]
-        margin = (
-            confidence - best.values[:, 1] if probabilities.shape[1] > 1 else torch.full_like(confidence, torch.inf)
-        )
-        label = torch.where(confidence >= abstain_below, label, -1)  # also where it is not a number
-        return label, confidence, solution.variance(features).float(), margin
+    def classifier(self, tasks: Mapping[str, LearnedTask], task: str | None) -> ClassAnswers:
+        """The classifier of a task, or of all classes; made when it is first needed after a lesson."""
+        if self._version != self.ridge.version:
+            self._classifiers, self._version = {}, self.ridge.version
+        if task not in self._classifiers:
+            self._classifiers[task] = ClassAnswers(self.ridge, tasks, task)
+        return self._classifiers[task]
 
     def snapshot(self) -> Callable[[], None]:
         """A function that restores the current state."""
@@ -206,29 +180,7 @@ class StreamingHeads:
         return lambda: self.ridge.install(units, moment)
 
 
-def _owners(
-    tasks: Mapping[str, LearnedTask], places: Mapping[str, Sequence[int]], task: str | None
-) -> tuple[Tensor, Tensor]:
-    """For every answer: the lesson of the task it belongs to, and the position of the class in that task."""
-    if task is not None:
-        count = len(tasks[task].labels)
-        return torch.full((count,), tasks[task].lesson), torch.arange(count)
-    owner = {
-        place: (tasks[name].lesson, position)
-        for name, several in places.items()
-        for position, place in enumerate(several)
-    }
-    pairs = torch.tensor([owner[place] for place in range(len(owner))])
-    return pairs[:, 0], pairs[:, 1]
-
-
-def _median_distance(x: Tensor, settings: StreamingSettings, seed: int) -> float:
-    """The median distance between samples of the first lesson; one where they are all equal."""
-    rng = numpy_generator(seed, "kernel width")
-    rows = torch.from_numpy(rng.permutation(len(x))[:FOR_DISTANCES])
-    # The Laplacian kernel depends on the sum of absolute differences.
-    norm = 1.0 if settings.features == "laplacian" else 2.0
-    scaled = Features("linear", 0, 1, 1.0, settings.unit_length, 0, {}).scaled(x[rows])
-    distances = torch.pdist(scaled, p=norm)
-    positive = distances[distances > 0]
-    return float(positive.median()) if len(positive) else 1.0
+def _width(x: Tensor, settings: StreamingSettings, seed: int) -> float:
+    """The median distance of the first samples, as the kernel measures it: the Laplacian one adds up differences."""
+    scaled = Features("linear", 0, 1, 1.0, settings.unit_length, 0, {}).scaled(x)
+    return median_distance(scaled, seed, 1.0 if settings.features == "laplacian" else 2.0)

@@ -75,6 +75,8 @@ class StreamingRidge:
         self.units: Units = {}
         self.moment: SecondMoment | None = None
         """The sum of the second moments of all units."""
+        self.version = 0
+        """Counts changes, after which solutions are others."""
         self._solutions: dict[str | None, Solution] = {}
 
     # Learning and forgetting
@@ -92,13 +94,13 @@ class StreamingRidge:
         moments = [part.moment for part in parts.values()]
         self.moment = add_moments(moments if self.moment is None else [self.moment, *moments])
         self.units = add_units([self.units, parts])
-        self._solutions = {}
+        self._solutions, self.version = {}, self.version + 1
 
     def install(self, units: Units, moment: SecondMoment | None = None) -> None:
         """Go on with these statistics. Without `moment`, their sum is taken anew, so that nothing of former ones is
         left in it.
         """
-        self.units, self._solutions = units, {}
+        self.units, self._solutions, self.version = units, {}, self.version + 1
         self.moment = moment or (add_moments([part.moment for part in units.values()]) if units else None)
 
     def without(self, parts: Units) -> Units:
@@ -151,7 +153,7 @@ class StreamingRidge:
             units, moment = {unit: part for unit, part in units.items() if unit[0] == task}, None
         outputs = 1 + max(max(several) for several in places.values())
         if self.balanced:
-            units, moment = _balanced(units, places, outputs), None
+            units, moment = _balanced(units, places), None
         whole = joined(units, places, moment, outputs)
         spectrum = statistics.spectrum(whole)
         fixed = self.strength
@@ -171,23 +173,23 @@ def joined(
     `moment`: the sum of the second moments, if it is known.
     """
     outputs = 1 + max(max(several) for several in places.values()) if outputs is None else outputs
-    return statistics.add(_placed(units, places, outputs), moment)
+    return statistics.add_placed(
+        [(part, _places_of(unit, part, places)) for unit, part in units.items()], outputs, moment
+    )
 
 
-def _placed(units: Units, places: Mapping[str, Sequence[int]], outputs: int) -> list[Statistics]:
-    return [
-        part.placed([places[name][label]] if label != WHOLE else places[name][: part.targets], outputs)
-        for (name, label), part in units.items()
-    ]
+def _places_of(unit: Unit, part: Statistics, places: Mapping[str, Sequence[int]]) -> Sequence[int]:
+    task, label = unit
+    return [places[task][label]] if label != WHOLE else places[task][: part.targets]
 
 
-def _balanced(units: Units, places: Mapping[str, Sequence[int]], outputs: int) -> Units:
+def _balanced(units: Units, places: Mapping[str, Sequence[int]]) -> Units:
     """The same statistics of classes, weighted so that all classes together count the same."""
-    placed = _placed(units, places, outputs)
-    counts = torch.stack([part.sums for part in placed]).sum(0)
-    mean = float(counts.sum()) / int((counts > 0).sum())
-    of_class = [float(counts[part.sums > 0]) for part in placed]
-    return {unit: part.scaled(mean / count) for (unit, part), count in zip(units.items(), of_class, strict=True)}
+    counts: dict[int, float] = {}
+    for (task, label), part in units.items():
+        counts[places[task][label]] = counts.get(places[task][label], 0.0) + part.count
+    mean = sum(counts.values()) / len(counts)
+    return {(task, label): part.scaled(mean / counts[places[task][label]]) for (task, label), part in units.items()}
 
 
 def add_units(several: Sequence[Mapping[Unit, Statistics]]) -> Units:

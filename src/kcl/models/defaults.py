@@ -1,0 +1,62 @@
+"""What a model chooses by itself where nothing is set, and what it says when a lesson did not go well."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from kcl.errors import KclWarning
+from kcl.methods.recipes import BENCHMARK_RECIPES
+
+HEADS = {
+    "auto": "where no setting and no backbone is given, streaming for rows of numbers and small images; else coreset",
+    "coreset": "a network that learns, with a stored coreset and a classifier for every task",
+    "streaming": "frozen features, exact classifiers from sums, no stored samples",
+}
+LARGEST_SMALL_IMAGE = 48
+MOST_VALUES = 4096
+"""Images of more values than this get a network by default; to smaller ones the kernel is applied directly, which was
+better on the two streams of images among those that defaults were chosen on (docs/own-data.md).
+"""
+TABLE_SETTINGS: dict[str, Any] = {
+    "backbone": "identity", "feature_norm": "none", "bases": 512, "epochs": 3, "lr_decay": 0.95, "dropout": 0.0
+}  # fmt: skip
+"""Settings of a coreset for rows of numbers. Our own choice: nothing is published."""
+NO_BETTER_THAN_CHANCE = 1.2
+"""A task whose held-out accuracy is below this many times that of guessing is pointed out."""
+
+
+def streams(shape: Sequence[int], rows: bool) -> bool:
+    """Whether samples of a shape get a streaming head if nothing is said."""
+    return rows or math.prod(shape) <= MOST_VALUES
+
+
+def coreset_settings(shape: Sequence[int], rows: bool = False) -> dict[str, Any]:
+    """Settings for a coreset of samples of a shape: those published for images of that kind, our own for `rows`."""
+    if rows:
+        return dict(TABLE_SETTINGS)
+    colour = len(shape) == 3 and shape[0] == 3
+    small = max(shape) <= LARGEST_SMALL_IMAGE
+    benchmark = ("split-cifar100" if small else "split-miniimagenet") if colour else "permuted-mnist"
+    return dict(BENCHMARK_RECIPES[benchmark])
+
+
+def warn(task: str, notes: dict[str, Any], classes: int) -> None:
+    """Say what did not go well in a lesson."""
+    if "lr_factor" in notes:
+        warnings.warn(
+            f"the loss of task {task!r} stopped being finite; it was learned with {notes['lr_factor']:g} times the "
+            "learning rate",
+            KclWarning,
+            stacklevel=5,
+        )
+    accuracy = notes.get("held_out_accuracy")
+    if accuracy is not None and accuracy < NO_BETTER_THAN_CHANCE * 100.0 / classes:
+        warnings.warn(
+            f"task {task!r} was learned no better than by chance: {accuracy:.1f} % of its {notes['held_out']} "
+            f"held-out samples are right, and guessing among {classes} classes gives {100.0 / classes:.1f} %",
+            KclWarning,
+            stacklevel=5,
+        )
