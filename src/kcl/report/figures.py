@@ -127,7 +127,7 @@ def first_tasks(axes: Axes, group: SeedGroup, title_width: int = 60) -> None:
     """Accuracy on each of the first tasks, from when it is learned to the end; the title is wrapped at a width."""
     for task in range(min(FIRST_TASKS, group.tasks)):
         seen = np.arange(task + 1, group.tasks + 1)
-        draw(axes, seen, task_curve(group, task), task, f"task {task}")
+        draw(axes, seen, task_curve(group, task), task, f"task {task + 1}")
     axes.set_title(_wrapped(group.label, title_width), loc="left")
     _whole_ticks(axes)
 

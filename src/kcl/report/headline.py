@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from kcl.report.formatting import number
+from kcl.report.formatting import spread
 from kcl.report.groups import CHOICES, SeedGroup, setting_labels, show, title
 from kcl.report.published import PaperResult, published
 from kcl.report.summary import Summary, stands_out
@@ -22,8 +22,7 @@ class HeadlineCell(NamedTuple):
     published: PaperResult | None
 
     def __str__(self) -> str:
-        mean, half_width = number(self.summary.mean, 2), self.summary.half_width
-        return mean if half_width is None else f"{mean} ± {number(half_width, 2)}"
+        return spread(self.summary, 2)
 
 
 class Column(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any
 from kcl.core.files import write_whole
 from kcl.report import results_table
 from kcl.report.charts import charts, page_file, policy, scripts
-from kcl.report.formatting import MISSING, number
+from kcl.report.formatting import MISSING, interval, number
 from kcl.report.groups import Record, SeedGroup, differing, group_runs, show, title
 from kcl.report.headline import HeadlineCell, headline
 from kcl.report.page_parts import Html, facts, muted, scroll, section, table
@@ -100,9 +100,9 @@ def _headline(groups: Sequence[SeedGroup]) -> str:
     if not groups:
         return muted("No run has finished.")
     columns, rows = headline(groups)
-    caption = "Average accuracy in percent, mean ± half the 95 % interval"
+    caption = "Average accuracy in percent, mean ± standard deviation"
     body = [[row.label, *map(_headline_cell, row.cells)] for row in rows]
-    note = f"Mean ± half the 95 % confidence interval over seeds (Student’s t). {SIGNIFICANCE}"
+    note = f"In brackets: the 95 % confidence interval of the mean over seeds (Student’s t). {SIGNIFICANCE}"
     if any(cell and cell.published for row in rows for cell in row.cells):
         note += f" Paper: {SOURCE}, with the paper’s settings."
     return table(caption, ["method", *map(str, columns)], body, first_number=1, row_heads=True) + muted(note)
@@ -113,7 +113,8 @@ def _headline_cell(cell: HeadlineCell | None) -> str:
         return MISSING
     value = f'<strong class="best" title="significantly best">{cell} ★</strong>' if cell.best else str(cell)
     paper = f"<small>paper: {cell.published}</small>" if cell.published else ""
-    return Html(f"{value}<small>{_count(cell.summary.size, 'seed')}</small>{paper}")
+    bounds = "" if cell.summary.half_width is None else f"<small>{interval(cell.summary)}</small>"
+    return Html(f"{value}{bounds}<small>{_count(cell.summary.size, 'seed')}</small>{paper}")
 
 
 def _results(groups: Sequence[SeedGroup]) -> str:

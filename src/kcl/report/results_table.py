@@ -71,7 +71,7 @@ def markdown(records: Sequence[Record], title: str) -> str:
     parts = [
         f"# {plain(title)}",
         markdown_table(header, [[plain(line.label), *map(_headline_cell, line.cells)] for line in lines]),
-        "Average accuracy in percent, mean ± half the 95 % confidence interval over seeds (Student's t). "
+        "Average accuracy in percent, mean ± standard deviation over seeds. "
         + SIGNIFICANCE.replace("marked", "in bold")
         + (f" In brackets: {SOURCE}." if compared else ""),
         "## All results",
