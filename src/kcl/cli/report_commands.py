@@ -14,7 +14,7 @@ from kcl.core.files import METRICS, RESULTS, SAMPLES, STATUS, write_whole
 from kcl.errors import KclError
 from kcl.report import figures, results_table
 from kcl.report.groups import Record, group_runs
-from kcl.report.live import LOCAL, LivePage, LiveServer
+from kcl.report.live import LOCAL, LivePage
 from kcl.report.page import page, write_page
 from kcl.report.page_samples import Samples, read_samples
 from kcl.report.unfinished import running, standings
@@ -78,7 +78,7 @@ def default_title(records: Sequence[Record]) -> str:
 @contextmanager
 def live(
     folders: Sequence[Path], title: str, say: Callable[[str], None], host: str = LOCAL, port: int = 0
-) -> Iterator[LiveServer]:
+) -> Iterator[LivePage]:
     """The page of these folders, served while the context lasts. A folder may be empty, or not exist yet."""
     if not 0 <= port <= 65535:
         raise KclError(f"--port must be a number from 0 to 65535, not {port}")
@@ -94,7 +94,7 @@ def live(
         standing = standings(path for path in files if path.name == STATUS)
         return page(read_all(kept, lambda _: None), title, version, going_on, samples_beside(kept), standing)
 
-    server = LiveServer(LivePage(find, make), LOCAL if host == "localhost" else host, port)
+    server = LivePage(find, make, LOCAL if host == "localhost" else host, port)
     if host not in (LOCAL, "localhost"):
         say(f"anyone who can reach {host} can read these results")
     say(f"live page: {server.address}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,43 +24,38 @@ class HeadlineCell(NamedTuple):
         return spread(self.summary, 2)
 
 
-class Column(NamedTuple):
-    """A benchmark under one condition: number of tasks, samples and classes. Results of one column are comparable."""
-
-    benchmark: str
-    condition: dict[str, Any]
-
-    def __str__(self) -> str:
-        words = in_words(self.condition)
-        return f"{self.benchmark} ({words})" if words else self.benchmark
-
-
 class HeadlineRow(NamedTuple):
     label: str
     cells: list[HeadlineCell | None]
     """One for each column; None where the method was not run, or every run of it diverged."""
 
 
-def headline(groups: Sequence[SeedGroup]) -> tuple[list[Column], list[HeadlineRow]]:
+def headline(groups: Sequence[SeedGroup]) -> tuple[list[str], list[HeadlineRow]]:
     """The columns and rows, in the order in which they first appear."""
-    columns: dict[str, tuple[Column, list[SeedGroup]]] = {}
-    for group in groups:
-        column = column_of(group)
-        columns.setdefault(json.dumps(column, sort_keys=True), (column, []))[1].append(group)
+    columns = by_column(groups)
     table: dict[str, dict[str, HeadlineCell]] = {}
-    for key, (column, rivals) in columns.items():
+    for column, rivals in columns.items():
         best = _best(rivals)
         for group, label in zip(rivals, row_labels(rivals), strict=True):
             cells = table.setdefault(label, {})
             if accuracy := group.summary("average_accuracy"):
-                printed = published(group.benchmark, group.method, group.kernel, column.condition, group.settings)
-                cells[key] = HeadlineCell(accuracy, group is best, printed)
-    rows = [HeadlineRow(label, [cells.get(key) for key in columns]) for label, cells in table.items()]
-    return [column for column, _ in columns.values()], rows
+                printed = published(group.benchmark, group.method, group.kernel, group.settings)
+                cells[column] = HeadlineCell(accuracy, group is best, printed)
+    return list(columns), [HeadlineRow(label, [cells.get(key) for key in columns]) for label, cells in table.items()]
 
 
-def column_of(group: SeedGroup) -> Column:
-    return Column(group.benchmark, {name: group.settings[name] for name in _CONDITION if name in group.settings})
+def by_column(groups: Sequence[SeedGroup]) -> dict[str, list[SeedGroup]]:
+    """The groups of each column: only results of one column are comparable."""
+    columns: dict[str, list[SeedGroup]] = {}
+    for group in groups:
+        columns.setdefault(column_of(group), []).append(group)
+    return columns
+
+
+def column_of(group: SeedGroup) -> str:
+    """The benchmark and its condition: number of tasks, samples and classes."""
+    words = in_words({name: group.settings[name] for name in _CONDITION if name in group.settings})
+    return f"{group.benchmark} ({words})" if words else group.benchmark
 
 
 def row_labels(groups: Sequence[SeedGroup]) -> list[str]:

@@ -105,7 +105,7 @@ def _headline(groups: Sequence[SeedGroup]) -> str:
     note = f"In brackets: the 95 % confidence interval of the mean over seeds (Student’s t). {SIGNIFICANCE}"
     if any(cell and cell.published for row in rows for cell in row.cells):
         note += f" Paper: {SOURCE}, with the paper’s settings."
-    return table(caption, ["method", *map(str, columns)], body, first_number=1, row_heads=True) + muted(note)
+    return table(caption, ["method", *columns], body, first_number=1, row_heads=True) + muted(note)
 
 
 def _headline_cell(cell: HeadlineCell | None) -> str:
