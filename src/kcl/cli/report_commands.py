@@ -41,13 +41,23 @@ def find_results(folders: Sequence[Path]) -> list[Path]:
     """The named results files, and those in or below the named folders, each once, in order."""
     results_files: dict[Path, None] = {}
     for folder in folders:
-        files = [folder / RESULTS] if (folder / RESULTS).is_file() else sorted(folder.rglob(RESULTS))
-        files = [folder] if folder.is_file() else files
+        files = _results_below(folder)
         if not files:
             missing = "no such file or folder" if not folder.exists() else f"no {RESULTS} in it or below it"
             raise KclError(f"{folder}: {missing}; give the output folder of `kcl run`")
         results_files |= dict.fromkeys(files)
     return list(results_files)
+
+
+def _results_below(path: Path) -> list[Path]:
+    """A results file itself; of a folder, those in or below it. What lies below a folder with results of its own is a
+    part of how these came about, as the trials of a search are.
+    """
+    if path.is_file():
+        return [path]
+    files = sorted(path.rglob(RESULTS))
+    folders = {file.parent for file in files}
+    return [file for file in files if folders.isdisjoint(file.parent.parents)]
 
 
 def read_all(files: Sequence[Path], warn: Callable[[str], None]) -> list[Record]:
@@ -84,7 +94,7 @@ def live(
         raise KclError(f"--port must be a number from 0 to 65535, not {port}")
 
     def find() -> list[Path]:
-        kept = [[folder] if folder.is_file() else sorted(folder.rglob(RESULTS)) for folder in folders]
+        kept = map(_results_below, folders)
         measured = [sorted(path for name in (METRICS, STATUS) for path in folder.rglob(name)) for folder in folders]
         return list(dict.fromkeys(path for paths in (*kept, *measured) for path in paths))
 

@@ -24,14 +24,11 @@ class HeadlineCell(NamedTuple):
         return spread(self.summary, 2)
 
 
-class HeadlineRow(NamedTuple):
-    label: str
-    cells: list[HeadlineCell | None]
-    """One for each column; None where the method was not run, or every run of it diverged."""
+def headline(groups: Sequence[SeedGroup]) -> tuple[list[str], dict[str, list[HeadlineCell | None]]]:
+    """The columns, and the rows by their labels, in the order in which they first appear.
 
-
-def headline(groups: Sequence[SeedGroup]) -> tuple[list[str], list[HeadlineRow]]:
-    """The columns and rows, in the order in which they first appear."""
+    A row has a cell for each column: None where the method was not run, or every run of it diverged.
+    """
     columns = by_column(groups)
     table: dict[str, dict[str, HeadlineCell]] = {}
     for column, rivals in columns.items():
@@ -41,7 +38,7 @@ def headline(groups: Sequence[SeedGroup]) -> tuple[list[str], list[HeadlineRow]]
             if accuracy := group.summary("average_accuracy"):
                 printed = published(group.benchmark, group.method, group.kernel, group.settings)
                 cells[column] = HeadlineCell(accuracy, group is best, printed)
-    return list(columns), [HeadlineRow(label, [cells.get(key) for key in columns]) for label, cells in table.items()]
+    return list(columns), {label: [cells.get(column) for column in columns] for label, cells in table.items()}
 
 
 def by_column(groups: Sequence[SeedGroup]) -> dict[str, list[SeedGroup]]:

@@ -101,9 +101,9 @@ def _headline(groups: Sequence[SeedGroup]) -> str:
         return muted("No run has finished.")
     columns, rows = headline(groups)
     caption = "Average accuracy in percent, mean ± standard deviation"
-    body = [[row.label, *map(_headline_cell, row.cells)] for row in rows]
+    body = [[label, *map(_headline_cell, cells)] for label, cells in rows.items()]
     note = f"In brackets: the 95 % confidence interval of the mean over seeds (Student’s t). {SIGNIFICANCE}"
-    if any(cell and cell.published for row in rows for cell in row.cells):
+    if any(cell and cell.published for cells in rows.values() for cell in cells):
         note += f" Paper: {SOURCE}, with the paper’s settings."
     return table(caption, ["method", *columns], body, first_number=1, row_heads=True) + muted(note)
 
@@ -128,32 +128,24 @@ def _all_settings(groups: Sequence[SeedGroup]) -> str:
     parts = [muted("Settings that differ between the runs of a table are marked ≠.")]
     for benchmark in dict.fromkeys(group.benchmark for group in groups):
         members = [group for group in groups if group.benchmark == benchmark]
-        parts.append((_settings if len(members) <= _MANY_GROUPS else _many_settings)(benchmark, members))
+        parts.append(_settings(benchmark, members))
     return "".join(parts)
 
 
 def _settings(benchmark: str, groups: Sequence[SeedGroup]) -> str:
-    """A column for each group."""
+    """A column for each group. Many have a row each, with the settings that differ; those that do not stand above."""
     settings = [group.settings for group in groups]
-    marked = {show(name) for name in differing(settings)}
-    body = [[show(name), *(show(values.get(name)) for values in settings)] for name in _names(settings)]
-    header = ["setting", *(group.label for group in groups)]
-    return table(f"Settings on {benchmark}", header, body, row_heads=True, marked=marked)
-
-
-def _many_settings(benchmark: str, groups: Sequence[SeedGroup]) -> str:
-    """A row for each group, with the settings that differ; those that are the same for all stand above."""
-    settings = [group.settings for group in groups]
-    names = differing(settings)
-    same = "; ".join(f"{show(name)} {show(settings[0][name])}" for name in _names(settings) if name not in names)
-    body = [[group.label, *(show(group.settings.get(name)) for name in names)] for group in groups]
-    header = ["runs", *(f"≠ {show(name)}" for name in names)]
+    names = list(dict.fromkeys(name for values in settings for name in values))
+    differ = differing(settings)
+    if len(groups) <= _MANY_GROUPS:
+        body = [[show(name), *(show(values.get(name)) for values in settings)] for name in names]
+        header = ["setting", *(group.label for group in groups)]
+        return table(f"Settings on {benchmark}", header, body, row_heads=True, marked={show(name) for name in differ})
+    same = "; ".join(f"{show(name)} {show(settings[0][name])}" for name in names if name not in differ)
+    body = [[group.label, *(show(group.settings.get(name)) for name in differ)] for group in groups]
+    header = ["runs", *(f"≠ {show(name)}" for name in differ)]
     shared = muted(f"The same for all on {benchmark}: {same}.") if same else ""
     return shared + table(f"{len(groups)} sets of settings on {benchmark}", header, body, row_heads=True)
-
-
-def _names(settings: Sequence[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(name for values in settings for name in values))
 
 
 def _commands(groups: Sequence[SeedGroup]) -> str:

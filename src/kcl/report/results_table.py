@@ -63,14 +63,14 @@ def text(records: Sequence[Record]) -> str:
 def markdown(records: Sequence[Record], title: str) -> str:
     """Headline, all results and commands, for a README or a paper's notes."""
     groups = group_runs(records)
-    columns, lines = headline(groups)
+    columns, methods = headline(groups)
     header = ["method", *map(plain, columns)]
     cells = [(*map(plain, row[:TEXT_COLUMNS]), *row[TEXT_COLUMNS:]) for row in rows(groups)]
-    compared = any(cell and cell.published for line in lines for cell in line.cells)
+    compared = any(cell and cell.published for row in methods.values() for cell in row)
     commands = [command for command in dict.fromkeys(record["command"] for record in records) if command]
     parts = [
         f"# {plain(title)}",
-        markdown_table(header, [[plain(line.label), *map(_headline_cell, line.cells)] for line in lines]),
+        markdown_table(header, [[plain(label), *map(_headline_cell, row)] for label, row in methods.items()]),
         "Average accuracy in percent, mean ± standard deviation over seeds. "
         + SIGNIFICANCE.replace("marked", "in bold")
         + (f" In brackets: {SOURCE}." if compared else ""),
