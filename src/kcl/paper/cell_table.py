@@ -108,16 +108,18 @@ PAPER = (
 COMMAND = TableColumn.of("command", lambda cell, runs: None if runs.miniature else runs.command(cell), "`{}`".format)
 
 
-def paired_difference(name: str, references: Iterable[Cell], key: Callable[[Cell], str]) -> TableColumn:
-    """The mean of the paired differences in accuracy to the reference of the same key, with its 95 % interval."""
-    by_key = {key(cell): cell for cell in references}
+def paired_difference(name: str, references: Iterable[Cell]) -> TableColumn:
+    """The mean of the paired differences in accuracy, with its 95 % interval, to the reference of the same benchmark
+    and recipe.
+    """
+    reference_of = {(cell.benchmark, cell.recipe): cell for cell in references}
 
     def difference(cell: Cell, runs: FinishedRuns) -> Summary | None:
-        return runs.paired_difference(cell, by_key[key(cell)]) if key(cell) in by_key else None
+        return runs.paired_difference(cell, reference_of[cell.benchmark, cell.recipe])
 
     def text(cell: Cell, runs: FinishedRuns) -> str:
         summary = difference(cell, runs)
-        if summary is None or by_key[key(cell)].row == cell.row:
+        if summary is None or reference_of[cell.benchmark, cell.recipe].row == cell.row:
             return MISSING
         return f"{summary.mean:+.2f}" + ("" if summary.half_width is None else f" ± {summary.half_width:.2f}")
 
@@ -166,7 +168,7 @@ class ComparedTables(CellTables):
 
     def columns(self) -> list[TableColumn]:
         references = [cell for cell in self.cells() if cell.row == self.reference]
-        return [*MEASURED, paired_difference(self.reference, references, lambda cell: cell.column), *PAPER]
+        return [*MEASURED, paired_difference(self.reference, references), *PAPER]
 
     def tables(self, runs: FinishedRuns) -> list[str]:
         columns: dict[str, list[Cell]] = {}

@@ -84,8 +84,7 @@ class Ablation(StrongTables):
         return _varied("paper", PAPER, "{} alone", strong_settings(CIFAR100, "kcl"))
 
     def columns(self) -> Sequence[TableColumn]:
-        recipes = (self.removed()[0], self.alone()[0])
-        difference = paired_difference("its recipe", recipes, lambda cell: cell.recipe)
+        difference = paired_difference("its recipe", (self.removed()[0], self.alone()[0]))
         return (*STRONG_MEASURED, difference, IMAGES_PER_SAMPLE, COMMAND)
 
     def tables(self, runs: FinishedRuns) -> list[str]:

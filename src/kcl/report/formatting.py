@@ -12,8 +12,7 @@ MISSING = "–"
 
 def number(value: float, digits: int) -> str:
     """Fixed-point text, without the sign of a zero."""
-    text = f"{value:.{digits}f}"
-    return text.removeprefix("-") if float(text) == 0 else text
+    return f"{value:z.{digits}f}"
 
 
 def spread(summary: Summary | None, digits: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from kcl.report.formatting import spread
@@ -83,7 +84,6 @@ def _best(groups: Sequence[SeedGroup]) -> SeedGroup | None:
     if len(rivals) < 2:
         return None
     accuracies = [{run["seed"]: run["average_accuracy"] for run in group.runs} for group in rivals]
-    means = [sum(by_seed.values()) / len(by_seed) for by_seed in accuracies]
-    place = means.index(max(means))
-    others = [by_seed for index, by_seed in enumerate(accuracies) if index != place]
-    return rivals[place] if stands_out(accuracies[place], others) else None
+    place = max(range(len(rivals)), key=lambda index: fmean(accuracies[index].values()))
+    best = accuracies.pop(place)
+    return rivals[place] if stands_out(best, accuracies) else None
