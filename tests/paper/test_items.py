@@ -135,7 +135,7 @@ def test_the_estimate_counts_groups_and_time() -> None:
 def test_everything_is_written_with_an_index(tmp_path: Path) -> None:
     cells = ITEMS["kernels"].cells()
     records = [_record(cell, seed, 60.0 + seed) for cell in cells for seed in SEEDS]
-    index = write_report(find_items(["all"]), records, FULL, SEEDS, tmp_path)
+    index = write_report(find_items(["all"]), FinishedRuns(records, FULL, SEEDS), tmp_path)
     text = index.read_text(encoding="utf-8")
     for name in ITEMS:
         assert f"({name}/table.md)" in text

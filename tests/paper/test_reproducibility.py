@@ -51,7 +51,7 @@ def test_numbers_are_given_where_there_are_some() -> None:
     rows += ITEMS["first-tasks"].rows(runs)
     assert all(0.0 <= row["accuracy"] <= 100.0 and row["deviation"] > 0.0 for row in rows)
     [cell] = [cell for cell in ITEMS["first-tasks"].cells() if cell.benchmark == "rotated-mnist"]
-    [row] = [row for row in rows if (row["benchmark"], row.get("task"), row.get("after task")) == (cell.column, 1, 7)]
+    [row] = [row for row in rows if (row["benchmark"], row.get("task"), row["tasks learned"]) == (cell.column, 2, 8)]
     accuracies = [run["accuracy_matrix"][7][1] for run in runs.of(cell)]
     expected = statistics.mean(accuracies), statistics.stdev(accuracies)
     assert (row["accuracy"], row["deviation"]) == pytest.approx(expected)

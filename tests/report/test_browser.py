@@ -82,8 +82,8 @@ def test_hover_tells_the_value_of_a_curve(visit: Any) -> None:
     visit.page.mouse.move(box["x"] + box["width"] * 0.94, box["y"] + box["height"] * 0.4)
     visit.page.wait_for_selector("#chart-average .hoverlayer .hovertext")
     told = visit.page.text_content("#chart-average .hoverlayer")
-    assert "86.06 ± 0.25" in told
-    assert "81.89 ± 4.66" in told
+    assert "86.06 ± 0.10" in told
+    assert "81.89 ± 1.88" in told
 
 
 def test_the_single_chart_follows_its_choice_and_the_measure_its_own(visit: Any) -> None:
@@ -98,7 +98,7 @@ def test_the_single_chart_follows_its_choice_and_the_measure_its_own(visit: Any)
 def test_numbers_and_files_are_those_of_the_results(visit: Any) -> None:
     rows = list(csv.reader(io.StringIO(visit.download("#csv-average"))))
     assert rows[0][:2] + rows[0][3:4] == ["tasks learned", "naive SGD", "KCL (vrf)"]
-    assert rows[5] == ["5", "81.89", "4.66", "86.06", "0.25"]
+    assert rows[5] == ["5", "81.89", "1.88", "86.06", "0.10"]
     svg = visit.download("#svg-matrix")
     assert svg.startswith("<svg")
     assert "after learning task" in svg
@@ -145,6 +145,13 @@ def test_a_table_that_is_cut_off_shows_that_it_scrolls(visit: Any) -> None:
     }""")
     assert hidden > 0
     assert background.count("linear-gradient") == 4
+
+
+def test_every_number_of_a_run_can_be_seen_without_scrolling(visit: Any) -> None:
+    """What may lie beyond the edge are the words behind the numbers, such as the command."""
+    for cell in visit.page.locator("#runs-table .number, #results .number").all():
+        place = cell.bounding_box()
+        assert place["x"] + place["width"] <= 1280
 
 
 def test_the_keyboard_reaches_everything(visit: Any) -> None:

@@ -58,7 +58,8 @@ def test_the_overview_has_a_panel_for_each_method_with_a_history(make_run) -> No
     axes = figures.overview(runs).axes
     assert [panel.get_title("left") for panel in axes[1:]] == ["KCL (vrf)", "EWC"]
     assert [line.get_label() for line in axes[0].lines] == ["KCL (vrf)", "EWC", "multi-task"]
-    assert len(axes[1].lines) == 3  # three tasks; five would be the most
+    # Three tasks, where five would be the most; they count from 1, as on the page.
+    assert [line.get_label() for line in axes[1].lines] == ["task 1", "task 2", "task 3"]
 
 
 @pytest.mark.parametrize("panels", [1, 2, 3, 4, 5, 7, 9, 13])

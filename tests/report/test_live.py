@@ -19,7 +19,7 @@ import pytest
 from kcl.cli.report_commands import live
 from kcl.core import results
 from kcl.errors import KclError
-from kcl.report.live import LiveServer
+from kcl.report.live import LivePage
 from kcl.report.unfinished import running
 
 HEAD = (
@@ -28,19 +28,19 @@ HEAD = (
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[LiveServer]:
+def served(tmp_path: Path) -> Iterator[LivePage]:
     (tmp_path / "secret.txt").write_text("a secret")
     with live([tmp_path / "runs"], "Live", lambda _: None) as server:
         yield server
 
 
-def get(server: LiveServer, path: str = "", **headers: str) -> str:
+def get(server: LivePage, path: str = "", **headers: str) -> str:
     request = urllib.request.Request(server.address + path, headers=headers)
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as answer:
         return answer.read().decode()
 
 
-def test_results_are_shown_as_they_arrive(served: LiveServer, tmp_path: Path, make_run) -> None:
+def test_results_are_shown_as_they_arrive(served: LivePage, tmp_path: Path, make_run) -> None:
     assert "No run is finished yet" in get(served)
     before = get(served, "version")
     assert f'data-version="{before}"' in get(served)
@@ -51,7 +51,7 @@ def test_results_are_shown_as_they_arrive(served: LiveServer, tmp_path: Path, ma
     assert f'data-version="{after}"' in get(served)
 
 
-def test_runs_that_go_on_are_shown(served: LiveServer, tmp_path: Path) -> None:
+def test_runs_that_go_on_are_shown(served: LivePage, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     rows = [
         "kcl seed 0,b,kcl,vrf,0,1,3,90.5,,90,1",
@@ -81,7 +81,7 @@ def test_only_the_newest_row_of_a_run_counts_and_nonsense_is_left_out(tmp_path: 
     ["secret.txt", "../secret.txt", "%2e%2e/secret.txt", "runs/results.jsonl", "version/", "?x", "/etc/passwd",
      "..\\secret.txt", "index.html"],
 )  # fmt: skip
-def test_no_other_path_is_answered(served: LiveServer, path: str) -> None:
+def test_no_other_path_is_answered(served: LivePage, path: str) -> None:
     parts = urlsplit(served.address)
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=10)
     connection.request("GET", f"/{path}")  # as it stands: urllib would tidy it up
@@ -91,7 +91,7 @@ def test_no_other_path_is_answered(served: LiveServer, path: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_it_is_read_only(served: LiveServer, method: str) -> None:
+def test_it_is_read_only(served: LivePage, method: str) -> None:
     parts = urlsplit(served.address)
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=10)
     connection.request(method, "/", body=b"x")
@@ -99,7 +99,7 @@ def test_it_is_read_only(served: LiveServer, method: str) -> None:
     connection.close()
 
 
-def test_a_page_of_elsewhere_cannot_read_it(served: LiveServer) -> None:
+def test_a_page_of_elsewhere_cannot_read_it(served: LivePage) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         get(served, Host="evil.example:80")
     assert refused.value.code == 421
@@ -107,7 +107,7 @@ def test_a_page_of_elsewhere_cannot_read_it(served: LiveServer) -> None:
     assert "Live" in get(served, Host=served.address.split("/")[2].replace("127.0.0.1", "localhost"))
 
 
-def test_only_this_machine_reaches_it(served: LiveServer) -> None:
+def test_only_this_machine_reaches_it(served: LivePage) -> None:
     assert served.address.startswith("http://127.0.0.1:")
     own = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)} - {"127.0.0.1"}
     for address in own - {own_ for own_ in own if own_.startswith("127.")}:
@@ -116,7 +116,7 @@ def test_only_this_machine_reaches_it(served: LiveServer) -> None:
             assert attempt.connect_ex((address, int(served.address.rsplit(":", 1)[1].strip("/")))) != 0
 
 
-def test_a_flawed_file_is_told_and_the_server_goes_on(served: LiveServer, tmp_path: Path, make_run) -> None:
+def test_a_flawed_file_is_told_and_the_server_goes_on(served: LivePage, tmp_path: Path, make_run) -> None:
     path = tmp_path / "runs" / "results.jsonl"
     path.parent.mkdir()
     path.write_text("{}\n")
@@ -129,7 +129,7 @@ def test_a_flawed_file_is_told_and_the_server_goes_on(served: LiveServer, tmp_pa
     assert "89.00" in get(served)
 
 
-def test_a_port_that_is_taken_or_none_is_told(served: LiveServer, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_or_none_is_told(served: LivePage, tmp_path: Path) -> None:
     port = int(served.address.rsplit(":", 1)[1].strip("/"))
     with pytest.raises(KclError, match="choose another --port"), live([tmp_path], "", print, port=port):
         pass
@@ -154,7 +154,7 @@ def test_a_signal_ends_it(number: signal.Signals, code: int, tmp_path: Path) -> 
         process.stderr.close()
 
 
-def test_the_browser_follows(open_page, served: LiveServer, tmp_path: Path, make_run) -> None:
+def test_the_browser_follows(open_page, served: LivePage, tmp_path: Path, make_run) -> None:
     visit = open_page(served.address)
     assert "No run is finished yet" in visit.text("#facts")
     file = tmp_path / "runs" / "results.jsonl"

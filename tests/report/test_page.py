@@ -167,11 +167,16 @@ def test_many_settings_are_told_once_where_they_are_the_same(make_run) -> None:
     assert "<td>19.1</td>" in text
 
 
-def test_tables_say_which_spread_stands_behind_the_sign(runs) -> None:
+def test_the_sign_stands_for_a_standard_deviation_in_every_table(runs) -> None:
+    """Ours and the paper's, in the headline as below; intervals are written in brackets."""
     text = page(runs, "A comparison")
     captions = [caption for caption in re.findall(r"<caption>(.*?)</caption>", text) if "±" in caption]
-    assert ["95 %" in caption for caption in captions] == [True, False]
-    assert ["standard deviation" in caption for caption in captions] == [False, True]
+    assert len(captions) == 2
+    assert all("standard deviation" in caption for caption in captions)
+    for part in ("headline", "results"):
+        table = text.split(f'id="{part}"')[1].split("</section>")[0]
+        assert "90.00 ± 1.00" in table
+        assert "[87.52, 92.48]" in table
 
 
 def test_older_results_have_the_settings_of_their_method_and_no_others(make_run, tmp_path: Path) -> None:

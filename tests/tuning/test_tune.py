@@ -59,6 +59,19 @@ def test_settings_are_chosen_on_three_tasks_and_samples_held_out(tuned: Path) ->
     }  # fmt: skip
 
 
+def test_a_search_and_the_folders_around_it_can_be_reported(
+    tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The trials, which were tested on held-out samples of a few tasks, are reported only where they are named."""
+    out = tmp_path / "page.html"
+    demo = Path(__file__).parents[2] / "results" / "demo"
+    for folders, groups in (([tuned], 1), ([tuned.parent, demo], 3), ([tuned.parent, tuned / "trials"], 6)):
+        assert commands.main(["report", *map(str, folders), "--out", str(out)]) == 0
+        table = capsys.readouterr().out.split("\n\n")[0].splitlines()
+        assert len(table) == 3 + groups
+        assert out.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
 def test_other_test_data_change_no_choice(tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = digits.DIGITS.load()
     spoiled = dataclasses.replace(real, test_inputs=255 - real.test_inputs, test_labels=(real.test_labels + 3) % 10)

@@ -14,7 +14,7 @@ from kcl.core.files import METRICS, RESULTS, SAMPLES, STATUS, write_whole
 from kcl.errors import KclError
 from kcl.report import figures, results_table
 from kcl.report.groups import Record, group_runs
-from kcl.report.live import LOCAL, LivePage, LiveServer
+from kcl.report.live import LOCAL, LivePage
 from kcl.report.page import page, write_page
 from kcl.report.page_samples import Samples, read_samples
 from kcl.report.unfinished import running, standings
@@ -41,13 +41,23 @@ def find_results(folders: Sequence[Path]) -> list[Path]:
     """The named results files, and those in or below the named folders, each once, in order."""
     results_files: dict[Path, None] = {}
     for folder in folders:
-        files = [folder / RESULTS] if (folder / RESULTS).is_file() else sorted(folder.rglob(RESULTS))
-        files = [folder] if folder.is_file() else files
+        files = _results_below(folder)
         if not files:
             missing = "no such file or folder" if not folder.exists() else f"no {RESULTS} in it or below it"
             raise KclError(f"{folder}: {missing}; give the output folder of `kcl run`")
         results_files |= dict.fromkeys(files)
     return list(results_files)
+
+
+def _results_below(path: Path) -> list[Path]:
+    """A results file itself; of a folder, those in or below it. What lies below a folder with results of its own is a
+    part of how these came about, as the trials of a search are.
+    """
+    if path.is_file():
+        return [path]
+    files = sorted(path.rglob(RESULTS))
+    folders = {file.parent for file in files}
+    return [file for file in files if folders.isdisjoint(file.parent.parents)]
 
 
 def read_all(files: Sequence[Path], warn: Callable[[str], None]) -> list[Record]:
@@ -78,13 +88,13 @@ def default_title(records: Sequence[Record]) -> str:
 @contextmanager
 def live(
     folders: Sequence[Path], title: str, say: Callable[[str], None], host: str = LOCAL, port: int = 0
-) -> Iterator[LiveServer]:
+) -> Iterator[LivePage]:
     """The page of these folders, served while the context lasts. A folder may be empty, or not exist yet."""
     if not 0 <= port <= 65535:
         raise KclError(f"--port must be a number from 0 to 65535, not {port}")
 
     def find() -> list[Path]:
-        kept = [[folder] if folder.is_file() else sorted(folder.rglob(RESULTS)) for folder in folders]
+        kept = map(_results_below, folders)
         measured = [sorted(path for name in (METRICS, STATUS) for path in folder.rglob(name)) for folder in folders]
         return list(dict.fromkeys(path for paths in (*kept, *measured) for path in paths))
 
@@ -94,7 +104,7 @@ def live(
         standing = standings(path for path in files if path.name == STATUS)
         return page(read_all(kept, lambda _: None), title, version, going_on, samples_beside(kept), standing)
 
-    server = LiveServer(LivePage(find, make), LOCAL if host == "localhost" else host, port)
+    server = LivePage(find, make, LOCAL if host == "localhost" else host, port)
     if host not in (LOCAL, "localhost"):
         say(f"anyone who can reach {host} can read these results")
     say(f"live page: {server.address}")

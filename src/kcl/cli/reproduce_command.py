@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,16 +91,11 @@ class Reproduction(NamedTuple):
     def write(self, records: Sequence[Mapping[str, Any]]) -> Path:
         folders = [path if path.is_dir() else path.parent for path in self.results]
         folders += [] if self.report_only else [self.out]
+        runs = FinishedRuns(records, self.scale, self.seeds, folders)
         if self.into is not None:
-            runs = FinishedRuns(records, self.scale, self.seeds, folders)
             page = replace_sections(_read_page(self.into), {item.name: item for item in self.items}, runs)
             write_whole(self.into, page.encode())
-        return write_report(self.items, records, self.scale, self.seeds, self.out, folders)
-
-    def measure(self, device: str, precision: str, resume: bool, command: str, say: Callable[[str], None]) -> None:
-        """Measure what runs do not record."""
-        for item in self.items:
-            item.measure(MeasureOptions(self.out, device, precision, self.scale, resume, command, say))
+        return write_report(self.items, runs, self.out)
 
 
 def _read_page(path: Path) -> str:
@@ -154,9 +149,14 @@ def reproduce(options: argparse.Namespace) -> int:
 
 
 def _measure(request: Reproduction, options: argparse.Namespace) -> None:
+    """Measure what runs do not record."""
     device, display = use_device(options), make_display(options.quiet)
+    how = MeasureOptions(
+        request.out, device, options.precision, request.scale, options.resume, options.command_line, display.say
+    )
     try:
         with locked(request.out):
-            request.measure(device, options.precision, options.resume, options.command_line, display.say)
+            for item in request.items:
+                item.measure(how)
     finally:
         display.close()

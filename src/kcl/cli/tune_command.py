@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kcl.cli import report_commands, requested_runs
 from kcl.cli.commands import FAILED
-from kcl.cli.execution import Done, Execution, Stopped, exit_stopped, print_failures
+from kcl.cli.execution import Execution, Stopped, exit_stopped, print_failures
 from kcl.cli.options import check_range
 from kcl.core.files import RESULTS
 from kcl.core.locking import locked
 from kcl.core.randomness import LARGEST_SEED
 from kcl.errors import KclError
 from kcl.experiments.progress import make_display
+from kcl.experiments.run_spec import RunSpec
 from kcl.report import figures, page, results_table
 from kcl.tuning import search_plots, space, tune
 from kcl.tuning.protocol import JUDGED_BY, Protocol
@@ -60,12 +62,12 @@ def tune_settings(options: argparse.Namespace) -> int:
     if options.force:
         raise KclError("--force does not go with kcl tune: resume the search unchanged, or start one in another --out")
 
-    def train(*request: Any) -> Done:
-        done = execution.run(*request)
+    def train(specs: Sequence[RunSpec], folder: Path, notes: Mapping[str, Any]) -> list[dict[str, Any]]:
+        done = execution.run(specs, folder, True, notes)
         if done.failures:
             print_failures(done, options)
             raise SystemExit(FAILED)
-        return done
+        return done.records
 
     try:
         with Execution(options, display) as execution, locked(out, tune.LOCK):
@@ -73,7 +75,7 @@ def tune_settings(options: argparse.Namespace) -> int:
             records = search.final(best, seeds, train)
     except Stopped as signal:
         exit_stopped(signal, options, out, options.resume)
-    summary, trials = search.write(records), search.study().finished
+    summary, trials = search.write(records), search.study.finished
     files = [str(summary)]
     if figures.available():
         files.append(str(figures.save(search_plots.draw(search.space, trials), out / "search")[-1]))

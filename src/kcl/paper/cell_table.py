@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from kcl.paper.cell import Cell
 from kcl.paper.finished_runs import FinishedRuns
 from kcl.paper.item import Item
-from kcl.report.formatting import MISSING, interval, markdown_table, seed_count, spread
+from kcl.report.formatting import MISSING, interval, markdown_table, spread
 from kcl.report.published import PaperResult
 from kcl.report.summary import Summary
 
@@ -24,6 +24,17 @@ class TableColumn(NamedTuple):
     heading: str
     text: Callable[[Cell, FinishedRuns], str]
     numbers: Callable[[Cell, FinishedRuns], dict[str, Any]]
+
+    @classmethod
+    def of(
+        cls, heading: str, value: Callable[[Cell, FinishedRuns], Any], text: Callable[[Any], str] = str, name: str = ""
+    ) -> TableColumn:
+        """A column of one value per cell, which may be missing; `name` is its name in the CSV file."""
+        return cls(
+            heading,
+            lambda cell, runs: MISSING if (found := value(cell, runs)) is None else text(found),
+            lambda cell, runs: {name or heading: value(cell, runs)},
+        )
 
 
 def cell_table(
@@ -77,7 +88,7 @@ def forgetting_text(paper: PaperResult | None) -> str:
 
 
 MEASURED = (
-    TableColumn("seeds", lambda cell, runs: seed_count(runs.group(cell)), _seeds),
+    TableColumn("seeds", lambda cell, runs: group.seed_count if (group := runs.group(cell)) else "0", _seeds),
     _measure("accuracy %", "accuracy", "average_accuracy", 2)._replace(text=_accuracy),
     TableColumn("95 % interval", lambda cell, runs: interval(runs.summary(cell)), lambda _, __: {}),
     _measure("forgetting", "forgetting", "forgetting", 3),
@@ -89,34 +100,26 @@ PAPER = (
         lambda cell, _: paper_text(cell.published),
         lambda cell, _: {f"paper {name}": getattr(cell.published, name, None) for name in ("accuracy", "deviation")},
     ),
-    TableColumn(
-        "forgetting",
-        lambda cell, _: forgetting_text(cell.published),
-        lambda cell, _: {"paper forgetting": getattr(cell.published, "forgetting", None)},
+    TableColumn.of(
+        "forgetting", lambda cell, _: cell.published and cell.published.forgetting, "{:.2f}".format, "paper forgetting"
     ),
-    TableColumn(
-        "ours − paper",
-        lambda cell, runs: MISSING if (gap := _minus_paper(cell, runs)) is None else f"{gap:+.2f}",
-        lambda cell, runs: {"accuracy minus paper": _minus_paper(cell, runs)},
-    ),
+    TableColumn.of("ours − paper", _minus_paper, "{:+.2f}".format, "accuracy minus paper"),
 )
-COMMAND = TableColumn(
-    "command",
-    lambda cell, runs: MISSING if runs.miniature else f"`{runs.command(cell)}`",
-    lambda cell, runs: {"command": None if runs.miniature else runs.command(cell)},
-)
+COMMAND = TableColumn.of("command", lambda cell, runs: None if runs.miniature else runs.command(cell), "`{}`".format)
 
 
-def paired_difference(name: str, references: Iterable[Cell], key: Callable[[Cell], str]) -> TableColumn:
-    """The mean of the paired differences in accuracy to the reference of the same key, with its 95 % interval."""
-    by_key = {key(cell): cell for cell in references}
+def paired_difference(name: str, references: Iterable[Cell]) -> TableColumn:
+    """The mean of the paired differences in accuracy, with its 95 % interval, to the reference of the same benchmark
+    and recipe.
+    """
+    reference_of = {(cell.benchmark, cell.recipe): cell for cell in references}
 
     def difference(cell: Cell, runs: FinishedRuns) -> Summary | None:
-        return runs.paired_difference(cell, by_key[key(cell)]) if key(cell) in by_key else None
+        return runs.paired_difference(cell, reference_of[cell.benchmark, cell.recipe])
 
     def text(cell: Cell, runs: FinishedRuns) -> str:
         summary = difference(cell, runs)
-        if summary is None or by_key[key(cell)].row == cell.row:
+        if summary is None or reference_of[cell.benchmark, cell.recipe].row == cell.row:
             return MISSING
         return f"{summary.mean:+.2f}" + ("" if summary.half_width is None else f" ± {summary.half_width:.2f}")
 
@@ -142,13 +145,12 @@ class CellTables(Item):
         return "\n".join([*(f"{table}\n" for table in self.tables(runs)), self.legend, ""])
 
     def rows(self, runs: FinishedRuns) -> list[dict[str, Any]]:
-        rows, columns = [], self.columns()
-        for cell in self.cells():
-            row: dict[str, Any] = {"benchmark": cell.column, "row": cell.row}
-            for column in columns:
-                row |= column.numbers(cell, runs)
-            rows.append(row)
-        return rows
+        columns = self.columns()
+        return [
+            {"benchmark": cell.column, "row": cell.row}
+            | {name: number for column in columns for name, number in column.numbers(cell, runs).items()}
+            for cell in self.cells()
+        ]
 
 
 class ComparedTables(CellTables):
@@ -166,7 +168,7 @@ class ComparedTables(CellTables):
 
     def columns(self) -> list[TableColumn]:
         references = [cell for cell in self.cells() if cell.row == self.reference]
-        return [*MEASURED, paired_difference(self.reference, references, lambda cell: cell.column), *PAPER]
+        return [*MEASURED, paired_difference(self.reference, references), *PAPER]
 
     def tables(self, runs: FinishedRuns) -> list[str]:
         columns: dict[str, list[Cell]] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from kcl.benchmarks.registry import find_benchmark
 from kcl.benchmarks.ways import DEFAULT_WAYS, show_ways
-from kcl.experiments.run_spec import RunSpec, key_of, with_current_settings
+from kcl.experiments.run_spec import RunSpec, with_current_settings
 from kcl.methods.strong_recipe import recipe_settings
 from kcl.paper.cell import Cell, Scale
 from kcl.report.groups import SeedGroup, group_runs
@@ -29,11 +28,11 @@ class FinishedRuns:
     ) -> None:
         self.scale, self.seeds, self.folders = scale, seeds, folders
         self.miniature = bool(scale.note)
-        self._records = {_identity(json.loads(key_of(record))): with_current_settings(record) for record in records}
+        self._records = {_identity(RunSpec.from_fields(record)): with_current_settings(record) for record in records}
 
     def find(self, spec: RunSpec) -> dict[str, Any] | None:
         """The record of a run; None if it is not finished."""
-        return self._records.get(_identity(json.loads(spec.key)))
+        return self._records.get(_identity(spec))
 
     def of(self, cell: Cell) -> list[dict[str, Any]]:
         records = (self.find(spec) for spec in self.scale.specs(cell, self.seeds))
@@ -80,11 +79,9 @@ def change_options(cell: Cell) -> list[str]:
     return words + ([] if cell.train_per_task is None else [f"--train-per-task {cell.train_per_task}"])
 
 
-def _identity(fields: dict[str, Any]) -> str:
+def _identity(spec: RunSpec) -> RunSpec:
     """The same for a run that was requested and for its record, in which the benchmark's choices are filled in."""
-    benchmark = find_benchmark(fields["benchmark"])
+    benchmark = find_benchmark(spec.benchmark)
     if "ways" in benchmark.stream_choices:
-        fields |= {"ways": fields["ways"] or DEFAULT_WAYS, "class_order": fields["class_order"] or "fixed"}
-    varied = isinstance(fields["ways"], list)
-    fields |= {"tasks": None if varied else fields["tasks"] or benchmark.tasks, "data": None}
-    return json.dumps(fields, sort_keys=True)
+        spec = replace(spec, ways=spec.ways or DEFAULT_WAYS, class_order=spec.class_order or "fixed")
+    return replace(spec, tasks=None if isinstance(spec.ways, tuple) else spec.tasks or benchmark.tasks, data=None)

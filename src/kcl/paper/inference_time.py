@@ -108,15 +108,13 @@ class InferenceTime(Item):
             lines.setdefault(_line(row), {})[row["value"]] = row
         parts = []
         for table, printed in PAPER.items():
-            texts = [
-                (
-                    _label(line),
-                    *(_milliseconds(points[value]) if value in points else MISSING for value in printed),
-                    *(f"{points[value][RELATIVE]:.2f}" if value in points else MISSING for value in printed),
-                )
-                for line, points in lines.items()
-                if line[0] == table
-            ]
+            texts = []
+            for line, measured in lines.items():
+                if line[0] == table:
+                    points = [measured.get(value) for value in printed]
+                    times = [_milliseconds(point) if point else MISSING for point in points]
+                    growth = [f"{point[RELATIVE]:.2f}" if point else MISSING for point in points]
+                    texts.append([_label(line), *times, *growth])
             header = (AXES[table], *map(str, printed), *(f"{value}, relative" for value in printed))
             parts.append(f"## Against the {AXES[table]}, milliseconds\n\n{markdown_table(header, texts)}\n")
         parts += [
@@ -130,15 +128,12 @@ class InferenceTime(Item):
         """Growth relative to the smallest value, one query at a time: the paper's, and ours on each device."""
         rows = [row for row in self.rows(runs) if row["queries"] in (None, 1)]
         devices = list(dict.fromkeys(row["device"] for row in rows if row["queries"])) or ["not measured yet"]
-
-        def points(device: str, table: str) -> list[dict[str, Any]]:
-            return [row for row in rows if row["device"] in (device, "the paper's") and row["table"] == table]
-
-        return [
-            (device, partial(_growth, rows=points(device, table), xlabel=AXES[table]))
-            for device in devices
-            for table in PAPER
-        ]
+        panels: list[Panel] = []
+        for device in devices:
+            for table, label in AXES.items():
+                points = [row for row in rows if row["device"] in (device, "the paper's") and row["table"] == table]
+                panels.append((device, partial(_growth, rows=points, xlabel=label)))
+        return panels
 
 
 def file_of(folder: Path, device: str) -> Path:
@@ -163,24 +158,29 @@ def _measurements(runs: FinishedRuns) -> Iterator[Mapping[str, Any]]:
 
 def _read(path: Path) -> dict[str, Any]:
     content = read_json(path)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise KclError(f"{path} was not written by this version of kcl; move it away and measure again")
     try:
         texts = [content["command"], content["device"], content["precision"], content["versions"]["torch"]]
         valid = (
-            all(text.isprintable() and len(text) <= 1000 for text in texts)
+            content["format"] == FORMAT
+            and all(text.isprintable() and len(text) <= 1000 for text in texts)
             and (type(content["miniature"]), type(content["threads"]), type(content["rows"])) == (bool, int, list)
-            and all(row["table"] in SETTINGS and row["way"] in WAYS for row in content["rows"])
-            and all(
-                type(row[name]) is int and row[name] > 0 for row in content["rows"] for name in ("value", "queries")
-            )
-            and all(type(row["ms"]) is float and row["ms"] > 0 for row in content["rows"])
+            and all(map(_is_time, content["rows"]))
         )
     except (AttributeError, KeyError, TypeError):
         valid = False
     if not valid:
-        raise KclError(f"{path} does not hold measured times; move it away and measure again")
-    return content
+        raise KclError(f"{path} does not hold times that this version of kcl measured; move it away and measure again")
+    return dict(content)
+
+
+def _is_time(row: Mapping[str, Any]) -> bool:
+    counts = [row["value"], row["queries"]]
+    return (
+        row["table"] in SETTINGS
+        and row["way"] in WAYS
+        and all(type(count) is int and count > 0 for count in counts)
+        and (type(row["ms"]) is float and row["ms"] > 0)
+    )
 
 
 def _line(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -81,29 +81,21 @@ def judge(ours: Summary | None, paper: PaperResult | None) -> Verdict | None:
 
 
 def _verdicts(cells: Sequence[Cell], runs: FinishedRuns) -> str:
-    rows, verdicts, explained = [], [], 0
+    rows = []
+    judged = reproduced = explained = 0
     for cell in cells:
         ours, forgetting, paper = runs.summary(cell), runs.summary(cell, "forgetting"), cell.published
-        verdict = judge(ours, paper)
-        verdicts += [verdict] if verdict else []
-        reason = _explanation(cell, runs) if verdict and not verdict.reproduced else ""
-        explained += bool(reason)
-        rows.append(
-            (
-                cell.column,
-                cell.row,
-                paper_text(paper),
-                spread(ours, 2) if ours else NOT_MEASURED,
-                f"{verdict.difference:+.1f} ({verdict.deviations:+.1f} sd)" if verdict else MISSING,
-                f"{verdict}{reason}" if verdict else MISSING,
-                forgetting_text(paper),
-                f"{forgetting.mean:.3f}" if forgetting else MISSING,
-                f"`{runs.command(cell)}`",
-            )
-        )
+        difference = words = MISSING
+        if verdict := judge(ours, paper):
+            reason = "" if verdict.reproduced else _explanation(cell, runs)
+            difference, words = f"{verdict.difference:+.1f} ({verdict.deviations:+.1f} sd)", f"{verdict}{reason}"
+            judged, reproduced, explained = judged + 1, reproduced + verdict.reproduced, explained + bool(reason)
+        measured = spread(ours, 2) if ours else NOT_MEASURED
+        forgotten = f"{forgetting.mean:.3f}" if forgetting else MISSING
+        numbers = (paper_text(paper), measured, difference, words, forgetting_text(paper), forgotten)
+        rows.append((cell.column, cell.row, *numbers, f"`{runs.command(cell)}`"))
     header = ("benchmark", "row", "paper %", "ours %", "difference", "verdict", "paper's forgetting", "ours", "command")
-    reproduced = sum(verdict.reproduced for verdict in verdicts)
-    count = f"{reproduced} of {len(verdicts)} accuracies lie within {LIMIT:.0f} standard deviations of the difference."
+    count = f"{reproduced} of {judged} accuracies lie within {LIMIT:.0f} standard deviations of the difference."
     if explained:
         count += f" {explained} more, marked as explained, do with settings nearer to those behind the printed number."
     return f"{markdown_table(header, rows, None)}\n\n{count}"

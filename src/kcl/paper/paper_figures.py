@@ -49,7 +49,7 @@ class FirstTasks(StreamFigure):
 
     def curves(self, group: SeedGroup) -> list[tuple[list[dict[str, Any]], Curve]]:
         return [
-            ([{"task": task, "after task": after} for after in range(task, group.tasks)], task_curve(group, task))
+            ([{"task": task + 1, "tasks learned": t + 1} for t in range(task, group.tasks)], task_curve(group, task))
             for task in range(min(FIRST_TASKS, group.tasks))
         ]
 

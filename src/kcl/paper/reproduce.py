@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,21 +56,13 @@ def estimate(specs: Sequence[RunSpec], workers: int = 1) -> Estimate:
     return Estimate(len(groups), len(specs), (steps + set_up / workers) / 60.0, gigabytes * workers)
 
 
-def write_report(
-    items: Sequence[Item],
-    records: Sequence[Mapping[str, Any]],
-    scale: Scale,
-    seeds: Sequence[int],
-    out: Path,
-    measured: Sequence[Path] = (),
-) -> Path:
-    """Write every table and figure, from the finished runs and other measurements, and an index of them."""
-    runs = FinishedRuns(records, scale, seeds, measured or [out])
+def write_report(items: Sequence[Item], runs: FinishedRuns, out: Path) -> Path:
+    """Write every table and figure, and an index of them."""
     in_paper = all(item.in_paper for item in items)
     lines = ["# The paper's tables and figures" if in_paper else "# Tables and figures beyond the paper", ""]
-    lines += [scale.note, ""] if scale.note else []
+    lines += [runs.scale.note, ""] if runs.miniature else []
     for item in items:
-        specs = item.specs(scale, seeds)
+        specs = item.specs(runs.scale, runs.seeds)
         finished = sum(runs.find(spec) is not None for spec in specs)
         progress = f"{finished} of {len(specs)} runs" if specs else "no runs needed"
         links = ", ".join(f"[{path.name}]({item.name}/{path.name})" for path in item.write(runs, out))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from kcl.benchmarks.ways import DEFAULT_WAYS
@@ -77,12 +76,7 @@ def cost_of(cell: Cell, runs: FinishedRuns) -> Cost:
 
 
 def _column(heading: str, field: str, text: Callable[[Any], str], name: str = "") -> TableColumn:
-    value = attrgetter(field)
-    return TableColumn(
-        heading,
-        lambda cell, runs: MISSING if (cost := value(cost_of(cell, runs))) is None else text(cost),
-        lambda cell, runs: {name or heading: value(cost_of(cell, runs))},
-    )
+    return TableColumn.of(heading, lambda cell, runs: getattr(cost_of(cell, runs), field), text, name)
 
 
 def _seconds(cell: Cell, runs: FinishedRuns) -> str:

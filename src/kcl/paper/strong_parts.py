@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from kcl.core.settings import Settings
 from kcl.methods.recipes import published_settings
@@ -50,10 +49,13 @@ def ingredients() -> dict[str, tuple[str, ...]]:
     return {name: settings for name, settings in differing.items() if settings}
 
 
-def _values(recipe: Callable[[str, str], Settings], names: Sequence[str]) -> dict[str, Any]:
-    """What a recipe sets some settings to."""
-    settings = recipe(CIFAR100, "kcl")
-    return {name: getattr(settings, name) for name in names}
+def _varied(recipe: str, whole: str, row: str, other: Settings) -> list[Cell]:
+    """A recipe, and the recipe with another's settings of one ingredient after another."""
+    cells = [Cell(whole, CIFAR100, recipe=recipe)]
+    for ingredient, names in ingredients().items():
+        changes = {name: getattr(other, name) for name in names}
+        cells.append(Cell(row.format(ingredient), CIFAR100, changes=changes, recipe=recipe))
+    return cells
 
 
 class Ablation(StrongTables):
@@ -75,27 +77,14 @@ class Ablation(StrongTables):
 
     def removed(self) -> list[Cell]:
         """The recipe, and the recipe without each ingredient."""
-        return [
-            Cell(WHOLE, CIFAR100, recipe="strong"),
-            *(
-                Cell(f"without {name}", CIFAR100, changes=_values(published_settings, settings), recipe="strong")
-                for name, settings in ingredients().items()
-            ),
-        ]
+        return _varied("strong", WHOLE, "without {}", published_settings(CIFAR100, "kcl"))
 
     def alone(self) -> list[Cell]:
         """The paper's recipe, and the paper's recipe with each ingredient."""
-        return [
-            Cell(PAPER, CIFAR100),
-            *(
-                Cell(f"{name} alone", CIFAR100, changes=_values(strong_settings, settings))
-                for name, settings in ingredients().items()
-            ),
-        ]
+        return _varied("paper", PAPER, "{} alone", strong_settings(CIFAR100, "kcl"))
 
     def columns(self) -> Sequence[TableColumn]:
-        recipes = (self.removed()[0], self.alone()[0])
-        difference = paired_difference("its recipe", recipes, lambda cell: cell.recipe)
+        difference = paired_difference("its recipe", (self.removed()[0], self.alone()[0]))
         return (*STRONG_MEASURED, difference, IMAGES_PER_SAMPLE, COMMAND)
 
     def tables(self, runs: FinishedRuns) -> list[str]:

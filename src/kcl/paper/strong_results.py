@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -61,17 +62,16 @@ class Target(NamedTuple):
     accuracy: float
     stretch: float
     """The accuracy hoped for."""
-    forgetting: float | None = None
+    forgetting: float = math.inf
 
     def met(self, accuracy: Summary | None, forgetting: Summary | None) -> bool | None:
         """None if it is not measured."""
-        if accuracy is None or (self.forgetting is not None and forgetting is None):
+        if accuracy is None or forgetting is None:
             return None
-        remembers = self.forgetting is None or (forgetting is not None and forgetting.mean <= self.forgetting)
-        return accuracy.mean >= self.accuracy and remembers
+        return accuracy.mean >= self.accuracy and forgetting.mean <= self.forgetting
 
     def sentence(self, accuracy: Summary | None, forgetting: Summary | None) -> str:
-        limit = "" if self.forgetting is None else f", forgetting ≤ {self.forgetting}"
+        limit = "" if self.forgetting == math.inf else f", forgetting ≤ {self.forgetting}"
         met, words = self.met(accuracy, forgetting), {True: "met", False: "not met"}
         text = f"Target: ≥ {self.accuracy:g}{limit}: {NOT_MEASURED if met is None else words[met]}."
         stretch = "" if met is None or accuracy is None else f": {words[accuracy.mean >= self.stretch]}"

@@ -12,7 +12,7 @@ from string import Template
 from typing import Any
 
 from kcl.report.groups import Record, SeedGroup, title
-from kcl.report.headline import column_of, row_labels
+from kcl.report.headline import by_column, row_labels
 from kcl.report.summary import student_t
 from kcl.report.vendor import plotly
 
@@ -80,9 +80,6 @@ def _safe_json(value: Any) -> str:
 def _page_data(groups: Sequence[SeedGroup]) -> dict[str, Any]:
     """Groups with their runs, the distinct commands, and Student's t for as many seeds as a group has."""
     commands: dict[str | None, int] = {}
-    columns: dict[str, list[SeedGroup]] = {}
-    for group in groups:
-        columns.setdefault(str(column_of(group)), []).append(group)
     most = max((len(group.runs) for group in groups), default=0)
     return {
         "groups": [
@@ -95,7 +92,7 @@ def _page_data(groups: Sequence[SeedGroup]) -> dict[str, Any]:
                 "history": bool(group.runs) and group.has_history,
                 "runs": [_run(run, commands) for run in sorted(group.all_runs, key=lambda run: run["seed"])],
             }
-            for column, members in columns.items()
+            for column, members in by_column(groups).items()
             for group, label in zip(members, row_labels(members), strict=True)
         ],
         "commands": list(commands),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import itertools
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -87,18 +88,15 @@ def overview(records: Sequence[Record]) -> Figure:
     groups = [group for group in group_runs(records) if group.runs]
     if not groups:
         raise KclError("there is nothing to draw: every run diverged")
-    benchmarks = list(dict.fromkeys(group.benchmark for group in groups))
-    members = [[group for group in groups if group.benchmark == name] for name in benchmarks]
-    grids = [_grid(len(_with_history(shown))) for shown in members]
-    legends = [sum(_wrapped(group.label, _LEGEND_WIDTH).count("\n") + 1 for group in shown) / 2 for shown in members]
-    heights = [max(3.1 + 0.2 * lines, 0.8 + 1.6 * rows) for lines, (rows, _) in zip(legends, grids, strict=True)]
+    members = {name: list(shown) for name, shown in itertools.groupby(groups, lambda group: group.benchmark)}
+    heights = [_height(shown) for shown in members.values()]
     with style():
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(10, sum(heights)), layout="constrained")
-        parts = figure.subfigures(len(benchmarks), 1, height_ratios=heights, squeeze=False)[:, 0]
-        for part, name, shown, grid in zip(parts, benchmarks, members, grids, strict=True):
-            _draw_benchmark(part, name, shown, grid)
+        parts = figure.subfigures(len(members), 1, height_ratios=heights, squeeze=False)[:, 0]
+        for part, (name, shown) in zip(parts, members.items(), strict=True):
+            _draw_benchmark(part, name, shown)
         settle_layout(figure)
     return figure
 
@@ -127,7 +125,7 @@ def first_tasks(axes: Axes, group: SeedGroup, title_width: int = 60) -> None:
     """Accuracy on each of the first tasks, from when it is learned to the end; the title is wrapped at a width."""
     for task in range(min(FIRST_TASKS, group.tasks)):
         seen = np.arange(task + 1, group.tasks + 1)
-        draw(axes, seen, task_curve(group, task), task, f"task {task}")
+        draw(axes, seen, task_curve(group, task), task, f"task {task + 1}")
     axes.set_title(_wrapped(group.label, title_width), loc="left")
     _whole_ticks(axes)
 
@@ -150,8 +148,16 @@ def save(figure: Figure, path_without_suffix: str | Path, formats: Sequence[str]
     return list(contents)
 
 
-def _draw_benchmark(part: SubFigure, name: str, groups: list[SeedGroup], grid: tuple[int, int]) -> None:
+def _height(groups: Sequence[SeedGroup]) -> float:
+    """In inches: room for the legend on the left and for the panels on the right."""
+    lines = sum(_wrapped(group.label, _LEGEND_WIDTH).count("\n") + 1 for group in groups)
+    rows, _ = _grid(len(_with_history(groups)))
+    return max(3.1 + 0.1 * lines, 0.8 + 1.6 * rows)
+
+
+def _draw_benchmark(part: SubFigure, name: str, groups: list[SeedGroup]) -> None:
     panels = _with_history(groups)
+    grid = _grid(len(panels))
     left_out = f" (on the right, the first {MOST_PANELS} methods)" if len(groups) > len(panels) == MOST_PANELS else ""
     part.suptitle(_wrapped(name + left_out, 100), fontweight="bold", x=0.01, ha="left")
     left, right = part.subfigures(1, 2, width_ratios=(0.42, 0.58), squeeze=False)[0] if panels else (part, None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from kcl.report.groups import SeedGroup
 from kcl.report.summary import Summary
 
 MISSING = "–"
@@ -13,8 +12,7 @@ MISSING = "–"
 
 def number(value: float, digits: int) -> str:
     """Fixed-point text, without the sign of a zero."""
-    text = f"{value:.{digits}f}"
-    return text.removeprefix("-") if float(text) == 0 else text
+    return f"{value:z.{digits}f}"
 
 
 def spread(summary: Summary | None, digits: int) -> str:
@@ -31,12 +29,6 @@ def interval(summary: Summary | None, digits: int = 2) -> str:
         return MISSING
     low, high = summary.mean - summary.half_width, summary.mean + summary.half_width
     return f"[{number(low, digits)}, {number(high, digits)}]"
-
-
-def seed_count(group: SeedGroup | None) -> str:
-    if group is None:
-        return "0"
-    return f"{len(group.runs)} (+{len(group.diverged)} diverged)" if group.diverged else str(len(group.runs))
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: slice | None = slice(1, None)) -> str:

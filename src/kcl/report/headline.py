@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
-from kcl.report.formatting import number
+from kcl.report.formatting import spread
 from kcl.report.groups import CHOICES, SeedGroup, setting_labels, show, title
 from kcl.report.published import PaperResult, published
 from kcl.report.summary import Summary, stands_out
@@ -22,47 +22,38 @@ class HeadlineCell(NamedTuple):
     published: PaperResult | None
 
     def __str__(self) -> str:
-        mean, half_width = number(self.summary.mean, 2), self.summary.half_width
-        return mean if half_width is None else f"{mean} ± {number(half_width, 2)}"
+        return spread(self.summary, 2)
 
 
-class Column(NamedTuple):
-    """A benchmark under one condition: number of tasks, samples and classes. Results of one column are comparable."""
+def headline(groups: Sequence[SeedGroup]) -> tuple[list[str], dict[str, list[HeadlineCell | None]]]:
+    """The columns, and the rows by their labels, in the order in which they first appear.
 
-    benchmark: str
-    condition: dict[str, Any]
-
-    def __str__(self) -> str:
-        words = in_words(self.condition)
-        return f"{self.benchmark} ({words})" if words else self.benchmark
-
-
-class HeadlineRow(NamedTuple):
-    label: str
-    cells: list[HeadlineCell | None]
-    """One for each column; None where the method was not run, or every run of it diverged."""
-
-
-def headline(groups: Sequence[SeedGroup]) -> tuple[list[Column], list[HeadlineRow]]:
-    """The columns and rows, in the order in which they first appear."""
-    columns: dict[str, tuple[Column, list[SeedGroup]]] = {}
-    for group in groups:
-        column = column_of(group)
-        columns.setdefault(json.dumps(column, sort_keys=True), (column, []))[1].append(group)
+    A row has a cell for each column: None where the method was not run, or every run of it diverged.
+    """
+    columns = by_column(groups)
     table: dict[str, dict[str, HeadlineCell]] = {}
-    for key, (column, rivals) in columns.items():
+    for column, rivals in columns.items():
         best = _best(rivals)
         for group, label in zip(rivals, row_labels(rivals), strict=True):
             cells = table.setdefault(label, {})
             if accuracy := group.summary("average_accuracy"):
-                printed = published(group.benchmark, group.method, group.kernel, column.condition, group.settings)
-                cells[key] = HeadlineCell(accuracy, group is best, printed)
-    rows = [HeadlineRow(label, [cells.get(key) for key in columns]) for label, cells in table.items()]
-    return [column for column, _ in columns.values()], rows
+                printed = published(group.benchmark, group.method, group.kernel, group.settings)
+                cells[column] = HeadlineCell(accuracy, group is best, printed)
+    return list(columns), {label: [cells.get(column) for column in columns] for label, cells in table.items()}
 
 
-def column_of(group: SeedGroup) -> Column:
-    return Column(group.benchmark, {name: group.settings[name] for name in _CONDITION if name in group.settings})
+def by_column(groups: Sequence[SeedGroup]) -> dict[str, list[SeedGroup]]:
+    """The groups of each column: only results of one column are comparable."""
+    columns: dict[str, list[SeedGroup]] = {}
+    for group in groups:
+        columns.setdefault(column_of(group), []).append(group)
+    return columns
+
+
+def column_of(group: SeedGroup) -> str:
+    """The benchmark and its condition: number of tasks, samples and classes."""
+    words = in_words({name: group.settings[name] for name in _CONDITION if name in group.settings})
+    return f"{group.benchmark} ({words})" if words else group.benchmark
 
 
 def row_labels(groups: Sequence[SeedGroup]) -> list[str]:
@@ -93,7 +84,6 @@ def _best(groups: Sequence[SeedGroup]) -> SeedGroup | None:
     if len(rivals) < 2:
         return None
     accuracies = [{run["seed"]: run["average_accuracy"] for run in group.runs} for group in rivals]
-    means = [sum(by_seed.values()) / len(by_seed) for by_seed in accuracies]
-    place = means.index(max(means))
-    others = [by_seed for index, by_seed in enumerate(accuracies) if index != place]
-    return rivals[place] if stands_out(accuracies[place], others) else None
+    place = max(range(len(rivals)), key=lambda index: fmean(accuracies[index].values()))
+    best = accuracies.pop(place)
+    return rivals[place] if stands_out(best, accuracies) else None

@@ -20,12 +20,28 @@ LOCAL = "127.0.0.1"
 
 
 class LivePage:
-    """The page of the files as they are now, built again only when they have changed."""
+    """Serves the page of the files as they are now, built again only when they have changed, until it is closed.
 
-    def __init__(self, find: Callable[[], Sequence[Path]], make: Callable[[Sequence[Path], str], str]) -> None:
+    Only this machine reaches it unless another host is named.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Sequence[Path]],
+        make: Callable[[Sequence[Path], str], str],
+        host: str = LOCAL,
+        port: int = 0,
+    ) -> None:
         self._find, self._make = find, make
         self._lock = threading.Lock()
         self._version, self._content = "", b""
+        try:
+            self._server = ThreadingHTTPServer((host, port), _handler(self, host))
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise KclError(f"cannot serve on {host}, port {port}: {reason}; choose another --port") from None
+        self._server.daemon_threads = True
+        self.address = f"http://{host}:{self._server.server_address[1]}/"
 
     def version(self) -> str:
         """Changes with the files: which there are, how long and how new."""
@@ -45,19 +61,6 @@ class LivePage:
                 self._content = self._make(self._find(), version).encode(errors="replace")
                 self._version = version
             return self._content
-
-
-class LiveServer:
-    """Serves a live page until it is closed. Only this machine reaches it unless another host is named."""
-
-    def __init__(self, live: LivePage, host: str = LOCAL, port: int = 0) -> None:
-        try:
-            self._server = ThreadingHTTPServer((host, port), _handler(live, host))
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise KclError(f"cannot serve on {host}, port {port}: {reason}; choose another --port") from None
-        self._server.daemon_threads = True
-        self.address = f"http://{host}:{self._server.server_address[1]}/"
 
     def start(self) -> None:
         """Serve in the background."""

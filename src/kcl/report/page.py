@@ -12,7 +12,7 @@ from typing import Any
 from kcl.core.files import write_whole
 from kcl.report import results_table
 from kcl.report.charts import charts, page_file, policy, scripts
-from kcl.report.formatting import MISSING, number
+from kcl.report.formatting import MISSING, interval, number
 from kcl.report.groups import Record, SeedGroup, differing, group_runs, show, title
 from kcl.report.headline import HeadlineCell, headline
 from kcl.report.page_parts import Html, facts, muted, scroll, section, table
@@ -100,12 +100,12 @@ def _headline(groups: Sequence[SeedGroup]) -> str:
     if not groups:
         return muted("No run has finished.")
     columns, rows = headline(groups)
-    caption = "Average accuracy in percent, mean ± half the 95 % interval"
-    body = [[row.label, *map(_headline_cell, row.cells)] for row in rows]
-    note = f"Mean ± half the 95 % confidence interval over seeds (Student’s t). {SIGNIFICANCE}"
-    if any(cell and cell.published for row in rows for cell in row.cells):
+    caption = "Average accuracy in percent, mean ± standard deviation"
+    body = [[label, *map(_headline_cell, cells)] for label, cells in rows.items()]
+    note = f"In brackets: the 95 % confidence interval of the mean over seeds (Student’s t). {SIGNIFICANCE}"
+    if any(cell and cell.published for cells in rows.values() for cell in cells):
         note += f" Paper: {SOURCE}, with the paper’s settings."
-    return table(caption, ["method", *map(str, columns)], body, first_number=1, row_heads=True) + muted(note)
+    return table(caption, ["method", *columns], body, first_number=1, row_heads=True) + muted(note)
 
 
 def _headline_cell(cell: HeadlineCell | None) -> str:
@@ -113,7 +113,8 @@ def _headline_cell(cell: HeadlineCell | None) -> str:
         return MISSING
     value = f'<strong class="best" title="significantly best">{cell} ★</strong>' if cell.best else str(cell)
     paper = f"<small>paper: {cell.published}</small>" if cell.published else ""
-    return Html(f"{value}<small>{_count(cell.summary.size, 'seed')}</small>{paper}")
+    bounds = "" if cell.summary.half_width is None else f"<small>{interval(cell.summary)}</small>"
+    return Html(f"{value}{bounds}<small>{_count(cell.summary.size, 'seed')}</small>{paper}")
 
 
 def _results(groups: Sequence[SeedGroup]) -> str:
@@ -127,32 +128,24 @@ def _all_settings(groups: Sequence[SeedGroup]) -> str:
     parts = [muted("Settings that differ between the runs of a table are marked ≠.")]
     for benchmark in dict.fromkeys(group.benchmark for group in groups):
         members = [group for group in groups if group.benchmark == benchmark]
-        parts.append((_settings if len(members) <= _MANY_GROUPS else _many_settings)(benchmark, members))
+        parts.append(_settings(benchmark, members))
     return "".join(parts)
 
 
 def _settings(benchmark: str, groups: Sequence[SeedGroup]) -> str:
-    """A column for each group."""
+    """A column for each group. Many have a row each, with the settings that differ; those that do not stand above."""
     settings = [group.settings for group in groups]
-    marked = {show(name) for name in differing(settings)}
-    body = [[show(name), *(show(values.get(name)) for values in settings)] for name in _names(settings)]
-    header = ["setting", *(group.label for group in groups)]
-    return table(f"Settings on {benchmark}", header, body, row_heads=True, marked=marked)
-
-
-def _many_settings(benchmark: str, groups: Sequence[SeedGroup]) -> str:
-    """A row for each group, with the settings that differ; those that are the same for all stand above."""
-    settings = [group.settings for group in groups]
-    names = differing(settings)
-    same = "; ".join(f"{show(name)} {show(settings[0][name])}" for name in _names(settings) if name not in names)
-    body = [[group.label, *(show(group.settings.get(name)) for name in names)] for group in groups]
-    header = ["runs", *(f"≠ {show(name)}" for name in names)]
+    names = list(dict.fromkeys(name for values in settings for name in values))
+    differ = differing(settings)
+    if len(groups) <= _MANY_GROUPS:
+        body = [[show(name), *(show(values.get(name)) for values in settings)] for name in names]
+        header = ["setting", *(group.label for group in groups)]
+        return table(f"Settings on {benchmark}", header, body, row_heads=True, marked={show(name) for name in differ})
+    same = "; ".join(f"{show(name)} {show(settings[0][name])}" for name in names if name not in differ)
+    body = [[group.label, *(show(group.settings.get(name)) for name in differ)] for group in groups]
+    header = ["runs", *(f"≠ {show(name)}" for name in differ)]
     shared = muted(f"The same for all on {benchmark}: {same}.") if same else ""
     return shared + table(f"{len(groups)} sets of settings on {benchmark}", header, body, row_heads=True)
-
-
-def _names(settings: Sequence[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(name for values in settings for name in values))
 
 
 def _commands(groups: Sequence[SeedGroup]) -> str:

@@ -64,25 +64,19 @@ SIZES = {PERMUTED: (20, 1024), ROTATED: (20, 1024), CIFAR100: (20, 2048), MINIIM
 """KCL's coreset size per class and number of bases, from the appendix."""
 
 
-def published(
-    benchmark: str,
-    method: str,
-    kernel: str | None,
-    condition: Mapping[str, Any],
-    settings: Mapping[str, Any] | None = None,
-) -> PaperResult | None:
+def published(benchmark: str, method: str, kernel: str | None, settings: Mapping[str, Any]) -> PaperResult | None:
     """The printed value, if the stream is the paper's (every task, all samples, usual order) and so are KCL's sizes."""
     if method == "kcl" and benchmark in SIZES:
         sizes = zip(("coreset_size_per_class", "bases"), SIZES[benchmark], strict=True)
-        if any((settings or {}).get(name, size) != size for name, size in sizes):
+        if any(settings.get(name, size) != size for name, size in sizes):
             return None
-    if condition.get("train_per_task") is not None or condition.get("class_order", "fixed") != "fixed":
+    if settings.get("train_per_task") is not None or settings.get("class_order", "fixed") != "fixed":
         return None
-    ways = condition.get("ways")
+    ways = settings.get("ways")
     if isinstance(ways, list):
         varied = (method, kernel) == ("kcl", "vrf") and ways in ([3, 15], [3, 15, 20]) and benchmark in TABLE_2
         return TABLE_2[benchmark]["varied"] if varied else None
-    if condition.get("tasks") != 20 or ways not in (None, 5):
+    if settings.get("tasks") != 20 or ways not in (None, 5):
         return None
     if method == "kcl" and kernel != "vrf":
         return TABLE_1.get(kernel or "") if benchmark == CIFAR100 else None

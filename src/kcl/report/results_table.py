@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kcl.report.formatting import MISSING, interval, markdown_table, number, plain, seed_count, spread
+from kcl.report.formatting import MISSING, interval, markdown_table, number, plain, spread
 from kcl.report.groups import Record, SeedGroup, group_runs
 from kcl.report.headline import HeadlineCell, headline
 from kcl.report.published import SOURCE
@@ -34,7 +34,7 @@ def rows(groups: Sequence[SeedGroup]) -> list[tuple[str, ...]]:
         (
             group.benchmark,
             group.label,
-            seed_count(group),
+            group.seed_count,
             spread(accuracy := group.summary("average_accuracy"), 2),
             interval(accuracy),
             spread(group.summary("forgetting"), 3),
@@ -63,15 +63,15 @@ def text(records: Sequence[Record]) -> str:
 def markdown(records: Sequence[Record], title: str) -> str:
     """Headline, all results and commands, for a README or a paper's notes."""
     groups = group_runs(records)
-    columns, lines = headline(groups)
-    header = ["method", *(plain(str(column)) for column in columns)]
+    columns, methods = headline(groups)
+    header = ["method", *map(plain, columns)]
     cells = [(*map(plain, row[:TEXT_COLUMNS]), *row[TEXT_COLUMNS:]) for row in rows(groups)]
-    compared = any(cell and cell.published for line in lines for cell in line.cells)
+    compared = any(cell and cell.published for row in methods.values() for cell in row)
     commands = [command for command in dict.fromkeys(record["command"] for record in records) if command]
     parts = [
         f"# {plain(title)}",
-        markdown_table(header, [[plain(line.label), *map(_headline_cell, line.cells)] for line in lines]),
-        "Average accuracy in percent, mean ± half the 95 % confidence interval over seeds (Student's t). "
+        markdown_table(header, [[plain(label), *map(_headline_cell, row)] for label, row in methods.items()]),
+        "Average accuracy in percent, mean ± standard deviation over seeds. "
         + SIGNIFICANCE.replace("marked", "in bold")
         + (f" In brackets: {SOURCE}." if compared else ""),
         "## All results",

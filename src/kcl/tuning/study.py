@@ -62,14 +62,9 @@ class Study:
 
     def ask(self, count: int) -> list[Trial]:
         """So many trials without a value, first those that were proposed before."""
-        running = self._optuna.trial.TrialState.RUNNING
-        trials = [
-            self._optuna.trial.Trial(self._study, trial._trial_id)
-            for trial in self._study.trials
-            if trial.state == running
-        ]
-        while len(trials) < count:
-            trials.append(self._study.ask())
+        running = self._study.get_trials(states=[self._optuna.trial.TrialState.RUNNING])
+        trials = [self._optuna.trial.Trial(self._study, trial._trial_id) for trial in running]
+        trials += [self._study.ask() for _ in range(count - len(trials))]
         return [Trial(trial.number, self._suggest(trial)) for trial in trials[:count]]
 
     def _suggest(self, trial: Any) -> dict[str, Any]:
@@ -91,12 +86,8 @@ class Study:
 
     @property
     def finished(self) -> list[Trial]:
-        complete = self._optuna.trial.TrialState.COMPLETE
-        return [
-            Trial(trial.number, dict(trial.params), trial.value)
-            for trial in self._study.trials
-            if trial.state == complete
-        ]
+        complete = self._study.get_trials(states=[self._optuna.trial.TrialState.COMPLETE])
+        return [Trial(trial.number, dict(trial.params), trial.value) for trial in complete]
 
     @property
     def best(self) -> Trial:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
-from typing import Protocol as Interface
+from typing import Any
 
 from kcl.core.files import write_json
-from kcl.errors import KclError
 from kcl.experiments.run_spec import RunSpec, key_of
 from kcl.tuning.protocol import Protocol
 from kcl.tuning.space import Space, points, published, same, size
@@ -19,18 +19,12 @@ LOCK = ".search.lock"
 """Held during a whole search; while runs are done, their folder has a lock of its own."""
 
 
-class RunResults(Interface):
-    """Runs that were done."""
-
-    @property
-    def records(self) -> list[dict[str, Any]]: ...
+ExecuteRuns = Callable[[Sequence[RunSpec], Path, Mapping[str, Any]], list[dict[str, Any]]]
+"""Does runs that are not done yet and keeps them in a folder: specs, folder, notes for their results; all records."""
 
 
-ExecuteRuns = Callable[[Sequence[RunSpec], Path, bool, Mapping[str, Any]], RunResults]
-"""Does runs and keeps them in a folder: specs, folder, whether it may hold some already, notes for their results."""
-
-
-class Search(NamedTuple):
+@dataclass(frozen=True)
+class Search:
     """What to search, and how."""
 
     base: RunSpec
@@ -49,6 +43,7 @@ class Search(NamedTuple):
     def dimensions(self) -> list[str]:
         return [str(dimension) for dimension in self.space]
 
+    @cached_property
     def study(self) -> Study:
         """Starts with the base settings; with as many trials as points, it tries every point."""
         base = published(self.space, self.base.settings)
@@ -62,68 +57,59 @@ class Search(NamedTuple):
         """Whether every point is to be tried."""
         return self.trials >= size(self.space)
 
-    def left(self, study: Study) -> int:
+    def left(self) -> int:
         """The number of trials still to be done.
 
         If every point is to be tried, this is the number of untried points: an earlier, shorter search may have drawn
         a point twice.
         """
-        finished = study.finished
+        finished = self.study.finished
         if not self.exhausts:
             return max(0, self.trials - len(finished))
         return len({same(point) for point in points(self.space)} - {same(trial.settings) for trial in finished})
 
     def run(self, execute: ExecuteRuns, say: Callable[[str], None]) -> Trial:
         """Do the trials that are left, several at once; the best of all."""
-        study = self.study()
         note = {"protocol": self.protocol.to_dict()}
-        while left := self.left(study):
-            batch = study.ask(min(self.at_once, left))
+        while left := self.left():
+            batch = self.study.ask(min(self.at_once, left))
             specs = {trial.number: self.protocol.specs(self.base, trial.settings) for trial in batch}
             unique = list({spec.key: spec for group in specs.values() for spec in group}.values())
-            results = execute(unique, self.out / TRIALS, True, note).records
-            by_identity = {_identity(record): record for record in results}
+            by_identity = {_identity(record): record for record in execute(unique, self.out / TRIALS, note)}
             for trial in batch:
-                try:
-                    records = [by_identity[_identity(spec.fields())] for spec in specs[trial.number]]
-                except KeyError:
-                    raise KclError(
-                        "runs of the search failed, and without them there is no best; try them again with --resume"
-                    ) from None
-                study.tell(trial, self.protocol.value(records))
-            best, done = study.best, len(study.finished)
-            say(f"{done} of {done + self.left(study)} trials, best {best.value:.2f} % with {show(best.settings)}")
-        return study.best
+                records = [by_identity[_identity(spec.fields())] for spec in specs[trial.number]]
+                self.study.tell(trial, self.protocol.value(records))
+            best, done = self.study.best, len(self.study.finished)
+            say(f"{done} of {done + self.left()} trials, best {best.value:.2f} % with {show(best.settings)}")
+        return self.study.best
 
     def final(self, best: Trial, seeds: Sequence[int], execute: ExecuteRuns) -> list[dict[str, Any]]:
         """The whole stream with the winner, tested on the test data, once for every seed."""
         if not seeds:
             return []
         settings = self.base.settings.replace(**best.settings)
-        fields = {**self.base.fields(), "settings": settings.to_dict()}
-        specs = [RunSpec.from_fields({**fields, "seed": seed}) for seed in seeds]
-        done = len(self.study().finished)
+        specs = [replace(self.base, settings=settings, seed=seed) for seed in seeds]
+        done = len(self.study.finished)
         chosen = {"settings": best.settings, "trial": best.number, "of": done, "value": best.value}
         note = {"protocol": self.protocol.to_dict() | {"search": self.dimensions(), "chosen": chosen}}
-        return execute(specs, self.out, True, note).records
+        return execute(specs, self.out, note)
 
     def write(self, records: Sequence[Mapping[str, Any]]) -> Path:
         """Record what was searched, how it was chosen, and the results of the whole stream."""
-        study, path = self.study(), self.out / SUMMARY
         content = {
             "format": 1,
             **self.about(),
             "search": self.dimensions(),
             "seed": self.seed,
-            "trials": [trial._asdict() for trial in study.finished],
-            "best": study.best._asdict(),
+            "trials": [trial._asdict() for trial in self.study.finished],
+            "best": self.study.best._asdict(),
             "whole stream": [
                 {"seed": record["seed"], "average_accuracy": record["average_accuracy"], "key": key_of(record)}
                 for record in records
             ],
         }
-        write_json(path, content)
-        return path
+        write_json(self.out / SUMMARY, content)
+        return self.out / SUMMARY
 
 
 def _identity(fields: Mapping[str, Any]) -> tuple[int, str]:

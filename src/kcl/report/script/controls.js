@@ -53,7 +53,7 @@ function seedBoxes() {
 }
 function load() {
   data = JSON.parse(at("data").textContent);
-  const before = state ?? { band: "interval", measure: "bytes", price: 1, seeds: new Set(), chosen: new Set() };
+  const before = state ?? { band: "deviation", measure: "bytes", price: 1, seeds: new Set(), chosen: new Set() };
   const known = new Set([...at("seeds").querySelectorAll("span")].map((span) => span.textContent));
   const key = (group) => JSON.stringify([group.benchmark, group.label]);
   const keys = new Set([...before.chosen].map(key)), focus = before.shown && key(before.shown);

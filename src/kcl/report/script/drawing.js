@@ -41,14 +41,14 @@ function drawAll() {
 function drawRuns() {
   const rows = matching().flatMap((group) =>
     group.runs.filter((run) => state.seeds.has(run.seed)).map((run) => [
-      group.label, group.benchmark, run.seed, run.diverged ? "diverged" : shown(run.average), shown(run.forgetting, 3),
-      shown(run.learning), run.bytes === null ? "–" : String(run.bytes), shown(share(run), 1), run.device,
-      data.commands[run.command] ?? "–",
+      group.label, run.seed, run.diverged ? "diverged" : shown(run.average), shown(run.forgetting, 3),
+      shown(run.learning), run.bytes === null ? "–" : String(run.bytes), shown(share(run), 1),
+      group.benchmark, run.device, data.commands[run.command] ?? "–",
     ]),
   );
-  const head = ["method", "benchmark", "seed", "average accuracy %", "forgetting", "learning accuracy %", "kept bytes",
-    "seconds", "device", "command"];
-  state.runs = { head, rows, words: [0, 1, 8, 9] };
+  const head = ["method", "seed", "average accuracy %", "forgetting", "learning accuracy %", "kept bytes", "seconds",
+    "benchmark", "device", "command"];
+  state.runs = { head, rows, words: [0, 7, 8, 9] };
   at("runs-table").replaceChildren(tableOf(state.runs));
   at("runs-count").textContent = `${rows.length} of ${data.groups.reduce((n, group) => n + group.runs.length, 0)} runs`;
 }

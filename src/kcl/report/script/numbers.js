@@ -4,7 +4,7 @@ function spread(values, band) {
   if (values.length < 2) return 0;
   const centre = mean(values);
   const deviation = Math.sqrt(values.reduce((sum, value) => sum + (value - centre) ** 2, 0) / (values.length - 1));
-  if (band === "deviation") return deviation;
+  if (band !== "interval") return deviation;
   return data.t[values.length - 2] * deviation / Math.sqrt(values.length);
 }
 /** Mean and spread over runs of a number each; null where any run lacks it: nothing is averaged over what is there. */

@@ -30,4 +30,5 @@ const longest = () => Math.max(1, ...chosen().map((group) => group.tasks));
 
 const bandWords = () =>
   ({ interval: "band: 95 % interval", deviation: "band: standard deviation", runs: "every run a line" })[state.band];
-const plusMinus = () => (state.band === "deviation" ? "± standard deviation" : "± half the 95 % interval");
+/** The sign stands for a standard deviation, as in the tables, unless the reader chooses the interval. */
+const plusMinus = () => (state.band === "interval" ? "± half the 95 % interval" : "± standard deviation");
