@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -16,6 +16,7 @@ from pathlib import Path
 from kcl.errors import KclError
 
 CACHE_VARIABLE = "KCL_CACHE"
+Say = Callable[[str], None]
 
 
 def quiet(message: str) -> None:
