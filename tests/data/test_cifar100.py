@@ -244,11 +244,11 @@ class TestReal:
         pixels = dataset.train_inputs.float().div_(255).transpose(0, 1).flatten(1)
         torch.testing.assert_close(pixels.mean(1), torch.tensor([0.5071, 0.4865, 0.4409]), rtol=0, atol=1e-4)
 
-    def test_needs_neither_pooch_nor_pillow(self, cifar_dir: Path) -> None:
+    def test_needs_neither_requests_nor_pillow(self, cifar_dir: Path) -> None:
         import subprocess
         import sys
 
-        code = "import sys; sys.modules.update(dict.fromkeys(['pooch', 'requests', 'PIL', 'sklearn', 'tqdm'])); "
+        code = "import sys; sys.modules.update(dict.fromkeys(['platformdirs', 'requests', 'PIL', 'sklearn', 'tqdm'])); "
         code += "from kcl.data import cifar100; from pathlib import Path; cifar100.CIFAR100.load(Path(sys.argv[1]))"
         environment = os.environ | {"PYTHONPATH": str(Path(cifar100.__file__).parents[2])}
         subprocess.run([sys.executable, "-c", code, str(cifar_dir)], check=True, env=environment)

@@ -109,11 +109,11 @@ def test_it_is_the_same_data_however_it_is_brought(small: np.ndarray, tmp_path: 
     assert miniimagenet.MINIIMAGENET.verify(tmp_path / "prepared") == file
 
 
-def test_the_prepared_file_needs_neither_folders_nor_pillow_nor_pooch(small: np.ndarray, tmp_path: Path) -> None:
+def test_the_prepared_file_needs_neither_folders_nor_pillow_nor_platformdirs(small: np.ndarray, tmp_path: Path) -> None:
     folders = _lay_folders(tmp_path / "own", small)
     file = Path(datasets.find_dataset("miniimagenet").prepare(folders, tmp_path / "carried"))
     code = (
-        "import sys; sys.modules.update(dict.fromkeys(['PIL', 'pooch', 'requests', 'sklearn', 'tqdm']))\n"
+        "import sys; sys.modules.update(dict.fromkeys(['PIL', 'platformdirs', 'requests', 'sklearn', 'tqdm']))\n"
         "from pathlib import Path; from kcl.data import miniimagenet as m\n"
         "m.SIDE, m.TRAIN_PER_CLASS, m.PER_CLASS = 8, 5, 6\n"
         "print(m.MINIIMAGENET.load(Path(sys.argv[1])).train_inputs.shape)"

@@ -15,9 +15,9 @@ from kcl.data import image_folders
 from kcl.data.cifar100 import CIFAR100
 from kcl.data.dataset import Dataset
 from kcl.data.digits import DIGITS
+from kcl.data.file_cache import Say
 from kcl.data.miniimagenet import MINIIMAGENET
 from kcl.data.mnist import MNIST
-from kcl.data.source import Say
 from kcl.errors import KclError
 
 STREAM_ARGUMENTS = ("dataset", "tasks", "seed", "train_per_task")

@@ -30,13 +30,10 @@ def cache_dir(folder: Path | None = None) -> Path:
     if named := os.environ.get(CACHE_VARIABLE):
         return Path(named).expanduser()
     try:
-        import pooch
+        import platformdirs
     except ImportError:
-        raise KclError(
-            f"the package pooch, which knows this system's cache folder, is missing: pip install pooch or set "
-            f"{CACHE_VARIABLE} to a folder"
-        ) from None
-    return Path(pooch.os_cache("kcl"))
+        raise KclError(f"platformdirs is missing: pip install it or set {CACHE_VARIABLE} to a folder") from None
+    return Path(platformdirs.user_cache_dir("kcl"))
 
 
 @contextmanager

@@ -21,10 +21,10 @@ import numpy as np
 
 from kcl.data import file_cache, image_cache, image_folders, mapped_images, pickles
 from kcl.data.dataset import Dataset
-from kcl.data.file_cache import quiet
+from kcl.data.file_cache import Say, quiet
 from kcl.data.image_cache import ImageSet
 from kcl.data.miniimagenet_classes import CLASSES, TEST, TRAIN, VALIDATION
-from kcl.data.source import DATA_VARIABLE, FileSource, Say
+from kcl.data.source import DATA_VARIABLE, FileSource
 from kcl.errors import KclError
 
 SIDE, TRAIN_PER_CLASS, PER_CLASS = 84, 500, 600
@@ -62,8 +62,8 @@ class MiniImageNetSource(FileSource):
     def load(self, data_dir: Path | str | None = None, say: Say = quiet) -> Dataset:
         return _load(self._place(data_dir), say)[0]
 
-    def fetch(self, say: Say = quiet) -> Path:  # noqa: ARG002
-        return self._place(None)
+    def fetch(self, say: Say = quiet) -> str:  # noqa: ARG002
+        return str(self._place(None))
 
     def verify(self, data_dir: Path | str | None = None) -> Path:
         place = self._place(data_dir)
