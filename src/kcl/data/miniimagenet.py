@@ -22,7 +22,7 @@ import numpy as np
 from kcl.data import file_cache, image_cache, image_folders, mapped_images, pickles
 from kcl.data.dataset import Dataset
 from kcl.data.file_cache import Say, quiet
-from kcl.data.image_cache import ImageSet
+from kcl.data.mapped_images import ImageSet
 from kcl.data.miniimagenet_classes import CLASSES, TEST, TRAIN, VALIDATION
 from kcl.data.source import DATA_VARIABLE, FileSource
 from kcl.errors import KclError
@@ -152,16 +152,15 @@ def _read_pickle(path: Path, classes: tuple[str, ...]) -> list[tuple[np.ndarray,
         raise KclError(f"{path} does not hold images of shape {shape} as bytes under 'image_data'")
     if not isinstance(members, dict) or set(members) != set(classes):
         raise KclError(f"{path} does not name the {len(classes)} classes of its part of miniImageNet in 'class_dict'")
-    rows = {name: _rows(members[name]) for name in classes}
-    if any(len(class_rows) != PER_CLASS for class_rows in rows.values()):
-        raise KclError(f"{path}: each class must have a list of {PER_CLASS} rows in 'class_dict'")
-    if not np.array_equal(np.sort(np.concatenate(list(rows.values()))), np.arange(len(images))):
-        raise KclError(f"{path}: 'class_dict' must name each of the {len(images)} rows once")
-    return [(images, rows[name]) for name in classes]
+    rows = [_rows(members[name], len(images)) for name in classes]
+    if sorted(row for class_rows in rows for row in class_rows) != list(range(len(images))):
+        raise KclError(f"{path}: 'class_dict' must list {PER_CLASS} rows for each class, and each row once")
+    return [(images, np.array(class_rows)) for class_rows in rows]
 
 
-def _rows(listed: Any) -> np.ndarray:
-    """A list of whole numbers as an array; an empty one for anything else."""
-    numbers = listed.ravel().tolist() if isinstance(listed, np.ndarray) else listed
-    valid = isinstance(numbers, list) and all(isinstance(number, int) for number in numbers)
-    return np.array(numbers if valid else [], dtype=np.int64)
+def _rows(listed: Any, count: int) -> list[int]:
+    """A class's list of rows, none for anything else; the length first, as one long list may stand for every class."""
+    if isinstance(listed, np.ndarray) and listed.size == PER_CLASS:
+        listed = listed.ravel().tolist()
+    valid = isinstance(listed, list) and len(listed) == PER_CLASS
+    return listed if valid and all(isinstance(row, int) and 0 <= row < count for row in listed) else []
