@@ -46,10 +46,10 @@ NO_FETCHING = "ImageNet's terms allow its images for research only and do not al
 class MiniImageNetSource(FileSource):
     """50,000 training and 10,000 test images, uint8 (n, 3, 84, 84), labels 0 … 99, mapped and never read whole."""
 
-    name, title, advice = "miniimagenet", "miniImageNet", PLACE
+    name, title = "miniimagenet", "miniImageNet"
     licence = "ImageNet's terms of access: non-commercial research and education"
     size = "50,000 train + 10,000 test, 1,270 MB decoded, nothing to fetch"
-    how_to_get = f"not to be downloaded, as {NO_FETCHING}; {PLACE}"
+    how_to_get = advice = f"kcl does not fetch it, as {NO_FETCHING}: {PLACE}"
 
     layouts = ("miniimagenet", "mini-imagenet", ".")
 
@@ -60,13 +60,13 @@ class MiniImageNetSource(FileSource):
         return folder if in_parts else None
 
     def load(self, data_dir: Path | str | None = None, say: Say = quiet) -> Dataset:
-        return _load(self._place(data_dir), say)[0]
+        return _load(self.place(data_dir), say)[0]
 
     def fetch(self, say: Say = quiet) -> str:  # noqa: ARG002
-        return str(self._place(None))
+        return str(self.place(None))
 
     def verify(self, data_dir: Path | str | None = None) -> Path:
-        place = self._place(data_dir)
+        place = self.place(data_dir)
         if place.is_file():
             mapped_images.verify(place)
             _check(place, mapped_images.read(place)[0])
@@ -77,7 +77,7 @@ class MiniImageNetSource(FileSource):
 
     def prepare(self, data_dir: Path | None = None, out: Path | None = None, say: Say = quiet) -> Path:
         """Decode into one file, for machines without Pillow: in the cache, or below the folder `out`."""
-        _, path = _load(self._place(data_dir), say)
+        _, path = _load(self.place(data_dir), say)
         if out is None:
             return path
         final = out.expanduser() / self.layouts[0] / PREPARED
@@ -87,12 +87,6 @@ class MiniImageNetSource(FileSource):
             shutil.copyfile(path, private / PREPARED)
             file_cache.publish(private / PREPARED, final)
         return final
-
-    def _place(self, data_dir: Path | str | None) -> Path:
-        place = self.find(data_dir)
-        if place is None:
-            raise KclError(f"miniImageNet was not found, and kcl does not fetch it, as {NO_FETCHING}: {PLACE}")
-        return place
 
 
 MINIIMAGENET = MiniImageNetSource()

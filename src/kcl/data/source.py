@@ -92,6 +92,13 @@ class FileSource(DataSource):
             raise KclError(f"{self.title} was not found under {data_dir} (looked in {places}): {self.advice}")
         return place
 
+    def place(self, data_dir: Path | str | None) -> Path:
+        """Where the data are; KclError where they are not found."""
+        place = self.find(data_dir)
+        if place is None:
+            raise KclError(f"{self.title} was not found: {self.advice}")
+        return place
+
 
 class PublishedSource(FileSource):
     """Data that are published as files with known checksums. A user's folder is only ever read; in the cache a broken
@@ -149,9 +156,7 @@ class PublishedSource(FileSource):
         say(f"{self.title} is in {folder}")
 
     def verify(self, data_dir: Path | str | None = None) -> Path:
-        place = self.find(data_dir)
-        if place is None:
-            raise KclError(f"{self.title} was not found: {self.advice}")
+        place = self.place(data_dir)
         for file, path in self.copies(place if place.is_dir() else place.parent):
             self.check(file, path)
         return place

