@@ -4,7 +4,9 @@ import subprocess
 import sys
 
 HEAVY = (
-    "pooch",
+    "platformdirs",
+    "requests",
+    "urllib3",
     "tqdm",
     "sklearn",
     "matplotlib",

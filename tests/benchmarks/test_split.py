@@ -185,7 +185,7 @@ class TestTrainPerTask:
     ("options", "reason"),
     [
         ({"ways": 1}, "ways must be at least 2"),
-        ({"ways": (6, 3)}, "upwards"),
+        ({"ways": (6, 3)}, "3-6"),
         ({"ways": (1, 3)}, "at least 2"),
         ({"ways": "3-15"}, r"a pair such as \(3, 15\), .* not '3-15'"),
         ({"ways": 2.5}, "whole number"),

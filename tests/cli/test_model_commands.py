@@ -119,6 +119,12 @@ def test_images(tmp_path: Path, answers: Any, capsys: Any) -> None:
     assert "image size must lie in" in capsys.readouterr().err
 
 
+def test_as_many_classes_as_samples(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", inputs=np.random.default_rng(0).normal(size=(100, 4)), labels=np.arange(100))
+    data = ["--data", str(tmp_path / "x.npz"), "--task", "t", "--set", "epochs=1"]
+    assert main(["update", "--model", str(tmp_path / "m"), *data]) == 0
+
+
 def test_columns_are_found_by_name(tmp_path: Path, answers: Any) -> None:
     labels = {"low": 0, "high": 1}
     one = _write_csv(tmp_path / "one.csv", labels, label="state")

@@ -9,7 +9,6 @@ import pickle
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,15 +24,13 @@ TRAIN_SHA256 = "de64658905c6b161606e3649ddafce7cf86c7634a0cf9116d518e64ef46a33c5
 TEST_SHA256 = "83c56492b2c11211ad1bb2dbd4f2eef4170a0441e41a41f3039c3144b1f5a511"
 
 
-def _archive(members: dict[str, bytes], **changes: Any) -> bytes:
-    """A tar.gz that holds these files in the official folder, as `changes` alter each entry."""
+def _archive(members: dict[str, bytes]) -> bytes:
+    """A tar.gz that holds these files in the official folder."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for name, content in members.items():
             entry = tarfile.TarInfo(f"cifar-100-python/{name}" if "/" not in name else name)
             entry.size = len(content)
-            for key, value in changes.items():
-                setattr(entry, key, value)
             archive.addfile(entry, io.BytesIO(content))
     return buffer.getvalue()
 
@@ -181,50 +178,15 @@ class TestRefused:
             cifar100.CIFAR100.verify()
         assert not any(path.is_file() for path in stand.cache.rglob("*"))
 
-    @pytest.mark.parametrize(
-        ("content", "reason"),
-        [
-            (lambda s: s.archive[:-30], "is not a whole tar.gz|does not hold"),
-            (lambda s: b"no archive at all", "is not a whole tar.gz"),
-            (lambda s: s.archive[:20_000] + bytes(500) + s.archive[20_500:], "is not a whole|not the official"),
-            (lambda s: _archive({"train": s.members["train"]}), "does not hold test, meta"),
-            (lambda s: _archive({**s.members, "test": s.members["test"] + b"?"}), "its test has"),
-            (lambda s: _archive({**s.members, "test": s.members["test"][:-1] + b"?"}), "not the official test"),
-            (lambda s: _archive(s.members, type=tarfile.SYMTYPE, linkname="/etc/passwd"), "does not hold train"),
-            (lambda s: _archive({f"../{name}": c for name, c in s.members.items()}), "does not hold train"),
-            (lambda s: _archive({f"/tmp/{name}": c for name, c in s.members.items()}), "does not hold train"),
-            (lambda s: _archive({f"cifar-100-python/../{name}": c for name, c in s.members.items()}), "does not hold"),
-        ],
-        ids=[
-            "truncated",
-            "other",
-            "damaged",
-            "incomplete",
-            "longer",
-            "changed",
-            "links",
-            "outside",
-            "absolute",
-            "winding",
-        ],
-    )
-    def test_what_an_archive_may_not_hold(
-        self, stand: Stand, tmp_path: Path, content: Callable[[Stand], bytes], reason: str
+    def test_further_files_of_an_archive_are_left_where_they_are(
+        self, stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Even if its checksum were right: three regular files of the right size are taken, nothing else."""
-        inside = tmp_path / "deep" / "inside"
-        inside.mkdir(parents=True)
-        archive = stand.lay_archive(tmp_path / "own", content(stand))
-        with pytest.raises(KclError, match=reason):
-            cifar100.unpack(archive, inside)
-        assert [path.name for path in (tmp_path / "deep").iterdir()] == ["inside"]
-
-    def test_further_files_are_left_where_they_are(self, stand: Stand, tmp_path: Path) -> None:
-        archive = stand.lay_archive(tmp_path, _archive({**stand.members, "file.txt~": b"", "../evil": b"harm"}))
-        (tmp_path / "inside").mkdir()
-        cifar100.unpack(archive, tmp_path / "inside")
-        assert sorted(path.name for path in (tmp_path / "inside").iterdir()) == ["meta", "test", "train"]
-        assert not (tmp_path / "evil").exists()
+        content = _archive({**stand.members, "file.txt~": b"", "../evil": b"harm"})
+        monkeypatch.setattr(cifar100, "ARCHIVE", PublishedFile(cifar100.ARCHIVE.name, _md5(content), len(content)))
+        stand.lay_archive(tmp_path / "own", content)
+        stand.check(cifar100.CIFAR100.load(tmp_path / "own"))
+        assert sorted(path.name for path in stand.folder.iterdir()) == ["meta", "test", "train"]
+        assert not list(tmp_path.rglob("evil"))
 
 
 @pytest.mark.data
@@ -244,11 +206,11 @@ class TestReal:
         pixels = dataset.train_inputs.float().div_(255).transpose(0, 1).flatten(1)
         torch.testing.assert_close(pixels.mean(1), torch.tensor([0.5071, 0.4865, 0.4409]), rtol=0, atol=1e-4)
 
-    def test_needs_neither_pooch_nor_pillow(self, cifar_dir: Path) -> None:
+    def test_needs_neither_requests_nor_pillow(self, cifar_dir: Path) -> None:
         import subprocess
         import sys
 
-        code = "import sys; sys.modules.update(dict.fromkeys(['pooch', 'requests', 'PIL', 'sklearn', 'tqdm'])); "
+        code = "import sys; sys.modules.update(dict.fromkeys(['platformdirs', 'requests', 'PIL', 'sklearn', 'tqdm'])); "
         code += "from kcl.data import cifar100; from pathlib import Path; cifar100.CIFAR100.load(Path(sys.argv[1]))"
         environment = os.environ | {"PYTHONPATH": str(Path(cifar100.__file__).parents[2])}
         subprocess.run([sys.executable, "-c", code, str(cifar_dir)], check=True, env=environment)

@@ -313,10 +313,10 @@ class TestCache:
 class TestPrepared:
     """The file itself, as its docstring describes it."""
 
-    def _write(self, path: Path, images: int = 5, **changes: Any) -> Path:
-        contents = mapped_images.Contents("made up", "f" * 64, ["a", "b"], np.array([0, 1, 1]), np.array([1, 0]))
+    def _write(self, path: Path, images: int = 5) -> Path:
         parts = [RANDOM.integers(0, 256, (1, 3, 4, 4), dtype=np.uint8) for _ in range(images)]
-        mapped_images.write(path, contents._replace(**changes), 4, parts)
+        image_set = mapped_images.ImageSet("made up", 4, ("a", "b"), (1, 2), (1, 1), [], lambda: parts)
+        mapped_images.write(path, image_set, "f" * 64)
         return path
 
     def test_is_as_safetensors_describes_it(self, tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ class TestPrepared:
         arrays = numpy.load_file(self._write(tmp_path / "a"))
         dataset, _ = mapped_images.read(tmp_path / "a")
         assert np.array_equal(arrays["test_images"], dataset.test_inputs.numpy())
-        assert arrays["test_labels"].tolist() == [1, 0]
+        assert arrays["test_labels"].tolist() == [0, 1]
 
     def test_the_number_of_images_must_be_that_of_the_labels(self, tmp_path: Path) -> None:
         for images in (4, 6):

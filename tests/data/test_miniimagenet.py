@@ -109,11 +109,11 @@ def test_it_is_the_same_data_however_it_is_brought(small: np.ndarray, tmp_path: 
     assert miniimagenet.MINIIMAGENET.verify(tmp_path / "prepared") == file
 
 
-def test_the_prepared_file_needs_neither_folders_nor_pillow_nor_pooch(small: np.ndarray, tmp_path: Path) -> None:
+def test_the_prepared_file_needs_neither_folders_nor_pillow_nor_platformdirs(small: np.ndarray, tmp_path: Path) -> None:
     folders = _lay_folders(tmp_path / "own", small)
     file = Path(datasets.find_dataset("miniimagenet").prepare(folders, tmp_path / "carried"))
     code = (
-        "import sys; sys.modules.update(dict.fromkeys(['PIL', 'pooch', 'requests', 'sklearn', 'tqdm']))\n"
+        "import sys; sys.modules.update(dict.fromkeys(['PIL', 'platformdirs', 'requests', 'sklearn', 'tqdm']))\n"
         "from pathlib import Path; from kcl.data import miniimagenet as m\n"
         "m.SIDE, m.TRAIN_PER_CLASS, m.PER_CLASS = 8, 5, 6\n"
         "print(m.MINIIMAGENET.load(Path(sys.argv[1])).train_inputs.shape)"
@@ -182,11 +182,13 @@ class TestRefused:
             (lambda file: file.update(image_data=[1, 2, 3]), "image_data"),
             (lambda file: file.pop("class_dict"), "class_dict"),
             (lambda file: file["class_dict"].pop(TEST[0]), "20 classes"),
-            (lambda file: file["class_dict"].update({TEST[0]: [1, 2]}), "list of 6 rows"),
-            (lambda file: file["class_dict"].update({TEST[0]: [[1], 2, "x"]}), "list of 6 rows"),
-            (lambda file: file["class_dict"].update({TEST[0]: None}), "list of 6 rows"),
-            (lambda file: file["class_dict"].update({TEST[0]: [0] * 6}), "rows once"),
-            (lambda file: file["class_dict"].update({TEST[0]: [-1, 10**6, 1, 2, 3, 4]}), "rows once"),
+            (lambda file: file["class_dict"].update({TEST[0]: [1, 2]}), "6 rows for each class"),
+            (lambda file: file["class_dict"].update({TEST[0]: [[1], 2, "x"]}), "6 rows for each class"),
+            (lambda file: file["class_dict"].update({TEST[0]: None}), "6 rows for each class"),
+            (lambda file: file["class_dict"].update({TEST[0]: [0] * 6}), "each row once"),
+            (lambda file: file["class_dict"].update({TEST[0]: [-1, 10**6, 1, 2, 3, 4]}), "each row once"),
+            (lambda file: file["class_dict"].update({TEST[0]: np.full(6, 2**64 - 1, np.uint64)}), "each row once"),
+            (lambda file: file["class_dict"].update(dict.fromkeys(TEST, np.zeros(10**6, bool))), "6 rows for each"),
         ],
     )
     def test_pickles_that_are_not_as_expected(
@@ -211,9 +213,9 @@ class TestRefused:
         assert not harm.exists()
 
     def test_a_prepared_file_of_something_else(self, small: np.ndarray, tmp_path: Path) -> None:
-        contents = mapped_images.Contents("other", "f" * 64, ["a", "b"], np.array([0, 1]), np.array([1]))
-        file = tmp_path / "miniimagenet-84.safetensors"
-        mapped_images.write(file, contents, 8, [np.zeros((3, 3, 8, 8), np.uint8)])
+        batches = [np.zeros((3, 3, 8, 8), np.uint8)]
+        images = mapped_images.ImageSet("other", 8, ("a", "b"), (1, 1), (0, 1), [], lambda: batches)
+        mapped_images.write(tmp_path / "miniimagenet-84.safetensors", images, "f" * 64)
         with pytest.raises(KclError, match="not those of miniImageNet"):
             miniimagenet.MINIIMAGENET.load(tmp_path)
 

@@ -350,10 +350,10 @@ def _mnist(gzipped: bool) -> Format:
 
 def _prepared() -> Format:
     images = np.arange(4 * 3 * 16, dtype=np.uint8).reshape(4, 3, 4, 4)
-    contents = mapped_images.Contents("made up", "source", ["a", "b"], np.array([0, 1]), np.array([1, 0]))
+    image_set = mapped_images.ImageSet("made up", 4, ("a", "b"), (1, 1), (1, 1), [], lambda: [images])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.safetensors"
-        mapped_images.write(path, contents, 4, [images])
+        mapped_images.write(path, image_set, "source")
         whole = path.read_bytes()
 
     def read(path: Path) -> None:

@@ -16,6 +16,7 @@ from kcl.core.shapes import Int
 from kcl.data.dataset import Dataset
 from kcl.data.digits import DIGITS
 from kcl.data.mnist import MNIST
+from kcl.data.source import DataSource
 from kcl.errors import KclError
 
 
@@ -99,37 +100,34 @@ def _fixed(value: float) -> int:
     return math.floor(value * 65536.0 + 0.5)
 
 
-class _MovedMNIST(MovedPixels):
+class _MovedSource(MovedPixels):
+    source: DataSource
+
     def __init__(
         self, tasks: int = 20, seed: int = 0, train_per_task: int | None = None, data_dir: Path | str | None = None
     ) -> None:
-        super().__init__(MNIST.load(data_dir), tasks, seed, train_per_task)
+        super().__init__(self.source.load(data_dir), tasks, seed, train_per_task)
 
 
-class _MovedDigits(MovedPixels):
-    def __init__(self, tasks: int = 20, seed: int = 0, train_per_task: int | None = None) -> None:
-        super().__init__(DIGITS.load(), tasks, seed, train_per_task)
-
-
-class PermutedMNIST(_MovedMNIST, PermutedPixels):
+class PermutedMNIST(_MovedSource, PermutedPixels):
     """Permuted MNIST: 20 tasks of 60,000 training and 10,000 test images, ten digits each."""
 
-    recipe = "permuted-mnist"
+    recipe, source = "permuted-mnist", MNIST
 
 
-class RotatedMNIST(_MovedMNIST, RotatedPixels):
+class RotatedMNIST(_MovedSource, RotatedPixels):
     """Rotated MNIST: 20 tasks, each about 10 degrees further than the one before."""
 
-    recipe = "rotated-mnist"
+    recipe, source = "rotated-mnist", MNIST
 
 
-class PermutedDigits(_MovedDigits, PermutedPixels):
+class PermutedDigits(_MovedSource, PermutedPixels):
     """Permuted MNIST's miniature on scikit-learn's bundled 8×8 digits."""
 
-    recipe = "permuted-digits"
+    recipe, source = "permuted-digits", DIGITS
 
 
-class RotatedDigits(_MovedDigits, RotatedPixels):
+class RotatedDigits(_MovedSource, RotatedPixels):
     """Rotated MNIST's miniature on scikit-learn's bundled 8×8 digits."""
 
-    recipe = "rotated-digits"
+    recipe, source = "rotated-digits", DIGITS

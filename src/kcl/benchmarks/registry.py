@@ -15,9 +15,9 @@ from kcl.data import image_folders
 from kcl.data.cifar100 import CIFAR100
 from kcl.data.dataset import Dataset
 from kcl.data.digits import DIGITS
+from kcl.data.file_cache import Say
 from kcl.data.miniimagenet import MINIIMAGENET
 from kcl.data.mnist import MNIST
-from kcl.data.source import Say
 from kcl.errors import KclError
 
 STREAM_ARGUMENTS = ("dataset", "tasks", "seed", "train_per_task")
@@ -62,24 +62,14 @@ def _folder(data_dir: Path | None, say: Say, *, image_size: int = image_folders.
 
 
 BENCHMARKS: dict[str, Benchmark] = {
-    "permuted-mnist": Benchmark(
-        "MNIST, pixels permuted anew in every task after the first", MNIST.load, PermutedPixels, tasks=20
-    ),
-    "rotated-mnist": Benchmark(
-        "MNIST, rotated about 10 degrees further in every task", MNIST.load, RotatedPixels, tasks=20
-    ),
+    "permuted-mnist": Benchmark("MNIST, pixels permuted anew in each later task", MNIST.load, PermutedPixels, tasks=20),
+    "rotated-mnist": Benchmark("MNIST, rotated by 10 more degrees in every task", MNIST.load, RotatedPixels, tasks=20),
     "split-cifar100": Benchmark("CIFAR-100, 20 tasks of 5 classes each", CIFAR100.load, SplitClasses, tasks=20),
-    "split-miniimagenet": Benchmark(
-        "miniImageNet, 20 tasks of 5 classes each", MINIIMAGENET.load, SplitClasses, tasks=20
-    ),
-    "split-folder": Benchmark(
-        "your own images in --data-dir, one folder per class, 5 classes a task", _folder, SplitClasses, tasks=None
-    ),
+    "split-miniimagenet": Benchmark("miniImageNet, 20 tasks of 5 classes", MINIIMAGENET.load, SplitClasses, tasks=20),
+    "split-folder": Benchmark("your images in --data-dir, a folder per class", _folder, SplitClasses, tasks=None),
     "permuted-digits": Benchmark("permuted-mnist on scikit-learn's 8×8 digits", DIGITS.load, PermutedPixels, tasks=20),
     "rotated-digits": Benchmark("rotated-mnist on scikit-learn's 8×8 digits", DIGITS.load, RotatedPixels, tasks=20),
-    "split-digits": Benchmark(
-        "scikit-learn's 8×8 digits, 2 tasks of 5 classes each", DIGITS.load, SplitClasses, tasks=2
-    ),
+    "split-digits": Benchmark("scikit-learn's 8×8 digits, 2 tasks of 5 classes", DIGITS.load, SplitClasses, tasks=2),
 }
 
 

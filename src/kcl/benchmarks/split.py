@@ -49,14 +49,19 @@ class SplitClasses(Stream):
         self.task_ways = self._task_ways(count, tasks)
         self.task_count = len(self.task_ways)
         shuffled = numpy_generator(seed, "class order").permutation(count)
-        self._order = shuffled if class_order == "shuffled" else np.arange(count)
+        order = shuffled if class_order == "shuffled" else np.arange(count)
+        self._classes = np.split(order, np.cumsum(self.task_ways))[:-1]  # of every task; the last are left out
         self._train_rows = _rows_by_class(dataset.train_labels, count)
         self._test_rows = _rows_by_class(dataset.test_labels, count)
-        self._check_train_per_task()
+        least, most = max(self.task_ways), max(sum(len(self._train_rows[k]) for k in task) for task in self._classes)
+        if train_per_task is not None and not least <= train_per_task <= most:
+            raise KclError(
+                f"train_per_task must lie in {least} … {most} for {dataset.name}, from one sample per class to all of "
+                f"a task, not {train_per_task}"
+            )
 
     def task(self, index: int) -> Task:
-        start = sum(self.task_ways[:index])
-        classes = self._order[start : start + self.task_ways[index]]
+        classes = self._classes[index]
         train = [self._train_rows[number] for number in classes]
         if self.train_per_task is not None:
             random = numpy_generator(self.seed, "train rows", index)
@@ -89,20 +94,6 @@ class SplitClasses(Stream):
                 f"the {count} classes of {self.dataset.name} make {possible}, not {tasks}: use fewer tasks or ways"
             )
         return tuple(drawn[:tasks])
-
-    def _check_train_per_task(self) -> None:
-        if self.train_per_task is None:
-            return
-        starts = np.cumsum([0, *self.task_ways])
-        sizes = [
-            sum(len(self._train_rows[number]) for number in self._order[start : start + ways])
-            for start, ways in zip(starts, self.task_ways, strict=False)
-        ]
-        if not max(self.task_ways) <= self.train_per_task <= max(sizes):
-            raise KclError(
-                f"train_per_task must lie in {max(self.task_ways)} … {max(sizes)} for {self.dataset.name}, from one "
-                f"sample per class to all of a task, not {self.train_per_task}"
-            )
 
 
 def _rows_by_class(labels: Int[Tensor, " n"], count: int) -> list[np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from kcl.errors import KclError
@@ -19,21 +20,23 @@ CLASS_ORDERS = {
 
 def parse_ways(text: str) -> Ways:
     """'5', '3-15' for a range, or '3-15/20' to divide all classes among 20 tasks."""
-    numbers, slash, tasks = (part.strip() for part in text.partition("/"))
-    low, dash, high = (part.strip() for part in numbers.partition("-"))
-    parts = [low, *[high] * bool(dash), *[tasks] * bool(slash)]
-    if not all(part.isdecimal() for part in parts) or (slash and not dash) or len(text) > 20:
+    match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*(?:/\s*(\d+)\s*)?)?", text)
+    if match is None or len(text) > 20:
         raise KclError(
             f"--ways {text[:40]!r}: expected a number of classes such as 5, a range such as 3-15, or a range and a "
             "number of tasks such as 3-15/20"
         )
-    if int(low) < 2:
-        raise KclError(f"--ways {text!r}: a task needs at least 2 classes to tell apart")
-    if dash and int(high) < int(low):
-        raise KclError(f"--ways {text!r}: a range goes from the smaller number to the larger, such as {high}-{low}")
-    if slash:
-        return int(low), int(high), int(tasks)
-    return (int(low), int(high)) if dash else int(low)
+    low, high, tasks = (int(number or 0) for number in match.groups())
+    ways: Ways = (low, high, tasks) if match[3] else (low, high) if match[2] else low
+    _check_range(low, high if match[2] else low)
+    return ways
+
+
+def _check_range(low: int, high: int) -> None:
+    if low < 2:
+        raise KclError(f"ways must be at least 2, for a task needs classes to tell apart, not {low}")
+    if high < low:
+        raise KclError(f"ways: a range goes from the smaller number to the larger, such as {high}-{low}")
 
 
 def show_ways(ways: Ways) -> str:
@@ -51,8 +54,7 @@ def check_ways(ways: Ways, count: int, name: str) -> Ways:
             f"ways must be a whole number such as 5, a pair such as (3, 15), or (3, 15, 20) for 20 tasks, not {ways!r}"
         )
     low, high = parts[:2]
-    if not 2 <= low <= high:
-        raise KclError(f"ways must be at least 2, and a range must go upwards, not {ways}")
+    _check_range(low, high)
     if high > count:
         raise KclError(f"ways must be at most {count}, the classes of {name}, not {high}")
     if len(parts) == 3 and not low * parts[2] <= count <= high * parts[2]:

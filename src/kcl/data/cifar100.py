@@ -4,10 +4,10 @@ verified. A user's archive is unpacked into the cache. The pickles are read by `
 
 from __future__ import annotations
 
-import gzip
 import shutil
 import tarfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kcl.data import file_cache, mirrors, pickles
+from kcl.data import mirrors, pickles
 from kcl.data.dataset import Dataset
+from kcl.data.file_cache import Say
 from kcl.data.mirrors import PublishedFile
-from kcl.data.source import DATA_VARIABLE, PublishedSource, Say, check_md5
+from kcl.data.source import DATA_VARIABLE, PublishedSource, check_md5
 from kcl.errors import KclError
 
 ARCHIVE = PublishedFile("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", 169_001_437)
@@ -56,48 +57,37 @@ class Cifar100Source(PublishedSource):
         archive = folder / ARCHIVE.name
         return archive if archive.is_file() else None
 
-    def read(self, place: Path) -> Dataset:
-        for file in MEMBERS:
-            check_md5(place / file.name, file.md5, self.title)
-        return _decode(place)
+    def copies(self, folder: Path) -> list[tuple[PublishedFile, Path]]:
+        return [(file, path) for file in (*MEMBERS, ARCHIVE) if (path := folder / file.name).is_file()]
 
-    def verify(self, data_dir: Path | str | None = None) -> Path:
-        place = self.find(data_dir)
-        if place is None or place.is_dir():
-            return super().verify(data_dir)
-        check_md5(place, ARCHIVE.md5, self.title)
-        return place
+    def check(self, file: PublishedFile, path: Path) -> None:
+        check_md5(file, path, self.title)
 
-    def read_or_fetch(self, folder: Path, archive: Path | None, say: Say) -> Dataset:
+    def read(self, folder: Path) -> Dataset:
         for file in MEMBERS:
-            if (folder / file.name).is_file():
-                try:
-                    check_md5(folder / file.name, file.md5, self.title)
-                except KclError as error:
-                    say(f"{error}; it is moved aside to {file_cache.move_aside(folder / file.name).name}")
-        if self.place_in(folder) != folder:
-            with file_cache.workshop(folder) as private:
-                try:
-                    archive = archive or self.place_in(folder) or next(mirrors.fetch([ARCHIVE], MIRRORS, private, say))
-                except KclError as error:
-                    say(str(error))
-                    raise self.not_fetched() from None
-                check_md5(archive, ARCHIVE.md5, self.title)
-                say(f"unpacking {archive.name} into {folder}")
-                unpack(archive, private)
-                for file in MEMBERS:
-                    file_cache.publish(private / file.name, folder / file.name)
-            say(f"CIFAR-100 is in {folder}")
-        return _decode(folder)
+            self.check(file, folder / file.name)
+        names = pickles.read(folder / "meta")["fine_label_names"]
+        train, test = (_split(folder / name) for name in ("train", "test"))
+        return Dataset("cifar100", *train, *test, class_names=tuple(names))
+
+    def obtain(self, folder: Path, archive: Path | None, private: Path, say: Say) -> Iterator[Path]:
+        archive = archive or self.place_in(folder) or next(mirrors.fetch([ARCHIVE], MIRRORS, private, say))
+        self.check(ARCHIVE, archive)
+        say(f"unpacking {archive.name} into {folder}")
+        members = {f"{FOLDER}/{file.name}": file.name for file in MEMBERS}
+        try:
+            with tarfile.open(archive, "r:gz") as opened:
+                for entry in opened:
+                    content = opened.extractfile(entry) if entry.name in members else None
+                    if content is not None:
+                        with (private / members[entry.name]).open("wb") as out:
+                            shutil.copyfileobj(content, out, 1 << 20)
+        except (tarfile.TarError, zlib.error, EOFError) as error:
+            raise KclError(f"{archive} is not a whole tar.gz archive: {error}") from None
+        yield from (private / file.name for file in MEMBERS)
 
 
 CIFAR100 = Cifar100Source()
-
-
-def _decode(folder: Path) -> Dataset:
-    names = pickles.read(folder / "meta")["fine_label_names"]
-    train, test = (_split(folder / name) for name in ("train", "test"))
-    return Dataset("cifar100", *train, *test, class_names=tuple(names))
 
 
 def _split(path: Path) -> tuple[Tensor, Tensor]:
@@ -105,28 +95,3 @@ def _split(path: Path) -> tuple[Tensor, Tensor]:
     content: Any = pickles.read(path)
     images, labels = content["data"], np.asarray(content["fine_labels"])
     return torch.from_numpy(images.reshape(-1, *SHAPE)), torch.from_numpy(labels).long()
-
-
-def unpack(archive: Path, folder: Path) -> None:
-    """Take the three official files out of an archive and nothing else: no other name, no link, no extra byte."""
-    files = {f"{FOLDER}/{file.name}": file for file in MEMBERS}
-    try:
-        with tarfile.open(archive, "r:gz") as opened:
-            for item in opened:
-                file = files.get(item.name)
-                if file is None or not item.isreg():
-                    continue
-                if item.size != file.size:
-                    raise KclError(
-                        f"{archive} is not CIFAR-100: its {file.name} has {item.size} bytes, not {file.size}"
-                    )
-                content = opened.extractfile(item)
-                if content is not None:
-                    with (folder / file.name).open("wb") as out:
-                        shutil.copyfileobj(content, out, 1 << 20)
-                    check_md5(folder / file.name, file.md5, CIFAR100.title)
-    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise KclError(f"{archive} is not a whole tar.gz archive: {error}") from None
-    missing = [file.name for file in MEMBERS if not (folder / file.name).is_file()]
-    if missing:
-        raise KclError(f"{archive} does not hold {', '.join(missing)} of CIFAR-100")

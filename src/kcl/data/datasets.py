@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-
+from kcl.core.settings import nearest
 from kcl.data.cifar100 import CIFAR100
 from kcl.data.digits import DIGITS
 from kcl.data.miniimagenet import MINIIMAGENET
@@ -15,8 +14,6 @@ DATASETS: dict[str, DataSource] = {source.name: source for source in (MNIST, CIF
 
 
 def find_dataset(name: str) -> DataSource:
-    if name in DATASETS:
-        return DATASETS[name]
-    close = difflib.get_close_matches(name.lower(), DATASETS, n=3)
-    meant = f"did you mean {' or '.join(close)}? " if close else ""
-    raise KclError(f"there is no dataset named {name!r}: {meant}kcl knows {', '.join(DATASETS)}")
+    if name not in DATASETS:
+        raise KclError(f"unknown dataset {name!r}; {nearest(name, list(DATASETS))}")
+    return DATASETS[name]

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from kcl.data.dataset import Dataset
-from kcl.data.file_cache import quiet
-from kcl.data.source import DataSource, Say
+from kcl.data.file_cache import Say, quiet
+from kcl.data.source import DataSource
 from kcl.errors import KclError
 
-BRIGHTEST, CLASSES = 16, 10
+BRIGHTEST = 16
 INSTALL = 'pip install "kernel-continual-learning[digits]"'
 PLACE = "inside scikit-learn"
 SHA256 = "a19cb3d96bba7deace8ee5a513a6eb7bad0403d528f00bf4d351b6a7a55baa91"
@@ -39,18 +39,12 @@ class DigitsSource(DataSource):
             raise KclError("the digits come with scikit-learn; --data-dir does not apply to them")
         images, labels = _read()
         is_test = torch.zeros(len(labels), dtype=torch.bool)
-        for digit in range(CLASSES):
+        for digit in range(10):
             rows = (labels == digit).nonzero().flatten()
             is_test[rows[len(rows) - len(rows) // 5 :]] = True
         inputs = images.unsqueeze(1)
-        return Dataset(
-            name="digits",
-            train_inputs=inputs[~is_test],
-            train_labels=labels[~is_test],
-            test_inputs=inputs[is_test],
-            test_labels=labels[is_test],
-            class_names=tuple(str(digit) for digit in range(CLASSES)),
-        )
+        train, test = ((inputs[rows], labels[rows]) for rows in (~is_test, is_test))
+        return Dataset("digits", *train, *test, class_names=tuple("0123456789"))
 
     def find(self, data_dir: Path | str | None = None) -> str | None:  # noqa: ARG002
         """Without importing scikit-learn, which is slow."""
@@ -61,9 +55,6 @@ class DigitsSource(DataSource):
         if hashlib.sha256(images.numpy().tobytes() + labels.byte().numpy().tobytes()).hexdigest() != SHA256:
             raise KclError(f"the digits inside scikit-learn are not the expected ones: reinstall it with {INSTALL}")
         return PLACE
-
-    def fetch(self, say: Say = quiet) -> str:  # noqa: ARG002
-        return self.verify()
 
 
 DIGITS = DigitsSource()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -16,6 +16,7 @@ from pathlib import Path
 from kcl.errors import KclError
 
 CACHE_VARIABLE = "KCL_CACHE"
+Say = Callable[[str], None]
 
 
 def quiet(message: str) -> None:
@@ -29,13 +30,10 @@ def cache_dir(folder: Path | None = None) -> Path:
     if named := os.environ.get(CACHE_VARIABLE):
         return Path(named).expanduser()
     try:
-        import pooch
+        import platformdirs
     except ImportError:
-        raise KclError(
-            f"the package pooch, which knows this system's cache folder, is missing: pip install pooch or set "
-            f"{CACHE_VARIABLE} to a folder"
-        ) from None
-    return Path(pooch.os_cache("kcl"))
+        raise KclError(f"platformdirs is missing: pip install it or set {CACHE_VARIABLE} to a folder") from None
+    return Path(platformdirs.user_cache_dir("kcl"))
 
 
 @contextmanager

@@ -10,36 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from kcl.data import file_cache, mapped_images
 from kcl.data.dataset import Dataset
+from kcl.data.file_cache import Say
+from kcl.data.mapped_images import ImageSet
 from kcl.errors import KclError
 
 FOLDER = "images"
 
 
-@dataclass(frozen=True)
-class ImageSet:
-    """Images to decode: the files that determine them, and how they are read.
-
-    They are ordered by class, all training images before all test images.
-    """
-
-    name: str
-    side: int
-    class_names: tuple[str, ...]
-    train_counts: tuple[int, ...]
-    test_counts: tuple[int, ...]
-    files: Sequence[Path]
-    images: Callable[[], Iterator[np.ndarray]]
-
-
-def load(images: ImageSet, say: Callable[[str], None]) -> tuple[Dataset, Path]:
+def load(images: ImageSet, say: Say) -> tuple[Dataset, Path]:
     """The images from the cache, decoded into it first if need be, and the file that holds them."""
     folder = file_cache.cache_dir() / FOLDER
     key = _key(images, folder)
@@ -54,10 +36,8 @@ def load(images: ImageSet, say: Callable[[str], None]) -> tuple[Dataset, Path]:
             say(f"{error}; decoding them again")
     count, side = sum(images.train_counts) + sum(images.test_counts), images.side
     say(f"decoding {count} images once, to {side} × {side}: {count * 3 * side**2 / 1e6:.0f} MB in {folder}")
-    labels = [np.arange(len(images.class_names)).repeat(n) for n in (images.train_counts, images.test_counts)]
-    contents = mapped_images.Contents(images.name, key, images.class_names, *labels)
     with file_cache.workshop(folder) as private:
-        mapped_images.write(private / path.name, contents, side, images.images())
+        mapped_images.write(private / path.name, images, key)
         file_cache.publish(private / path.name, path)
     return mapped_images.read(path)[0], path
 
@@ -81,15 +61,8 @@ def clear() -> tuple[Path, int]:
 
 def _key(images: ImageSet, folder: Path) -> str:
     """The hash of the images' files: read from its note if they look the same as before, else computed and noted."""
-    about = [
-        mapped_images.FORMAT,
-        images.name,
-        images.side,
-        images.class_names,
-        images.train_counts,
-        images.test_counts,
-    ]
-    key = hashlib.sha256(json.dumps(about).encode())
+    about = [images.name, images.side, images.class_names, images.train_counts, images.test_counts]
+    key = hashlib.sha256(json.dumps([mapped_images.FORMAT, *about]).encode())
     listing = key.copy()
     try:
         for path in images.files:

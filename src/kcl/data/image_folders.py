@@ -7,12 +7,12 @@ sixth of every class in the order of file names (rounded down, at least one) is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from kcl.data import image_cache, image_files
 from kcl.data.dataset import Dataset
-from kcl.data.file_cache import quiet
+from kcl.data.file_cache import Say, quiet
+from kcl.data.mapped_images import ImageSet
 from kcl.errors import KclError
 
 DEFAULT_SIDE, SMALLEST_SIDE, LARGEST_SIDE = 84, 8, 1024
@@ -24,7 +24,7 @@ LITTER = ("thumbs.db", "desktop.ini")
 Classes = dict[str, list[Path]]
 
 
-def load(root: Path, side: int = DEFAULT_SIDE, say: Callable[[str], None] = quiet) -> Dataset:
+def load(root: Path, side: int = DEFAULT_SIDE, say: Say = quiet) -> Dataset:
     """The images under a folder, uint8 (n, 3, side, side), mapped from the cache."""
     check_side(side)
     train, test = split(root.expanduser(), say)
@@ -36,10 +36,10 @@ def check_side(side: int) -> None:
         raise KclError(f"the image size must lie in {SMALLEST_SIDE} … {LARGEST_SIDE} pixels, not {side}")
 
 
-def image_set(name: str, side: int, train: Classes, test: Classes) -> image_cache.ImageSet:
+def image_set(name: str, side: int, train: Classes, test: Classes) -> ImageSet:
     """The listed image files, to be decoded to one size."""
     files = [path for part in (train, test) for paths in part.values() for path in paths]
-    return image_cache.ImageSet(
+    return ImageSet(
         name=name,
         side=side,
         class_names=tuple(train),
@@ -50,7 +50,7 @@ def image_set(name: str, side: int, train: Classes, test: Classes) -> image_cach
     )
 
 
-def split(root: Path, say: Callable[[str], None] = quiet) -> tuple[Classes, Classes]:
+def split(root: Path, say: Say = quiet) -> tuple[Classes, Classes]:
     """Training and test files by class; KclError if a class has too few of either."""
     if not root.is_dir():
         raise KclError(f"{root} is not a folder; expected one that holds a folder of images for every class")
@@ -75,7 +75,7 @@ def split(root: Path, say: Callable[[str], None] = quiet) -> tuple[Classes, Clas
     return train, test
 
 
-def list_classes(folder: Path, say: Callable[[str], None] = quiet, least: int = 2) -> Classes:
+def list_classes(folder: Path, say: Say = quiet, least: int = 2) -> Classes:
     """The image files of every class, sorted by name; files that are no images are skipped and reported."""
     skipped: list[Path] = []
     try:

@@ -13,10 +13,11 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -28,27 +29,34 @@ from kcl.errors import KclError
 FORMAT = "kcl images 1"
 ALIGNMENT = 64
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-DTYPES = {"labels": torch.int64, "images": torch.uint8}
 
 
-class Contents(NamedTuple):
-    """What is written with the images: one label per image, and the names of the classes."""
+@dataclass(frozen=True)
+class ImageSet:
+    """Images to decode: the files that determine them, and how they are read.
+
+    They are ordered by class, all training images before all test images.
+    """
 
     name: str
-    source: str
-    class_names: Sequence[str]
-    train_labels: np.ndarray
-    test_labels: np.ndarray
+    side: int
+    class_names: tuple[str, ...]
+    train_counts: tuple[int, ...]
+    """Images of each class."""
+    test_counts: tuple[int, ...]
+    files: Sequence[Path]
+    images: Callable[[], Iterable[np.ndarray]]
+    """In batches, (k, 3, side, side) each."""
 
 
-def write(path: Path, contents: Contents, side: int, images: Iterable[np.ndarray]) -> None:
-    """Write a file from batches of images, (k, 3, side, side) each, all training images before all test images.
+def write(path: Path, images: ImageSet, source: str) -> None:
+    """Write the decoded images to a file; `source` is the key of what they are decoded from.
 
     Only one batch at a time is in memory, which the safetensors library cannot do. The caller gives the file its final
     name once it is complete.
     """
-    count = len(contents.train_labels) + len(contents.test_labels)
-    digest, missing = hashlib.sha256(), count * 3 * side * side
+    count = sum(images.train_counts) + sum(images.test_counts)
+    digest, missing = hashlib.sha256(), count * 3 * images.side**2
     with path.open("wb") as file:
 
         def put(array: np.ndarray) -> int:
@@ -56,43 +64,32 @@ def write(path: Path, contents: Contents, side: int, images: Iterable[np.ndarray
             digest.update(content)
             return file.write(content)
 
-        file.write(_header(contents, side, sha256="0" * 64))
-        for labels in (contents.train_labels, contents.test_labels):
-            put(labels.astype("<i8"))
-        for batch in images:
+        file.write(_header(images, source, sha256="0" * 64))
+        for counts in (images.train_counts, images.test_counts):
+            put(np.arange(len(counts), dtype="<i8").repeat(counts))
+        for batch in images.images():
             missing -= put(batch)
         if missing:
-            raise KclError(f"{contents.name} does not have the expected {count} images")
+            raise KclError(f"{images.name} does not have the expected {count} images")
         file.seek(0)
-        file.write(_header(contents, side, digest.hexdigest()))
+        file.write(_header(images, source, digest.hexdigest()))
 
 
 def read(path: Path) -> tuple[Dataset, str]:
     """The dataset in a file, mapped, and the key of its source; KclError if the file is damaged or of another kind."""
     with _errors(path), safetensors.safe_open(path, framework="pt") as file:
-        about = _metadata(file)
-        arrays = {
-            f"{split}_{kind}": file.get_tensor(f"{split}_{kind}") for split in ("train", "test") for kind in DTYPES
-        }
+        about, arrays = _metadata(file), dict[str, torch.Tensor]()
         class_names = tuple(json.loads(about["class_names"]))
         for split in ("train", "test"):
-            labels, images = arrays[f"{split}_labels"], arrays[f"{split}_images"]
-            dtypes = {"labels": labels.dtype, "images": images.dtype}
-            if dtypes != DTYPES or len(labels) != len(images) or images.ndim != 4 or not len(labels):
+            images, labels = (file.get_tensor(f"{split}_{kind}") for kind in ("images", "labels"))
+            of_images = images.dtype == torch.uint8 and labels.dtype == torch.int64 and images.ndim == 4
+            if not of_images or len(labels) != len(images) or not len(labels):
                 raise ValueError(f"its {split} images and labels do not match")
             if not 0 <= int(labels.min()) <= int(labels.max()) < len(class_names):
                 raise ValueError(f"its {split} labels do not lie in 0 … {len(class_names) - 1}")
-        dataset = Dataset(
-            name=about["name"],
-            train_inputs=arrays["train_images"],
-            train_labels=arrays["train_labels"],
-            test_inputs=arrays["test_images"],
-            test_labels=arrays["test_labels"],
-            class_names=class_names,
-            mean=IMAGENET_MEAN,
-            std=IMAGENET_STD,
-            identity=about["sha256"][:16],
-        )
+            arrays |= {f"{split}_inputs": images, f"{split}_labels": labels}
+        mean, std, identity = IMAGENET_MEAN, IMAGENET_STD, about["sha256"][:16]
+        dataset = Dataset(about["name"], **arrays, class_names=class_names, mean=mean, std=std, identity=identity)
         return dataset, about["source"]
 
 
@@ -115,15 +112,14 @@ def _metadata(file: Any) -> dict[str, str]:
     return about
 
 
-def _header(contents: Contents, side: int, sha256: str) -> bytes:
-    about = {"format": FORMAT, "name": contents.name, "class_names": json.dumps(list(contents.class_names))}
-    header: dict[str, Any] = {"__metadata__": {**about, "source": contents.source, "sha256": sha256}}
-    end = 0
-    for kind, dtype, item_bytes, shape in (("labels", "I64", 8, ()), ("images", "U8", 1, (3, side, side))):
-        for split, labels in (("train", contents.train_labels), ("test", contents.test_labels)):
-            start, end = end, end + len(labels) * math.prod(shape) * item_bytes
-            entry = {"dtype": dtype, "shape": [len(labels), *shape], "data_offsets": [start, end]}
-            header[f"{split}_{kind}"] = entry
+def _header(images: ImageSet, source: str, sha256: str) -> bytes:
+    about = {"format": FORMAT, "name": images.name, "class_names": json.dumps(images.class_names)}
+    header: dict[str, Any] = {"__metadata__": {**about, "source": source, "sha256": sha256}}
+    end, pixels = 0, (3, images.side, images.side)
+    for kind, dtype, item_bytes, shape in (("labels", "I64", 8, ()), ("images", "U8", 1, pixels)):
+        for split, count in (("train", sum(images.train_counts)), ("test", sum(images.test_counts))):
+            start, end = end, end + count * math.prod(shape) * item_bytes
+            header[f"{split}_{kind}"] = {"dtype": dtype, "shape": [count, *shape], "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
     return struct.pack("<Q", len(text)) + text

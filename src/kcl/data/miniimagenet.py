@@ -21,10 +21,10 @@ import numpy as np
 
 from kcl.data import file_cache, image_cache, image_folders, mapped_images, pickles
 from kcl.data.dataset import Dataset
-from kcl.data.file_cache import quiet
-from kcl.data.image_cache import ImageSet
+from kcl.data.file_cache import Say, quiet
+from kcl.data.mapped_images import ImageSet
 from kcl.data.miniimagenet_classes import CLASSES, TEST, TRAIN, VALIDATION
-from kcl.data.source import DATA_VARIABLE, FileSource, Say
+from kcl.data.source import DATA_VARIABLE, FileSource
 from kcl.errors import KclError
 
 SIDE, TRAIN_PER_CLASS, PER_CLASS = 84, 500, 600
@@ -46,10 +46,10 @@ NO_FETCHING = "ImageNet's terms allow its images for research only and do not al
 class MiniImageNetSource(FileSource):
     """50,000 training and 10,000 test images, uint8 (n, 3, 84, 84), labels 0 … 99, mapped and never read whole."""
 
-    name, title, advice = "miniimagenet", "miniImageNet", PLACE
+    name, title = "miniimagenet", "miniImageNet"
     licence = "ImageNet's terms of access: non-commercial research and education"
     size = "50,000 train + 10,000 test, 1,270 MB decoded, nothing to fetch"
-    how_to_get = f"not to be downloaded, as {NO_FETCHING}; {PLACE}"
+    how_to_get = advice = f"kcl does not fetch it, as {NO_FETCHING}: {PLACE}"
 
     layouts = ("miniimagenet", "mini-imagenet", ".")
 
@@ -60,13 +60,13 @@ class MiniImageNetSource(FileSource):
         return folder if in_parts else None
 
     def load(self, data_dir: Path | str | None = None, say: Say = quiet) -> Dataset:
-        return _load(self._place(data_dir), say)[0]
+        return _load(self.place(data_dir), say)[0]
 
-    def fetch(self, say: Say = quiet) -> Path:  # noqa: ARG002
-        return self._place(None)
+    def fetch(self, say: Say = quiet) -> str:  # noqa: ARG002
+        return str(self.place(None))
 
     def verify(self, data_dir: Path | str | None = None) -> Path:
-        place = self._place(data_dir)
+        place = self.place(data_dir)
         if place.is_file():
             mapped_images.verify(place)
             _check(place, mapped_images.read(place)[0])
@@ -77,7 +77,7 @@ class MiniImageNetSource(FileSource):
 
     def prepare(self, data_dir: Path | None = None, out: Path | None = None, say: Say = quiet) -> Path:
         """Decode into one file, for machines without Pillow: in the cache, or below the folder `out`."""
-        _, path = _load(self._place(data_dir), say)
+        _, path = _load(self.place(data_dir), say)
         if out is None:
             return path
         final = out.expanduser() / self.layouts[0] / PREPARED
@@ -87,12 +87,6 @@ class MiniImageNetSource(FileSource):
             shutil.copyfile(path, private / PREPARED)
             file_cache.publish(private / PREPARED, final)
         return final
-
-    def _place(self, data_dir: Path | str | None) -> Path:
-        place = self.find(data_dir)
-        if place is None:
-            raise KclError(f"miniImageNet was not found, and kcl does not fetch it, as {NO_FETCHING}: {PLACE}")
-        return place
 
 
 MINIIMAGENET = MiniImageNetSource()
@@ -152,16 +146,15 @@ def _read_pickle(path: Path, classes: tuple[str, ...]) -> list[tuple[np.ndarray,
         raise KclError(f"{path} does not hold images of shape {shape} as bytes under 'image_data'")
     if not isinstance(members, dict) or set(members) != set(classes):
         raise KclError(f"{path} does not name the {len(classes)} classes of its part of miniImageNet in 'class_dict'")
-    rows = {name: _rows(members[name]) for name in classes}
-    if any(len(class_rows) != PER_CLASS for class_rows in rows.values()):
-        raise KclError(f"{path}: each class must have a list of {PER_CLASS} rows in 'class_dict'")
-    if not np.array_equal(np.sort(np.concatenate(list(rows.values()))), np.arange(len(images))):
-        raise KclError(f"{path}: 'class_dict' must name each of the {len(images)} rows once")
-    return [(images, rows[name]) for name in classes]
+    rows = [_rows(members[name], len(images)) for name in classes]
+    if sorted(row for class_rows in rows for row in class_rows) != list(range(len(images))):
+        raise KclError(f"{path}: 'class_dict' must list {PER_CLASS} rows for each class, and each row once")
+    return [(images, np.array(class_rows)) for class_rows in rows]
 
 
-def _rows(listed: Any) -> np.ndarray:
-    """A list of whole numbers as an array; an empty one for anything else."""
-    numbers = listed.ravel().tolist() if isinstance(listed, np.ndarray) else listed
-    valid = isinstance(numbers, list) and all(isinstance(number, int) for number in numbers)
-    return np.array(numbers if valid else [], dtype=np.int64)
+def _rows(listed: Any, count: int) -> list[int]:
+    """A class's list of rows, none for anything else; the length first, as one long list may stand for every class."""
+    if isinstance(listed, np.ndarray) and listed.size == PER_CLASS:
+        listed = listed.ravel().tolist()
+    valid = isinstance(listed, list) and len(listed) == PER_CLASS
+    return listed if valid and all(isinstance(row, int) and 0 <= row < count for row in listed) else []

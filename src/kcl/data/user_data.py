@@ -13,13 +13,14 @@ import csv
 import zipfile
 from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kcl.data import image_files, image_folders
-from kcl.data.file_cache import quiet
+from kcl.data.file_cache import Say, quiet
 from kcl.errors import KclError
 
 LARGEST = 2**34
@@ -45,46 +46,45 @@ def read(
     label: str = DEFAULT_LABEL,
     side: int | None = None,
     columns: Sequence[str] = (),
-    say: Callable[[str], None] = quiet,
+    say: Say = quiet,
 ) -> Samples:
     """Samples for training (`labelled`) or for prediction. `columns`: the columns of a table to read, in order."""
     path = path.expanduser()
-    suffix, readers = path.suffix.lower(), {".npz": _arrays, ".csv": _csv, ".parquet": _parquet}
+    suffix, tables = path.suffix.lower(), {".csv": _csv, ".parquet": _parquet}
     try:
+        # Anything but a folder and a regular file, such as a pipe or a device, could be read for ever.
+        if not path.is_dir() and not path.is_file():
+            raise KclError(f"{path} is not there or is no file; expected images, or a .npz, .csv or .parquet file")
         if path.is_dir() or suffix in image_files.SUFFIXES:
             samples = _images(path, labelled, image_folders.DEFAULT_SIDE if side is None else side, say)
-        elif not path.is_file():
-            raise KclError(f"{path} is not there; expected a folder of images, or a .npz, .csv or .parquet file")
-        elif suffix not in readers:
-            raise KclError(f"{path}: expected a folder of images, or a file that ends in {', '.join(readers)}")
+        elif suffix == ".npz":
+            samples = _arrays(path, labelled)
+        elif suffix in tables:
+            choose = partial(_choose_columns, path, labelled, label, columns, say)
+            samples = _check_table(path, tables[suffix](path, label if labelled else None, choose))
         else:
-            samples = readers[suffix](path, labelled, label, columns)
+            raise KclError(f"{path}: expected a folder of images, or a file that ends in .npz, .csv or .parquet")
     except OSError as error:
-        raise KclError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise KclError(f"{path} cannot be read: {_brief(error.strerror or error)}") from None
     if len(samples.inputs) == 0:
         raise KclError(f"{path} holds no samples")
     return samples
 
 
-def _images(path: Path, labelled: bool, side: int, say: Callable[[str], None]) -> Samples:
+def _images(path: Path, labelled: bool, side: int, say: Say) -> Samples:
     image_folders.check_side(side)
+    labels = None
+    if labelled and not path.is_dir():
+        raise KclError(f"{path} is one image; training needs a folder that holds a folder of images for every class")
     if labelled:
-        if not path.is_dir():
-            raise KclError(
-                f"{path} is one image; training needs a folder that holds a folder of images for every class"
-            )
         classes = image_folders.list_classes(path, say, least=1)
         if empty := [name for name, images in classes.items() if not images]:
-            raise KclError(
-                f"class {empty[0]!r} of {path} has no JPEG, PNG or WebP images; add some or remove the folder"
-            )
+            raise KclError(f"class {empty[0]!r} of {path} has no images; add JPEG, PNG or WebP files or remove it")
         files = [file for images in classes.values() for file in images]
         labels = np.array([name for name, images in classes.items() for _ in images])
     else:
-        files = [
-            file for file in (sorted(path.rglob("*")) if path.is_dir() else [path]) if image_folders.is_image(file)
-        ]
-        labels = None
+        candidates = sorted(path.rglob("*")) if path.is_dir() else [path]
+        files = [file for file in candidates if image_folders.is_image(file)]
     if not files:
         raise KclError(f"{path} holds no JPEG, PNG or WebP images")
     if len(files) * 3 * side**2 > LARGEST:
@@ -93,7 +93,8 @@ def _images(path: Path, labelled: bool, side: int, say: Callable[[str], None]) -
     return Samples(np.concatenate(list(image_files.decode_all(files, side))), labels, names)
 
 
-def _arrays(path: Path, labelled: bool, label: str, columns: Sequence[str]) -> Samples:  # noqa: ARG001
+def _arrays(path: Path, labelled: bool) -> Samples:
+    """Bytes stay as they are; all other numbers become single precision."""
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
@@ -102,30 +103,52 @@ def _arrays(path: Path, labelled: bool, label: str, columns: Sequence[str]) -> S
         with np.load(path, allow_pickle=False) as arrays:
             inputs = _first(_INPUTS, arrays, path)
             labels = _first(_LABELS, arrays, path) if labelled else None
-    except (ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise KclError(f"{path} is not a valid .npz file of plain arrays: {error}") from None
-    if inputs.dtype.kind not in "fiub" or inputs.ndim < 2:
-        raise KclError(f"{path}: inputs of shape {inputs.shape} and type {inputs.dtype}; expected rows of numbers")
+        if inputs.dtype.kind not in "fiub" or inputs.ndim < 2 or 0 in inputs.shape[1:]:
+            raise KclError(f"{path}: expected rows of numbers, not inputs of shape {inputs.shape} ({inputs.dtype.str})")
+        if labels is not None and labels.shape != inputs.shape[:1]:
+            raise KclError(f"{path}: {len(inputs)} inputs need one label each, not labels of shape {labels.shape}")
+        if labels is not None:
+            labels.tolist()  # fails for text that is none
+    except (KclError, OSError):
+        raise
+    # zipfile and NumPy report what is damaged, encrypted or untrue in many ways: zlib.error, RuntimeError, TokenError …
+    except Exception as error:
+        raise KclError(f"{path} is not a valid .npz file of plain arrays: {_brief(error)}") from None
+    if inputs.ndim == 4 and inputs.shape[3] in (1, 3, 4) and min(inputs.shape[1:3]) > 4:
+        advice = "give them channels first: inputs.transpose(0, 3, 1, 2)"
+        raise KclError(f"{path}: images of shape {inputs.shape[1:]} have their channels last; {advice}")
+    if inputs.ndim == 4 and inputs.shape[1] == 3 and min(inputs.shape[2:]) < image_folders.SMALLEST_SIDE:
+        raise KclError(f"{path}: colour images of shape {inputs.shape[1:]}; expected at least 8 × 8 pixels")
+    if inputs.dtype != np.uint8:
+        with np.errstate(over="ignore"):
+            inputs = inputs.astype(np.float32)
+        if place := _not_finite(inputs):
+            where = f"inputs[{', '.join(map(str, place))}]"
+            raise _no_number(path, where, inputs[place])
     return Samples(inputs, labels, [str(row) for row in range(len(inputs))])
 
 
 def _first(names: Sequence[str], arrays: Any, path: Path) -> np.ndarray:
     for name in names:
         if name in arrays.files:
-            return arrays[name]
-    raise KclError(f"{path} has no array named {' or '.join(names)}; it has {', '.join(arrays.files) or 'none'}")
+            if not isinstance(found := arrays[name], np.ndarray):
+                raise ValueError(f"{name} is no array")
+            return found
+    raise KclError(
+        f"{path} has no array named {' or '.join(names)}; it has {_brief(', '.join(arrays.files)) or 'none'}"
+    )
 
 
-def _csv(path: Path, labelled: bool, label: str, columns: Sequence[str]) -> Samples:
+def _csv(path: Path, label: str | None, choose: Callable[[Sequence[str]], tuple[str, ...]]) -> Samples:
     numbers, labels = array("f"), list[str]()
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file)
             header = next(rows, [])
-            if not header or len(set(header)) != len(header):
-                raise KclError(f"{path}: expected a first line with the name of every column, each once")
-            input_columns = _input_columns(path, header, labelled, label, columns)
-            places = [header.index(name) for name in input_columns]
+            if len(header) == 1 and ";" in header[0]:
+                raise KclError(f"{path} is separated by semicolons; save it with commas, and with points in numbers")
+            columns = choose(header)
+            places = [header.index(name) for name in columns]
             for number, row in enumerate((row for row in rows if row), start=1):
                 if len(row) != len(header):
                     raise KclError(f"{path}, line {rows.line_num}: {len(row)} values for {len(header)} columns")
@@ -133,15 +156,16 @@ def _csv(path: Path, labelled: bool, label: str, columns: Sequence[str]) -> Samp
                     numbers.extend([float(row[place]) for place in places])
                 except ValueError:
                     place = next(place for place in places if not _is_number(row[place]))
-                    raise _no_number(path, header[place], number, row[place]) from None
-                labels += [row[header.index(label)]] if labelled else []
+                    raise _no_number(path, f"column {header[place]!r}, sample {number}", row[place]) from None
+                if label is not None:
+                    labels.append(row[header.index(label)])
     except (UnicodeDecodeError, csv.Error) as error:
         raise KclError(f"{path} is not a CSV file in UTF-8: {error}") from None
     inputs = np.frombuffer(numbers, dtype=np.float32).reshape(-1, len(places))
-    return _table(path, inputs, np.array(labels) if labelled else None, input_columns)
+    return Samples(inputs, None if label is None else np.array(labels), (), columns)
 
 
-def _parquet(path: Path, labelled: bool, label: str, columns: Sequence[str]) -> Samples:
+def _parquet(path: Path, label: str | None, choose: Callable[[Sequence[str]], tuple[str, ...]]) -> Samples:
     try:
         import pyarrow
         import pyarrow.parquet as parquet
@@ -151,10 +175,11 @@ def _parquet(path: Path, labelled: bool, label: str, columns: Sequence[str]) -> 
         ) from None
     try:
         table = parquet.read_table(path)
-        present = [name for name in table.column_names if not name.startswith(_INDEX)]
-        input_columns = _input_columns(path, present, labelled, label, columns)
-        inputs = np.empty((table.num_rows, len(input_columns)), dtype=np.float32)
-        for place, name in enumerate(input_columns):
+        columns = choose([name for name in table.column_names if not name.startswith(_INDEX)])
+        if label is not None and pyarrow.types.is_nested(table[label].type):
+            raise KclError(f"{path}: the column {label!r} holds lists; expected one label for each sample")
+        inputs = np.empty((table.num_rows, len(columns)), dtype=np.float32)
+        for place, name in enumerate(columns):
             values = table[name].to_numpy()
             try:
                 if values.dtype.kind not in "biufO":  # times would be taken for numbers
@@ -162,17 +187,18 @@ def _parquet(path: Path, labelled: bool, label: str, columns: Sequence[str]) -> 
                 inputs[:, place] = values
             except (TypeError, ValueError):
                 row = next((row for row, value in enumerate(values.tolist()) if not _is_number(value)), 0)
-                raise _no_number(path, name, row + 1, values[row]) from None
-        labels = np.array(table[label].to_pylist()) if labelled else None
-        return _table(path, inputs, labels, input_columns)
+                raise _no_number(path, f"column {name!r}, sample {row + 1}", values[row]) from None
+        return Samples(inputs, None if label is None else np.array(table[label].to_pylist()), (), columns)
     except pyarrow.ArrowException as error:
-        raise KclError(f"{path} is not a valid Parquet file: {error}") from None
+        raise KclError(f"{path} is not a valid Parquet file: {_brief(error)}") from None
 
 
-def _input_columns(
-    path: Path, present: Sequence[str], labelled: bool, label: str, columns: Sequence[str]
+def _choose_columns(
+    path: Path, labelled: bool, label: str, columns: Sequence[str], say: Say, present: Sequence[str]
 ) -> tuple[str, ...]:
     """The columns of inputs: those the model knows, or else all but the label."""
+    if not present or len(set(present)) != len(present):
+        raise KclError(f"{path}: expected a first line with the name of every column, each once")
     if labelled and label not in present:
         raise KclError(f"{path} has no column {label!r}; name the label column with --label: {', '.join(present)}")
     names = tuple(columns) or tuple(name for name in present if name != label)
@@ -182,18 +208,25 @@ def _input_columns(
         raise KclError(f"{path} has a column without a name, such as pandas' index: write it with index=False")
     if not names:
         raise KclError(f"{path} has no column besides {label!r} to learn from")
+    if extra := [name for name in present if name not in (*names, label)]:
+        say(f"{path}: not used, as the model was trained without them: {', '.join(extra)}")
     return names
 
 
-def _table(path: Path, inputs: np.ndarray, labels: np.ndarray | None, columns: tuple[str, ...]) -> Samples:
-    not_finite = np.argwhere(~np.isfinite(inputs))
-    if len(not_finite):
-        row, place = not_finite[0]
-        raise _no_number(path, columns[place], row + 1, inputs[row, place])
-    unlabelled = [] if labels is None else [row for row, value in enumerate(labels.tolist()) if value in (None, "")]
-    if unlabelled:
+def _check_table(path: Path, table: Samples) -> Samples:
+    if place := _not_finite(table.inputs):
+        where = f"column {table.columns[place[1]]!r}, sample {place[0] + 1}"
+        raise _no_number(path, where, table.inputs[place])
+    labels = [] if table.labels is None else table.labels.tolist()
+    if unlabelled := [row for row, value in enumerate(labels) if value in (None, "")]:
         raise KclError(f"{path}, sample {unlabelled[0] + 1}: it has no label; fill in or remove such samples")
-    return Samples(inputs, labels, [str(row) for row in range(len(inputs))], columns)
+    return table._replace(names=[str(row) for row in range(len(table.inputs))])
+
+
+def _not_finite(inputs: np.ndarray) -> tuple[int, ...]:
+    """The place of the first number that is infinite or none; empty where there is no such number."""
+    finite = np.isfinite(inputs)
+    return () if finite.all() else tuple(map(int, np.unravel_index(finite.argmin(), finite.shape)))
 
 
 def _is_number(value: Any) -> bool:
@@ -204,8 +237,11 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-def _no_number(path: Path, column: str, sample: int, value: Any) -> KclError:
-    return KclError(
-        f"{path}, column {column!r}, sample {sample}: {str(value)[:40]!r} is not a finite number; "
-        "fill in or remove such samples"
-    )
+def _no_number(path: Path, where: str, value: Any) -> KclError:
+    advice = "fill in or remove such samples, or the whole column"
+    return KclError(f"{path}, {where}: {str(value)[:40]!r} is not a finite number; {advice}")
+
+
+def _brief(message: Any) -> str:
+    """What a library says, on one line of reasonable length."""
+    return " ".join(str(message).split())[:200]

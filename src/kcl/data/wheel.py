@@ -35,22 +35,15 @@ def download(folder: Path) -> Path:
     # -P: a pip.py in the current folder must not be run in pip's place.
     command = [sys.executable, "-P", "-m", "pip", "download", *options, *patience, f"--dest={folder}", REQUIREMENT]
     try:
-        done = subprocess.run(  # noqa: S603 - the command is fixed but for the folder.
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=LONGEST_SECONDS,
-            check=False,
-        )
+        # S603: the command is fixed but for the folder.
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LONGEST_SECONDS)  # noqa: S603
     except subprocess.TimeoutExpired:
         raise KclError(f"pip did not fetch {REQUIREMENT} within {LONGEST_SECONDS} seconds") from None
     except OSError as error:
         raise KclError(f"pip cannot be started: {error.strerror or error}") from None
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
-        lines = done.stderr.strip().splitlines()
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
         raise KclError(f"pip cannot fetch {REQUIREMENT}: {lines[-1] if lines else 'it does not say why'}")
     return wheels[0]
 
