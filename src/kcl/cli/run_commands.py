@@ -25,8 +25,9 @@ def add_run(command: argparse.ArgumentParser) -> None:
     add_stream_options(command)
     output, saving = add_execution_options(command)
     output.add_argument("--out", type=Path, metavar="DIR",
-                        help="output folder (default: runs/BENCHMARK-METHOD[-RECIPE])")  # fmt: skip
-    saving.add_argument("--resume", action="store_true", help="keep the folder's finished runs and do the rest")
+                        help="output folder (default: one in runs/, named by all choices but the seeds)")  # fmt: skip
+    saving.add_argument("--resume", action="store_true",
+                        help="keep the folder's finished runs and do the rest (implied without --out)")  # fmt: skip
     output.add_argument("--save-samples", action="store_true",
                         help="save images of tasks, coresets and mistakes for the page (needs Pillow)")  # fmt: skip
     output.add_argument("--live", action="store_true", help="serve the page on this machine while training")
@@ -112,9 +113,10 @@ def _run(options: argparse.Namespace) -> int:
     specs = requested_runs.specs(options)
     if options.show_settings:
         return print_lines(requested_runs.shown(specs))
-    out = requested_runs.default_out(options)
+    out = options.out or requested_runs.default_out(options)
+    resume = options.resume or options.out is None  # nothing in the default folder stands in the way of these runs
     with report_commands.live_beside(options, out):
-        records = execute_runs(specs, options, out, options.resume)
+        records = execute_runs(specs, options, out, resume)
     try:
         samples = report_commands.samples_beside([out / RESULTS])
         page.write_page(records, out / "report.html", report_commands.default_title(records), samples)

@@ -17,7 +17,9 @@ from kcl.core.metrics import AccuracyMatrix
 from kcl.errors import KclError
 
 FORMAT = 1
-MAX_LINE_BYTES = 64 * 2**20
+MAX_LINE_BYTES = 128 * 2**20
+MOST_TASKS = 3000
+"""So that the accuracy matrix, of up to 19 characters per number and 6 per null, fits in a line."""
 
 _METRICS = ("average_accuracy", "forgetting", "learning_accuracy", "backward_transfer", "forward_transfer")
 _NULL = type(None)
