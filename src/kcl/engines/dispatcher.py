@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,28 +23,17 @@ MAX_LOG = 100_000
 """Characters kept of the log of a job that fails again and again."""
 
 
-class Queue:
-    """Waiting jobs by their needs; within the same needs in the given order, the longest first."""
+def take(waiting: list[JobState], room: Callable[[Needs], bool]) -> JobState | None:
+    """Remove the first waiting job that there is room for."""
+    fits = {needs: room(needs) for needs in needs_of(waiting)}
+    for place, state in enumerate(waiting):
+        if fits[state.job.needs]:
+            return waiting.pop(place)
+    return None
 
-    def __init__(self, jobs: Iterable[JobState]) -> None:
-        self._waiting: dict[Needs, deque[JobState]] = defaultdict(deque)
-        for state in jobs:
-            self._waiting[state.job.needs].append(state)
 
-    @property
-    def needs(self) -> list[Needs]:
-        return [needs for needs, waiting in self._waiting.items() if waiting]
-
-    def take(self, room: Callable[[Needs], bool]) -> JobState | None:
-        """The longest job that there is room for."""
-        for needs in sorted(self.needs, key=lambda needs: -self._waiting[needs][0].job.length):
-            if room(needs):
-                return self._waiting[needs].popleft()
-        return None
-
-    def put_back(self, state: JobState) -> None:
-        """A job to retry: it goes first, so that permanent failures show early."""
-        self._waiting[state.job.needs].appendleft(state)
+def needs_of(waiting: Iterable[JobState]) -> list[Needs]:
+    return list(dict.fromkeys(state.job.needs for state in waiting))
 
 
 class Dispatcher:
@@ -62,24 +50,25 @@ class Dispatcher:
     ) -> None:
         self._engine, self._store, self._tracker = engine, store, tracker
         self._logs, self._retries, self._stop = logs, retries, stop or Stop()
-        self._queue, self._running = Queue([]), dict[str, JobState]()
+        self._waiting: list[JobState] = []
+        self._running: dict[str, JobState] = {}
         self._given_up: list[Failure] = []
 
     def run(self, jobs: Sequence[Job]) -> list[Failure]:
-        """Return, when every job has ended, those that were given up. After a signal all jobs save, and `Interrupted`
-        is raised.
+        """Start the jobs, the longest are given first, and return, when every one has ended, those that were given up.
+        After a signal all jobs save, and `Interrupted` is raised.
         """
-        self._queue = Queue(self._tracker.jobs_queued(jobs))
+        self._waiting = list(self._tracker.jobs_queued(jobs))
         with self._stop.deferred():
             try:
-                while self._queue.needs or self._running:
+                while self._waiting or self._running:
                     self._stop.check()
-                    while (state := self._queue.take(self._engine.room)) is not None:
+                    while (state := take(self._waiting, self._engine.room)) is not None:
                         self._engine.start(state.job, state.failed_on)
                         self._running[state.job.name] = state
                         self._tracker.job_started(state)
                     if not self._running:
-                        self._tracker.no_room(self._queue.needs)
+                        self._tracker.no_room(needs_of(self._waiting))
                     self._handle(self._engine.wait(WAIT))
                     self._tracker.tick()
             except Interrupted:
@@ -119,7 +108,7 @@ class Dispatcher:
         state.tasks_before = state.tasks
         if state.failures <= self._retries:
             state.job = state.job.next_attempt()
-            self._queue.put_back(state)
+            self._waiting.insert(0, state)  # first, so that permanent failures show early
         else:
             state.phase, path = "failed", self._logs / f"{state.job.name}.log"
             write_whole(path, state.log.encode(errors="replace"))

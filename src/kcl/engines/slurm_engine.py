@@ -19,13 +19,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from kcl.core.packages import load_package
 from kcl.engines.engine import Engine, Event, RunningJob
 from kcl.engines.job import ENDS, Job, Message, Needs
 from kcl.engines.worker import run_job
 from kcl.errors import KclError
 from kcl.training.stopping import Stop
 
-INSTALL = 'pip install "kernel-continual-learning[slurm]"'
 MAX_JOBS = 100
 MINUTES = 24 * 60
 """The time limit of a Slurm job unless `time` is set. A job that is cut off is retried from its checkpoint."""
@@ -221,8 +221,4 @@ class SlurmEngine(Engine):
 
 
 def _submitit() -> Any:
-    try:
-        import submitit
-    except ImportError:
-        raise KclError(f"--engine slurm needs submitit; install it: {INSTALL}") from None
-    return submitit
+    return load_package("submitit", "slurm", "--engine slurm needs submitit")
