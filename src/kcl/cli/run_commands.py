@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
-from kcl.cli.commands import print_lines
+from kcl.cli.commands import named, print_lines, say
 from kcl.cli.options import add_execution_options, add_stream_options
 from kcl.core.files import RESULTS
 from kcl.errors import KclError
@@ -67,7 +68,7 @@ def add_reproduce(command: argparse.ArgumentParser) -> None:
                          help="with --report-only: also replace the tables between the markers <!-- ITEM: begin --> "
                          "and <!-- ITEM: end --> of a page (REPRODUCIBILITY.md)")  # fmt: skip
     add_execution_options(command)
-    command.set_defaults(function=_reproduce)
+    command.set_defaults(function=lambda options: named("kcl.cli.reproduce_command:reproduce")(options))
 
 
 def add_tune(command: argparse.ArgumentParser) -> None:
@@ -90,19 +91,7 @@ def add_tune(command: argparse.ArgumentParser) -> None:
     command.add_argument("--out", type=Path, help="output folder (default: runs/tune-BENCHMARK-METHOD)")
     command.add_argument("--resume", action="store_true", help="continue the search in the folder")
     add_execution_options(command)
-    command.set_defaults(function=_tune)
-
-
-def _reproduce(options: argparse.Namespace) -> int:
-    from kcl.cli.reproduce_command import reproduce
-
-    return reproduce(options)
-
-
-def _tune(options: argparse.Namespace) -> int:
-    from kcl.cli.tune_command import tune_settings
-
-    return tune_settings(options)
+    command.set_defaults(function=lambda options: named("kcl.cli.tune_command:tune_settings")(options))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -115,7 +104,9 @@ def _run(options: argparse.Namespace) -> int:
         return print_lines(requested_runs.shown(specs))
     out = options.out or requested_runs.default_out(options)
     resume = options.resume or options.out is None  # nothing in the default folder stands in the way of these runs
-    with report_commands.live_beside(options, out):
+    page_title = f"{options.method} on {options.benchmark}"
+    live = report_commands.live([out], page_title, say, port=options.port) if options.live else nullcontext()
+    with live:
         records = execute_runs(specs, options, out, resume)
     try:
         samples = report_commands.samples_beside([out / RESULTS])
