@@ -123,13 +123,10 @@ class SlurmEngine(Engine):
         self._finishing: list[_SlurmJob] = []
         """Slurm jobs that sent their last message; submitit writes one more file after that."""
         self._submissions, self._stopping = 0, False
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            for earlier in root.iterdir():
-                if earlier != self._folder and earlier.is_dir():
-                    (earlier / "stop").touch()  # its command was killed: its Slurm jobs save and end
-        except OSError as error:
-            raise KclError(f"cannot write to {self._folder}: {error.strerror or error}") from None
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for earlier in root.iterdir():
+            if earlier != self._folder and earlier.is_dir():
+                (earlier / "stop").touch()  # its command was killed: its Slurm jobs save and end
         self._executor(Needs())  # raises now rather than later
 
     def room(self, needs: Needs) -> bool:  # noqa: ARG002 - Slurm has its own queue
