@@ -119,7 +119,8 @@ def execute(options: argparse.Namespace) -> int:
         sys.stderr.close()
         return 1
     except OSError as error:
-        print(f"kcl: {error.strerror or error}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"kcl: {where}{error.strerror or error}", file=sys.stderr)
         return 1
 
 

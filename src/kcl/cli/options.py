@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from kcl.errors import KclError
 
 if TYPE_CHECKING:
     from kcl.engines.distributed import EngineChoice
-    from kcl.engines.engine import Engine
     from kcl.experiments.resuming import Saving
     from kcl.training.checkpointer import Every
     from kcl.training.stopping import Stop
@@ -173,31 +172,23 @@ def choose_engine(options: argparse.Namespace) -> EngineChoice | None:
     check_range(options, "retries", 0, 1000)
     if options.gpu_memory is not None and not 0.0 < options.gpu_memory < 1e6:
         raise KclError(f"--gpu-memory must be a number of gigabytes above 0, not {options.gpu_memory:g}")
-    if options.engine == "local" and options.workers in (None, 1):
+    limits = options.retries, options.gpu_memory
+    if options.engine == "ray":
+        from kcl.engines.ray_engine import RayEngine
+
+        cluster = RayEngine(options.address, options.workers)
+        return EngineChoice(lambda _: cluster, cluster.device(options.device), *limits)
+    if options.engine == "slurm":
+        from kcl.engines.slurm_engine import SlurmEngine, parse_options
+
+        sbatch_options, device = parse_options(options.slurm), "cuda" if options.device == "cuda" else "cpu"
+        return EngineChoice(lambda logs: SlurmEngine(logs, options.workers, sbatch_options), device, *limits)
+    if options.workers in (None, 1):
         return None
-    make, device = {"local": _local, "ray": _ray, "slurm": _slurm}[options.engine](options)
-    return EngineChoice(make, device, options.retries, options.gpu_memory)
-
-
-def _local(options: argparse.Namespace) -> tuple[Callable[[Path], Engine], str]:
     from kcl.engines.local_workers import LocalWorkers
 
-    return lambda logs: LocalWorkers(options.workers, logs, options.threads or 1), choose_device(options.device)
-
-
-def _ray(options: argparse.Namespace) -> tuple[Callable[[Path], Engine], str]:
-    from kcl.engines.ray_engine import RayEngine
-
-    cluster = RayEngine(options.address, options.workers)
-    return lambda _: cluster, cluster.device(options.device)
-
-
-def _slurm(options: argparse.Namespace) -> tuple[Callable[[Path], Engine], str]:
-    from kcl.engines.slurm_engine import SlurmEngine, parse_options
-
-    sbatch_options = parse_options(options.slurm)
-    device = "cuda" if options.device == "cuda" else "cpu"
-    return lambda logs: SlurmEngine(logs, options.workers, sbatch_options), device
+    workers, threads, device = options.workers, options.threads or 1, choose_device(options.device)
+    return EngineChoice(lambda logs: LocalWorkers(workers, logs, threads), device, *limits)
 
 
 def choose_saving(options: argparse.Namespace, resume: bool, stop: Stop) -> Saving:

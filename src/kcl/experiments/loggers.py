@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from kcl.core.files import METRICS
 from kcl.core.packages import load_package
+from kcl.errors import KclError
 from kcl.experiments.admission import RunPlan
 from kcl.experiments.run_spec import RunSpec
 from kcl.training.stream_run import OnProgress, Progress, RunProgress
@@ -38,7 +39,10 @@ class CsvLogger:
     )  # fmt: skip
 
     def __init__(self, out: Path) -> None:
-        self._file = (out / METRICS).open("a", newline="", encoding="utf-8")
+        try:
+            self._file = (out / METRICS).open("a", newline="", encoding="utf-8")
+        except OSError as error:
+            raise KclError(f"{out / METRICS} cannot be written: {error.strerror or error}") from None
         self._writer = csv.writer(self._file)
         if self._file.tell() == 0:
             self._writer.writerow(self.COLUMNS)
