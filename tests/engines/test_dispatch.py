@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kcl.cli.execution import describe_failures
-from kcl.engines.dispatcher import Dispatcher, Queue
+from kcl.engines.dispatcher import Dispatcher, take
 from kcl.engines.engine import Engine, Event
 from kcl.engines.job import Job, Needs
 from kcl.engines.status_tracker import JobState, StatusTracker
@@ -111,14 +111,13 @@ def test_the_longest_are_begun_first_as_many_as_there_is_room_for(tmp_path: Path
 def test_what_needs_more_than_there_is_does_not_keep_back_what_needs_less() -> None:
     large, small = Needs(cpus=8), Needs(cpus=1)
     jobs = [_job(0, 9.0, large), _job(1, 5.0, small), _job(2, 2.0, small)]
-    queue = Queue([JobState(job, 1) for job in jobs])
-    taken = [queue.take(lambda needs: needs.cpus < 8) for _ in range(3)]
+    waiting = [JobState(job, 1) for job in jobs]
+    taken = [take(waiting, lambda needs: needs.cpus < 8) for _ in range(3)]
     assert [state.job.runs[0]["number"] for state in taken if state] == [1, 2]
-    assert queue.needs == [large]
-    last = queue.take(lambda _: True)
+    last = take(waiting, lambda _: True)
     assert last is not None
     assert last.job.runs[0]["number"] == 0
-    assert queue.needs == []
+    assert waiting == []
 
 
 def test_where_nothing_has_room_that_is_told_and_waited_for(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from kcl.training import checkpoint
 from kcl.training.checkpointer import Checkpointer, Every, numbered
 from kcl.training.stack import RunStack
 from kcl.training.stopping import Interrupted, Stop
-from kcl.training.stream_run import Outcome, Progress, run_streams
+from kcl.training.stream_run import Outcome, Progress, _History, run_streams
 
 ENGINES = ("plain", "stacked")
 AT_SIGNALS = Every(seconds=1e9, thrifty=False)
@@ -240,3 +241,17 @@ def test_what_a_checkpoint_says_must_make_sense(
     checkpoint.write(path, checkpoint.Saved(saved.tensors, saved.about | changes))
     with pytest.raises(KclError, match="does not fit"):
         run_streams(runs.learner(engine), runs.streams, checkpointer=Checkpointer(tmp_path, {}, AT_SIGNALS))
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_the_accuracies_of_long_streams_are_kept_beside_the_text(older: bool) -> None:
+    """Older checkpoints hold them as text, which has a limit."""
+    history, again = _History(2, 300), _History(2, 300)
+    history.matrices[1].record(3, 2, 100.0 / 3.0)
+    saved = history.saved()
+    assert len(json.dumps(saved.about)) < 1000
+    if older:
+        rows = [matrix.to_lists() for matrix in history.matrices]
+        saved = checkpoint.Saved({}, {"ledger": saved.about["ledger"] | {"matrices": rows}})
+    again.restore(saved)
+    assert [matrix.to_lists() for matrix in again.matrices] == [matrix.to_lists() for matrix in history.matrices]

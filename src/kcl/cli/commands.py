@@ -11,7 +11,7 @@ import importlib
 import io
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from kcl import __version__
@@ -33,8 +33,14 @@ def print_lines(lines: dict[str, str]) -> int:
     return 0
 
 
+def named(place: str) -> Any:
+    """What "module:name" names. The module is imported only now: it may have to load PyTorch."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
 class Command(NamedTuple):
-    """`module:function` adds the options to the command's parser and sets its handler."""
+    """`options` adds the options to the command's parser and sets its handler."""
 
     help: str
     options: str
@@ -113,7 +119,8 @@ def execute(options: argparse.Namespace) -> int:
         sys.stderr.close()
         return 1
     except OSError as error:
-        print(f"kcl: {error.strerror or error}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"kcl: {where}{error.strerror or error}", file=sys.stderr)
         return 1
 
 
@@ -143,9 +150,5 @@ def _parser(names: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
     for name, command in COMMANDS.items():
         subparser = commands.add_parser(name, help=command.help, formatter_class=argparse.RawDescriptionHelpFormatter)
         if name in names:
-            module, _, function = command.options.partition(":")
-            add_options: Callable[[argparse.ArgumentParser], None] = getattr(
-                importlib.import_module(f"kcl.cli.{module}"), function
-            )
-            add_options(subparser)
+            named(f"kcl.cli.{command.options}")(subparser)
     return parser

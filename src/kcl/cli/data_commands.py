@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kcl.cli.commands import say
 from kcl.errors import KclError
+
+if TYPE_CHECKING:
+    from kcl.data.source import DataSource
 
 
 def add(data: argparse.ArgumentParser) -> None:
@@ -45,24 +49,24 @@ def _list(_: argparse.Namespace) -> int:
     return 0
 
 
-def _fetch(options: argparse.Namespace) -> int:
-    from kcl.data.datasets import find_dataset
+def _find(options: argparse.Namespace) -> DataSource:
+    from kcl.data.datasets import find_dataset  # loads PyTorch
 
-    print(find_dataset(options.name).fetch(say))
+    return find_dataset(options.name)
+
+
+def _fetch(options: argparse.Namespace) -> int:
+    print(_find(options).fetch(say))
     return 0
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from kcl.data.datasets import find_dataset
-
-    print(f"verified: {find_dataset(options.name).verify(options.data_dir)}")
+    print(f"verified: {_find(options).verify(options.data_dir)}")
     return 0
 
 
 def _prepare(options: argparse.Namespace) -> int:
-    from kcl.data.datasets import find_dataset
-
-    print(find_dataset(options.name).prepare(options.data_dir, options.out, say))
+    print(_find(options).prepare(options.data_dir, options.out, say))
     return 0
 
 

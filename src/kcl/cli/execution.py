@@ -18,6 +18,7 @@ from kcl.core.compute import Compute
 from kcl.core.devices import choose_device, choose_threads
 from kcl.core.files import STATUS
 from kcl.core.locking import locked
+from kcl.core.packages import load_package
 from kcl.data.dataset import Dataset
 from kcl.engines.distributed import GROUP_SIZE, EngineChoice, run_distributed
 from kcl.engines.engine import Engine
@@ -30,7 +31,6 @@ from kcl.experiments.loggers import Loggers
 from kcl.experiments.progress import Display, make_display
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
-from kcl.experiments.task_samples import need_pillow
 from kcl.report import results_table
 from kcl.training.stopping import Stop, exit_code
 from kcl.training.stream_run import OnProgress
@@ -62,7 +62,7 @@ class Execution:
         self._options, self._display = options, display
         self._save_samples = getattr(options, "save_samples", False)
         if self._save_samples:
-            need_pillow()
+            load_package("PIL", "images", "--save-samples needs Pillow")  # now, not after hours of training
         self._choice = choose_engine(options)
         device = choose_device(options.device) if self._choice is None else self._choice.device
         self.compute = Compute(device, COMPILE[options.compile], options.precision, options.runs_at_once)

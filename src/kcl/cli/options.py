@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kcl.benchmarks.ways import CLASS_ORDERS, DEFAULT_WAYS
+from kcl.cli.commands import named
 from kcl.core.devices import choose_device, choose_threads
 from kcl.core.files import METRICS
 from kcl.engines import RETRIES
@@ -17,7 +17,6 @@ from kcl.errors import KclError
 
 if TYPE_CHECKING:
     from kcl.engines.distributed import EngineChoice
-    from kcl.engines.engine import Engine
     from kcl.experiments.resuming import Saving
     from kcl.training.checkpointer import Every
     from kcl.training.stopping import Stop
@@ -43,8 +42,7 @@ class OneOf(argparse.Action):
         value: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
-        module, _, name = self.registry.partition(":")
-        known = getattr(importlib.import_module(module), name)
+        known = named(self.registry)
         if value not in known:
             parser.error(f"argument {option_string}: invalid choice: {value!r} (choose from {', '.join(known)})")
         several = isinstance(self.default, list)
@@ -108,43 +106,36 @@ def add_execution_options(command: argparse.ArgumentParser) -> tuple[Group, Grou
     """Options of every command that trains runs. Returns the groups `output` and `saving` for further options."""
     where = add_compute(command)
     where.add_argument("--runs-at-once", type=int, metavar="N", help="runs trained together (default: what fits)")
-    _add_engine(command.add_argument_group("several machines or processes"))
+    several = command.add_argument_group("several machines or processes")
+    several.add_argument("--engine", choices=ENGINES, default="local",
+                         help="where runs are trained (default: local, this machine); see docs/scale.md")  # fmt: skip
+    several.add_argument("--workers", type=int, metavar="N",
+                         help="groups of runs trained at the same time (default: local 1, in this process; ray: what "
+                         "the cluster has room for; slurm: 100 jobs)")  # fmt: skip
+    several.add_argument("--address", help="with --engine ray: HOST:PORT of the cluster, or auto (default: a new "
+                         "cluster on this machine)")  # fmt: skip
+    several.add_argument("--slurm", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
+                         help="with --engine slurm: options of sbatch, such as partition=gpu time=120")  # fmt: skip
+    several.add_argument("--retries", type=int, default=RETRIES, metavar="N",
+                         help="how often a group is tried again that fails, or whose worker dies, without having "
+                         f"learned another task (default: {RETRIES})")  # fmt: skip
+    several.add_argument("--checkpoints", metavar="URL",
+                         help="copy checkpoints to an fsspec URL (s3://…), for workers that do not share the output "
+                         "folder")  # fmt: skip
+    several.add_argument("--gpu-memory", type=float, metavar="GB",
+                         help="with --engine ray: memory of one GPU, so that several groups can share it")  # fmt: skip
     output = command.add_argument_group("output")
     output.add_argument("--log", action=OneOf, registry="kcl.experiments.loggers:LOGGERS", default=[], metavar="LOGGER",
                         help=f"tensorboard or wandb, in addition to OUT/{METRICS}; may be repeated")  # fmt: skip
     output.add_argument("--quiet", action="store_true", help="no progress and no table; errors only")
     saving = command.add_argument_group("saving")
-    _add_checkpoints(saving)
-    return output, saving
-
-
-def _add_engine(command: argparse._ActionsContainer) -> None:
-    command.add_argument("--engine", choices=ENGINES, default="local",
-                         help="where runs are trained (default: local, this machine); see docs/scale.md")  # fmt: skip
-    command.add_argument("--workers", type=int, metavar="N",
-                         help="groups of runs trained at the same time (default: local 1, in this process; ray: what "
-                         "the cluster has room for; slurm: 100 jobs)")  # fmt: skip
-    command.add_argument("--address", help="with --engine ray: HOST:PORT of the cluster, or auto (default: a new "
-                         "cluster on this machine)")  # fmt: skip
-    command.add_argument("--slurm", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
-                         help="with --engine slurm: options of sbatch, such as partition=gpu time=120")  # fmt: skip
-    command.add_argument("--retries", type=int, default=RETRIES, metavar="N",
-                         help="how often a group is tried again that fails, or whose worker dies, without having "
-                         f"learned another task (default: {RETRIES})")  # fmt: skip
-    command.add_argument("--checkpoints", metavar="URL",
-                         help="copy checkpoints to an fsspec URL (s3://…), for workers that do not share the output "
-                         "folder")  # fmt: skip
-    command.add_argument("--gpu-memory", type=float, metavar="GB",
-                         help="with --engine ray: memory of one GPU, so that several groups can share it")  # fmt: skip
-
-
-def _add_checkpoints(command: argparse._ActionsContainer) -> None:
-    command.add_argument("--checkpoint-every", metavar="HOW_OFTEN", default="auto",
+    saving.add_argument("--checkpoint-every", metavar="HOW_OFTEN", default="auto",
                          help="save unfinished runs every so many steps (200) or so often (90s, 5min, 1h), and after "
                          "every task; off: never (default: 5min and after tasks, within 1 %% of the time)")  # fmt: skip
-    command.add_argument("--force", action="store_true",
+    saving.add_argument("--force", action="store_true",
                          help="with --resume: continue although code or machine have changed, and ignore "
                          "unfinished runs of other settings")  # fmt: skip
+    return output, saving
 
 
 def check_range(options: argparse.Namespace, name: str, low: int, high: int) -> None:
@@ -181,31 +172,23 @@ def choose_engine(options: argparse.Namespace) -> EngineChoice | None:
     check_range(options, "retries", 0, 1000)
     if options.gpu_memory is not None and not 0.0 < options.gpu_memory < 1e6:
         raise KclError(f"--gpu-memory must be a number of gigabytes above 0, not {options.gpu_memory:g}")
-    if options.engine == "local" and options.workers in (None, 1):
+    limits = options.retries, options.gpu_memory
+    if options.engine == "ray":
+        from kcl.engines.ray_engine import RayEngine
+
+        cluster = RayEngine(options.address, options.workers)
+        return EngineChoice(lambda _: cluster, cluster.device(options.device), *limits)
+    if options.engine == "slurm":
+        from kcl.engines.slurm_engine import SlurmEngine, parse_options
+
+        sbatch_options, device = parse_options(options.slurm), "cuda" if options.device == "cuda" else "cpu"
+        return EngineChoice(lambda logs: SlurmEngine(logs, options.workers, sbatch_options), device, *limits)
+    if options.workers in (None, 1):
         return None
-    make, device = {"local": _local, "ray": _ray, "slurm": _slurm}[options.engine](options)
-    return EngineChoice(make, device, options.retries, options.gpu_memory)
-
-
-def _local(options: argparse.Namespace) -> tuple[Callable[[Path], Engine], str]:
     from kcl.engines.local_workers import LocalWorkers
 
-    return lambda logs: LocalWorkers(options.workers, logs, options.threads or 1), choose_device(options.device)
-
-
-def _ray(options: argparse.Namespace) -> tuple[Callable[[Path], Engine], str]:
-    from kcl.engines.ray_engine import RayEngine
-
-    cluster = RayEngine(options.address, options.workers)
-    return lambda _: cluster, cluster.device(options.device)
-
-
-def _slurm(options: argparse.Namespace) -> tuple[Callable[[Path], Engine], str]:
-    from kcl.engines.slurm_engine import SlurmEngine, parse_options
-
-    sbatch_options = parse_options(options.slurm)
-    device = "cuda" if options.device == "cuda" else "cpu"
-    return lambda logs: SlurmEngine(logs, options.workers, sbatch_options), device
+    workers, threads, device = options.workers, options.threads or 1, choose_device(options.device)
+    return EngineChoice(lambda logs: LocalWorkers(workers, logs, threads), device, *limits)
 
 
 def choose_saving(options: argparse.Namespace, resume: bool, stop: Stop) -> Saving:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 from kcl.cli.commands import say
@@ -113,13 +113,6 @@ def live(
         yield server
     finally:
         server.close()
-
-
-def live_beside(options: argparse.Namespace, out: Path) -> AbstractContextManager[object]:
-    """With --live, the page of a run's folder while it runs."""
-    if not options.live:
-        return nullcontext()
-    return live([out], f"{options.method} on {options.benchmark}", say, port=options.port)
 
 
 def _report(options: argparse.Namespace) -> int:

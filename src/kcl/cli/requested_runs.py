@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from kcl.benchmarks.registry import find_benchmark
 from kcl.benchmarks.ways import DEFAULT_WAYS, parse_ways, show_ways
 from kcl.cli.options import check_range, split_assignment
 from kcl.core.randomness import LARGEST_SEED
+from kcl.core.results import MOST_TASKS
 from kcl.core.settings import Settings
 from kcl.errors import KclError
 from kcl.experiments.run_spec import CHOICES, RunSpec
@@ -17,13 +19,15 @@ from kcl.methods.recipes import check_setting, find_method
 from kcl.methods.strong_recipe import recipe_settings
 
 MANY = 10_000
+LONGEST_NAME = 150
+"""Characters of a folder's name: most file systems take 255 bytes."""
 
 
 def specs(options: argparse.Namespace) -> list[RunSpec]:
     """The requested runs. Mistakes in the options raise a `KclError`."""
     benchmark = find_benchmark(options.benchmark)
     find_method(options.method)
-    check_range(options, "tasks", 1, MANY)
+    check_range(options, "tasks", 1, MOST_TASKS)
     if options.out is not None and not str(options.out).strip("."):
         raise KclError("--out must name a folder other than the current one")
     ways = None if options.ways is None else parse_ways(options.ways)
@@ -65,8 +69,15 @@ def whole_numbers(text: str, option: str) -> list[int]:
 
 
 def default_out(options: argparse.Namespace) -> Path:
-    recipe = "" if options.recipe == "paper" else f"-{options.recipe}"
-    return options.out or Path("runs") / f"{options.benchmark}-{options.method}{recipe}"
+    """A folder for runs that differ in their seeds only, named by what was chosen."""
+    choices = {name: getattr(options, name) for name in ("tasks", "train_per_task", *CHOICES)}
+    choices = {name: value for name, value in choices.items() if value is not None} | _assignments(options)
+    recipe = [] if options.recipe == "paper" else [options.recipe]
+    changes = sorted(f"{name}={value}" for name, value in choices.items())
+    name = "-".join([options.benchmark, options.method, *recipe, *changes]).replace("/", "_")
+    if len(name) > LONGEST_NAME:
+        name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return Path("runs") / name
 
 
 def shown(runs: list[RunSpec]) -> dict[str, str]:
@@ -84,9 +95,9 @@ def shown(runs: list[RunSpec]) -> dict[str, str]:
     return lines
 
 
-def _grid(options: argparse.Namespace) -> list[Settings]:
-    """The recipe's settings with the user's changes; comma-separated values are tried in every combination."""
-    assignments, settings_type = list(options.assignments), find_method(options.method).settings_type
+def _assignments(options: argparse.Namespace) -> dict[str, str]:
+    """The settings that the options change, each with its values, separated by commas."""
+    assignments = list(options.assignments)
     if options.kernel is not None:
         assignments.append(f"kernel={options.kernel}")
     if options.memory_per_class is not None:
@@ -94,14 +105,21 @@ def _grid(options: argparse.Namespace) -> list[Settings]:
         if setting is None:
             raise KclError(f"--memory-per-class: {options.method} has no memory of samples whose size could be chosen")
         assignments.append(f"{setting}={options.memory_per_class}")
-    choices: dict[str, list[object]] = {}
-    for assignment in assignments:
-        name, text = split_assignment(assignment)
-        if name in choices:
+    texts: dict[str, str] = {}
+    for name, text in map(split_assignment, assignments):
+        if name in texts:
             raise KclError(f"setting {name} is given twice")
+        texts[name] = text
+    return texts
+
+
+def _grid(options: argparse.Namespace) -> list[Settings]:
+    """The recipe's settings with the user's changes; comma-separated values are tried in every combination."""
+    settings_type, choices = find_method(options.method).settings_type, dict[str, list[object]]()
+    for name, text in _assignments(options).items():
         check_setting(options.method, name)
         choices[name] = [settings_type.parse(name, value) for value in text.split(",")]
         if len(set(choices[name])) != len(choices[name]):
-            raise KclError(f"--set {assignment!r}: a value is given twice")
+            raise KclError(f"--set {name}={text}: a value is given twice")
     base = recipe_settings(options.recipe, options.benchmark, options.method)
     return [base.replace(**dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
-from kcl.cli.commands import print_lines
+from kcl.cli.commands import named, print_lines, say
 from kcl.cli.options import add_execution_options, add_stream_options
 from kcl.core.files import RESULTS
 from kcl.errors import KclError
@@ -25,8 +26,9 @@ def add_run(command: argparse.ArgumentParser) -> None:
     add_stream_options(command)
     output, saving = add_execution_options(command)
     output.add_argument("--out", type=Path, metavar="DIR",
-                        help="output folder (default: runs/BENCHMARK-METHOD[-RECIPE])")  # fmt: skip
-    saving.add_argument("--resume", action="store_true", help="keep the folder's finished runs and do the rest")
+                        help="output folder (default: one in runs/, named by all choices but the seeds)")  # fmt: skip
+    saving.add_argument("--resume", action="store_true",
+                        help="keep the folder's finished runs and do the rest (implied without --out)")  # fmt: skip
     output.add_argument("--save-samples", action="store_true",
                         help="save images of tasks, coresets and mistakes for the page (needs Pillow)")  # fmt: skip
     output.add_argument("--live", action="store_true", help="serve the page on this machine while training")
@@ -66,7 +68,7 @@ def add_reproduce(command: argparse.ArgumentParser) -> None:
                          help="with --report-only: also replace the tables between the markers <!-- ITEM: begin --> "
                          "and <!-- ITEM: end --> of a page (REPRODUCIBILITY.md)")  # fmt: skip
     add_execution_options(command)
-    command.set_defaults(function=_reproduce)
+    command.set_defaults(function=lambda options: named("kcl.cli.reproduce_command:reproduce")(options))
 
 
 def add_tune(command: argparse.ArgumentParser) -> None:
@@ -89,19 +91,7 @@ def add_tune(command: argparse.ArgumentParser) -> None:
     command.add_argument("--out", type=Path, help="output folder (default: runs/tune-BENCHMARK-METHOD)")
     command.add_argument("--resume", action="store_true", help="continue the search in the folder")
     add_execution_options(command)
-    command.set_defaults(function=_tune)
-
-
-def _reproduce(options: argparse.Namespace) -> int:
-    from kcl.cli.reproduce_command import reproduce
-
-    return reproduce(options)
-
-
-def _tune(options: argparse.Namespace) -> int:
-    from kcl.cli.tune_command import tune_settings
-
-    return tune_settings(options)
+    command.set_defaults(function=lambda options: named("kcl.cli.tune_command:tune_settings")(options))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -112,9 +102,12 @@ def _run(options: argparse.Namespace) -> int:
     specs = requested_runs.specs(options)
     if options.show_settings:
         return print_lines(requested_runs.shown(specs))
-    out = requested_runs.default_out(options)
-    with report_commands.live_beside(options, out):
-        records = execute_runs(specs, options, out, options.resume)
+    out = options.out or requested_runs.default_out(options)
+    resume = options.resume or options.out is None  # nothing in the default folder stands in the way of these runs
+    page_title = f"{options.method} on {options.benchmark}"
+    live = report_commands.live([out], page_title, say, port=options.port) if options.live else nullcontext()
+    with live:
+        records = execute_runs(specs, options, out, resume)
     try:
         samples = report_commands.samples_beside([out / RESULTS])
         page.write_page(records, out / "report.html", report_commands.default_title(records), samples)

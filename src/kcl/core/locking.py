@@ -35,7 +35,7 @@ def _take(path: Path) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            if not _lock(descriptor):
+            if not lock(descriptor, wait=False):
                 raise KclError(
                     f"{path.parent} is in use by another kcl, process {_owner(descriptor)}; "
                     "wait until it ends or choose another folder"
@@ -50,12 +50,12 @@ def _take(path: Path) -> int:
         os.close(descriptor)  # the previous holder has just removed the file: try again
 
 
-def _lock(descriptor: int) -> bool:
+def lock(descriptor: int, wait: bool) -> bool:
     """Whether the lock is ours now. Without locks in the operating or file system, everyone gets it."""
     try:
         import fcntl
 
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except (ImportError, OSError):

@@ -5,7 +5,6 @@ A crash can tear the last line and costs that line only. Any other flaw is an er
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -13,11 +12,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from kcl.core.files import decode
+from kcl.core.locking import lock
 from kcl.core.metrics import AccuracyMatrix
 from kcl.errors import KclError
 
 FORMAT = 1
-MAX_LINE_BYTES = 64 * 2**20
+MAX_LINE_BYTES = 128 * 2**20
+MOST_TASKS = 3000
+"""So that the accuracy matrix, of up to 19 characters per number and 6 per null, fits in a line."""
 
 _METRICS = ("average_accuracy", "forgetting", "learning_accuracy", "backward_transfer", "forward_transfer")
 _NULL = type(None)
@@ -52,7 +54,7 @@ def append(path: str | Path, *records: dict[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b", buffering=0) as file:
-            _lock(file)
+            lock(file.fileno(), wait=True)  # or a second process would repair a line that this one is still writing
             end = _repair(file, path)
             try:
                 if file.write(content) != len(content):
@@ -127,14 +129,6 @@ def _check_metrics(record: dict[str, Any]) -> None:
 
 def _encode(record: dict[str, Any]) -> bytes:
     return json.dumps(record, allow_nan=False, ensure_ascii=False).encode()
-
-
-def _lock(file: BinaryIO) -> None:
-    """Keep a second process from repairing a line that this one is still writing, if the system has locks."""
-    with contextlib.suppress(ImportError, OSError):
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def _repair(file: BinaryIO, path: Path) -> int:

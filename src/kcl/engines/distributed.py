@@ -20,6 +20,7 @@ from kcl.experiments.grouping import Experiment, RunGroup
 from kcl.experiments.loggers import Loggers
 from kcl.experiments.progress import Display, duration
 from kcl.experiments.run_folder import Folder
+from kcl.training.stopping import Stop
 from kcl.training.stream_run import OnProgress, Progress, RunProgress
 
 GROUP_SIZE = 20
@@ -53,7 +54,9 @@ def run_distributed(
     if not jobs:
         return []
     tracker = _Reporter(experiment, folder, display, loggers)
-    dispatcher = Dispatcher(choice.make(logs), folder.add_new, tracker, logs, choice.retries, experiment.saving.stop)
+    dispatcher = Dispatcher(
+        choice.make(logs), folder.add_new, tracker, logs, choice.retries, experiment.saving.stop or Stop()
+    )
     try:
         return dispatcher.run(jobs)
     finally:

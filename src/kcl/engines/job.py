@@ -19,9 +19,11 @@ from kcl.engines.dataset_file import DatasetFile, pack
 from kcl.experiments import resuming
 from kcl.experiments.admission import RunPlan, dataset_key
 from kcl.experiments.grouping import Experiment, RunGroup
+from kcl.experiments.resuming import Saving
 from kcl.experiments.run_spec import RunSpec
 from kcl.experiments.speeds import TOGETHER, speed_of
 from kcl.methods.views import copies_at_test, rotations
+from kcl.training.checkpointer import Every
 
 Message = dict[str, Any]
 """`kind` is started, progress, record, say, or one of `ENDS`; the other fields depend on it."""
@@ -51,11 +53,8 @@ class Job:
     resumed: bool = False
     threads: int = 1
     save_samples: bool = False
-    every: Sequence[Any] = (None, None, True)
-    """The fields of `Every`."""
-    force: bool = False
-    checkpoints: str | None = None
-    """An fsspec URL for checkpoints; None: the output folder, which all machines share."""
+    saving: Saving = field(default_factory=Saving)
+    """Without a `Stop`: the worker has its own."""
     code: str = ""
     """The digest of the code of the command: a worker with other code refuses the job."""
     length: float = 1.0
@@ -84,14 +83,14 @@ class Job:
     def from_json(cls, text: str) -> Job:
         fields = json.loads(text)
         datasets = tuple(DatasetFile(tuple(file["key"]), file["digest"], file["path"]) for file in fields["datasets"])
-        fields |= {"needs": Needs(**fields["needs"]), "compute": Compute(**fields["compute"])}
-        return cls(**{**fields, "datasets": datasets, "every": tuple(fields["every"])})
+        every, *others = fields["saving"]
+        fields |= {"datasets": datasets, "saving": Saving(Every(*every), *others)}
+        return cls(**fields | {"needs": Needs(**fields["needs"]), "compute": Compute(**fields["compute"])})
 
 
 def make_jobs(experiment: Experiment, groups: Sequence[RunGroup], gpu_gigabytes: float | None = None) -> list[Job]:
     """The longest job first, so that the last ones end at about the same time. `gpu_gigabytes`: memory of one GPU."""
-    plan, saving = experiment.plan, experiment.saving
-    files = {}
+    plan, files = experiment.plan, {}
     for key, dataset in plan.datasets.items():
         digest, path = pack(dataset)
         files[key] = DatasetFile(key, digest, str(path.resolve()))
@@ -106,9 +105,7 @@ def make_jobs(experiment: Experiment, groups: Sequence[RunGroup], gpu_gigabytes:
             resumed=group.resumed,
             threads=torch.get_num_threads(),
             save_samples=experiment.save_samples,
-            every=tuple(saving.every),
-            force=saving.force,
-            checkpoints=saving.checkpoints,
+            saving=experiment.saving._replace(stop=None),
             code=resuming.code(),
             length=estimate_length(plan, group),
             needs=estimate_needs(plan, group, gpu_gigabytes),

@@ -20,7 +20,6 @@ import kcl
 from kcl.engines.engine import Engine, Event, RunningJob
 from kcl.engines.job import Job, Message, Needs
 from kcl.engines.worker import run_job
-from kcl.errors import KclError
 from kcl.training.stopping import Stop
 
 START = """import sys
@@ -128,10 +127,7 @@ class LocalWorkers(Engine):
         self._processes: list[WorkerProcess] = []
         self._started = 0
         self._selector = selectors.DefaultSelector()
-        try:
-            logs.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise KclError(f"cannot write to {logs}: {error.strerror or error}") from None
+        logs.mkdir(parents=True, exist_ok=True)
 
     def room(self, needs: Needs) -> bool:  # noqa: ARG002 - the user decides how many there are
         return sum(worker.running is not None for worker in self._processes) < self.workers

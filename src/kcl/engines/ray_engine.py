@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kcl.core.packages import load_package
 from kcl.engines.dataset_file import DatasetFile
 from kcl.engines.engine import Engine, Event, RunningJob
 from kcl.engines.job import ENDS, Job, Message, Needs
@@ -25,7 +26,6 @@ from kcl.engines.worker import run_job
 from kcl.errors import KclError
 from kcl.training.stopping import Stop
 
-INSTALL = 'pip install "kernel-continual-learning[ray]"'
 REFRESH = 1.0
 """Seconds between two queries of the cluster's resources."""
 
@@ -198,10 +198,7 @@ class RayEngine(Engine):
 
 def _connect(address: str | None) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError:
-        raise KclError(f"--engine ray needs Ray; install it: {INSTALL}") from None
+    ray = load_package("ray", "ray", "--engine ray needs Ray")
     if address is not None and ":" in address and "/" not in address:
         host, _, port = address.rpartition(":")
         try:  # Ray itself would wait for a long time

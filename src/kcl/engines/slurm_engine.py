@@ -19,13 +19,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from kcl.core.packages import load_package
 from kcl.engines.engine import Engine, Event, RunningJob
 from kcl.engines.job import ENDS, Job, Message, Needs
 from kcl.engines.worker import run_job
 from kcl.errors import KclError
 from kcl.training.stopping import Stop
 
-INSTALL = 'pip install "kernel-continual-learning[slurm]"'
 MAX_JOBS = 100
 MINUTES = 24 * 60
 """The time limit of a Slurm job unless `time` is set. A job that is cut off is retried from its checkpoint."""
@@ -123,13 +123,10 @@ class SlurmEngine(Engine):
         self._finishing: list[_SlurmJob] = []
         """Slurm jobs that sent their last message; submitit writes one more file after that."""
         self._submissions, self._stopping = 0, False
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            for earlier in root.iterdir():
-                if earlier != self._folder and earlier.is_dir():
-                    (earlier / "stop").touch()  # its command was killed: its Slurm jobs save and end
-        except OSError as error:
-            raise KclError(f"cannot write to {self._folder}: {error.strerror or error}") from None
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for earlier in root.iterdir():
+            if earlier != self._folder and earlier.is_dir():
+                (earlier / "stop").touch()  # its command was killed: its Slurm jobs save and end
         self._executor(Needs())  # raises now rather than later
 
     def room(self, needs: Needs) -> bool:  # noqa: ARG002 - Slurm has its own queue
@@ -221,8 +218,4 @@ class SlurmEngine(Engine):
 
 
 def _submitit() -> Any:
-    try:
-        import submitit
-    except ImportError:
-        raise KclError(f"--engine slurm needs submitit; install it: {INSTALL}") from None
-    return submitit
+    return load_package("submitit", "slurm", "--engine slurm needs submitit")

@@ -18,10 +18,8 @@ from kcl.experiments import remote_checkpoints, resuming
 from kcl.experiments.admission import admit
 from kcl.experiments.group_training import first_line, train_group
 from kcl.experiments.grouping import Experiment, RunGroup, group_trainings, resumed_group
-from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import ResultStore
 from kcl.experiments.run_spec import by_training
-from kcl.training.checkpointer import Every
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import OnProgress, Progress
 
@@ -66,11 +64,11 @@ def _run(job: Job, send: Send, stop: Stop, fetch: Fetch) -> list[str]:
         forget=lambda checkpoints, _: obsolete.append(checkpoints),
     )
     plan = admit(job.specs, job.compute, say=say, datasets=datasets)
-    saving = Saving(Every(*job.every), stop, job.force, job.checkpoints)
+    saving = job.saving._replace(stop=stop)
     experiment = Experiment(plan, store, job.command, saving, say, job.notes, job.save_samples)
     for group in _groups(job, experiment):
         train_group(experiment, group, lambda _: _report_progress(send))
-    if job.checkpoints is not None:  # there are copies at the URL
+    if saving.checkpoints is not None:  # there are copies at the URL
         for checkpoints in obsolete:
             remote_checkpoints.forget(checkpoints)
     return [checkpoints.name for checkpoints in obsolete]

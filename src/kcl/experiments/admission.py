@@ -16,8 +16,10 @@ from kcl.benchmarks.held_out import hold_out
 from kcl.benchmarks.registry import find_benchmark
 from kcl.benchmarks.task import Stream
 from kcl.core.compute import Compute
+from kcl.core.results import MOST_TASKS
 from kcl.core.settings import Settings
 from kcl.data.dataset import Dataset
+from kcl.errors import KclError
 from kcl.experiments.run_spec import CHOICES, RunSpec, by_training, chosen_fields
 from kcl.methods.method import Method
 from kcl.methods.recipes import check_backbone, find_method, published_backbone
@@ -129,6 +131,8 @@ def _check(spec: RunSpec, dataset: Dataset) -> tuple[dict[str, Any], tuple[TaskS
     """The fields that the benchmark decided, and the sizes of the tasks."""
     stream = _stream(spec, dataset)
     check_backbone(stream.input_shape, spec.settings)
+    if len(stream) > MOST_TASKS:
+        raise KclError(f"{spec.benchmark}: a run has at most {MOST_TASKS} tasks, not {len(stream)}; set --tasks")
     method, sizes = build_method(spec, stream), []
     for task in stream:
         method.check(task)

@@ -159,15 +159,11 @@ def _train(experiment: Experiment, group: RunGroup, on_progress: OnProgress) -> 
 
 def _result(identity: dict[str, Any], outcome: Outcome, compute: Compute, counts: dict[str, int]) -> dict[str, Any]:
     """The measurements of a run as a line of results.jsonl; `counts`: how many were trained together."""
+    versions = {"kcl": kcl.__version__, "torch": torch.__version__, "numpy": np.__version__}
     return {
         "format": results.FORMAT,
         **identity,
-        "versions": {
-            "kcl": kcl.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": versions | {"python": platform.python_version()},
         "device": device_name(compute.torch_device),
         "threads": torch.get_num_threads(),
         "seconds": round(outcome.seconds, 3),

@@ -6,7 +6,6 @@ A logger is called after every task. It imports what it needs only when it is cr
 from __future__ import annotations
 
 import csv
-import importlib
 import os
 import re
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kcl.core.files import METRICS
+from kcl.core.packages import load_package
 from kcl.errors import KclError
 from kcl.experiments.admission import RunPlan
 from kcl.experiments.run_spec import RunSpec
@@ -61,7 +61,9 @@ class TensorBoardLogger:
     """Scalars by the number of tasks learned, in one folder per run under OUT/tensorboard."""
 
     def __init__(self, out: Path) -> None:
-        self._tensorboard = _import("torch.utils.tensorboard", "tensorboard")
+        self._tensorboard = load_package(
+            "torch.utils.tensorboard", "tensorboard", "--log tensorboard needs tensorboard"
+        )
         self._out, self._writers = out / "tensorboard", dict[str, Any]()
 
     def task_learned(self, label: str, spec: RunSpec, standing: RunProgress, seconds: float) -> None:  # noqa: ARG002
@@ -81,7 +83,7 @@ class WandbLogger:
     """One W&B run per run. WANDB_MODE=offline keeps them in OUT/wandb; WANDB_PROJECT is the project."""
 
     def __init__(self, out: Path) -> None:
-        self._wandb = _import("wandb", "wandb")
+        self._wandb = load_package("wandb", "wandb", "--log wandb needs wandb")
         self._out, self._runs = out, dict[str, Any]()
 
     def task_learned(self, label: str, spec: RunSpec, standing: RunProgress, seconds: float) -> None:
@@ -149,11 +151,3 @@ def _values(standing: RunProgress, seconds: float) -> dict[str, float]:
     accuracies = {f"accuracy/task_{task:02d}": value for task, value in enumerate(standing.accuracies)}
     values = {"average_accuracy": standing.average_accuracy, "forgetting": standing.forgetting, "seconds": seconds}
     return {name: value for name, value in (values | accuracies).items() if value is not None}
-
-
-def _import(module: str, package: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        install = f'pip install "kernel-continual-learning[{package}]"'
-        raise KclError(f"--log {package} needs {package}; install it: {install}") from None

@@ -11,19 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from kcl.core.packages import load_package
 from kcl.errors import KclError
 from kcl.training.checkpoint import Saved
 from kcl.training.checkpointer import KEPT, Checkpointer, clear, numbered
 
-INSTALL = 'pip install "kernel-continual-learning[remote]"'
-
 
 def open_url(url: str) -> tuple[Any, str]:
     """The file system of a URL and the path in it."""
-    try:
-        import fsspec
-    except ImportError:
-        raise KclError(f"{url} needs fsspec; install it: {INSTALL}") from None
+    fsspec = load_package("fsspec", "remote", f"{url} needs fsspec")
     try:
         files, path = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError, OSError) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -84,19 +83,14 @@ class ResultStore:
 
 
 class Folder(ResultStore):
-    """The output folder of a command. It is created, and checked to be writable, before any work is done."""
+    """The output folder of a command, which has locked it."""
 
     def __init__(self, path: Path, resume: bool, say: Callable[[str], None] = lambda _: None) -> None:
         self.results, self.say = path / RESULTS, say
         super().__init__(path, partial(results.append, self.results), remote_checkpoints.forget)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=path):
-                pass
-            for draft in path.glob(".settings.json.*.tmp"):  # left by a process that was killed
-                draft.unlink()
-        except OSError as error:
-            raise KclError(f"cannot write to the output folder {path}: {error.strerror or error}") from None
+        path.mkdir(parents=True, exist_ok=True)
+        for draft in path.glob(".settings.json.*.tmp"):  # left by a process that was killed
+            draft.unlink()
         if not resume and (self.results.exists() or any((path / resuming.FOLDER).glob("*/*.safetensors"))):
             what = "results" if self.results.exists() else "unfinished runs"
             raise KclError(

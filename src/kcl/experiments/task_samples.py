@@ -27,15 +27,6 @@ LARGEST_SIDE = 40
 """Larger images are shrunk: the report shows many of them, and small."""
 
 
-def need_pillow() -> None:
-    """Raise before anything is run, not after hours of training."""
-    try:
-        import PIL  # noqa: F401
-    except ImportError:
-        install = 'pip install "kernel-continual-learning[images]"'
-        raise KclError(f"--save-samples needs Pillow to write images; install it: {install}") from None
-
-
 def collect(
     learner: RunStack, streams: Sequence[Stream], names: Sequence[Sequence[str]]
 ) -> list[list[dict[str, Any]] | None]:

@@ -8,6 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from kcl.benchmarks.joint_task import join
 from kcl.benchmarks.task import Stream, Task
 from kcl.core.metrics import AccuracyMatrix
@@ -79,7 +83,7 @@ def run_streams(
 
 
 class _History:
-    """How far runs have come, and what was measured: the part of a checkpoint that is not tensors.
+    """How far runs have come, and what was measured.
 
     `learned` and `tested` count training tasks; they differ by one between the last step of a task and the end of its
     test.
@@ -103,10 +107,13 @@ class _History:
         """Average accuracy over the tasks up to `index` and the runs that are alive."""
         return sum(self.matrices[run].average_accuracy_after(index) or 0.0 for run in alive) / len(alive)
 
-    def to_dict(self, learning: float | None = None) -> dict[str, Any]:
-        """`learning`: seconds spent so far on a task that is still being learned."""
-        return {
-            "matrices": [matrix.to_lists() for matrix in self.matrices],
+    def saved(self, learning: float | None = None) -> Saved:
+        """`learning`: seconds spent so far on a task that is still being learned.
+
+        The accuracies are a tensor: the text of a checkpoint has a limit that the matrices of long streams exceed.
+        """
+        values = np.stack([matrix.values for matrix in self.matrices])
+        record = {
             "initial": self.initial,
             "learning": [*self.learning, *([] if learning is None else [learning])],
             "learned": self.learned,
@@ -114,14 +121,17 @@ class _History:
             "resumed": self.resumed,
             "seconds": self.seconds,
         }
+        return Saved({"accuracies": torch.from_numpy(values)}, {"ledger": record})
 
-    def restore(self, saved: Any) -> None:
-        """The inverse of `to_dict`. Inconsistent values are refused."""
+    def restore(self, saved: Saved) -> None:
+        """The inverse of `saved`. Inconsistent values are refused."""
         try:
-            matrices = [AccuracyMatrix.from_lists(rows) for rows in saved["matrices"]]
+            record = saved.about["ledger"]
+            older = record.get("matrices")  # of versions that kept them as text
+            matrices = [AccuracyMatrix.from_lists(rows) for rows in older or _rows(saved.tensors["accuracies"])]
             count = self.matrices[0].task_count
-            initial, learning = saved["initial"], saved["learning"]
-            learned, tested, resumed = (saved[name] for name in ("learned", "tested", "resumed"))
+            initial, learning = record["initial"], record["learning"]
+            learned, tested, resumed = (record[name] for name in ("learned", "tested", "resumed"))
             valid = (
                 [matrix.task_count for matrix in matrices] == [count] * len(self.matrices)
                 and len(initial) <= count
@@ -131,7 +141,7 @@ class _History:
                 and 0 <= tested <= count
                 and resumed >= 0
                 and len(learning) - learned in (0, 1)
-                and all(_is_duration(seconds) for seconds in (*learning, saved["seconds"]))
+                and all(_is_duration(seconds) for seconds in (*learning, record["seconds"]))
             )
         except (KeyError, TypeError, AttributeError):
             valid = False
@@ -139,7 +149,11 @@ class _History:
             raise KclError("the checkpoint does not fit the run: its record of progress is missing or inconsistent")
         self.matrices, self.initial, self.learning = matrices, initial, learning
         self.learned, self.tested, self.resumed = learned, tested, resumed + 1
-        self._seconds_before = saved["seconds"]
+        self._seconds_before = record["seconds"]
+
+
+def _rows(matrices: Tensor) -> list[list[list[float | None]]]:
+    return [[[None if math.isnan(value) else value for value in row] for row in matrix] for matrix in matrices.tolist()]
 
 
 def _is_duration(value: Any) -> bool:
@@ -197,7 +211,7 @@ class _StreamRun:
         """Restore the newest checkpoint, if there is one."""
         saved = self.checkpointer.newest()
         if saved is not None:
-            self.history.restore(saved.about.get("ledger"))
+            self.history.restore(saved)
             if self.history.learned > self.training_count:
                 raise KclError("the checkpoint does not fit the run: it has learned more tasks than the stream has")
             by_run = {id(tasks): list(tasks) for tasks in self.training_tasks}
@@ -205,7 +219,8 @@ class _StreamRun:
 
     def _state(self, learning: float | None = None) -> Saved:
         tensors, about = self.learner.saved()
-        return Saved(tensors, about | {"ledger": self.history.to_dict(learning)})
+        measured = self.history.saved(learning)
+        return Saved(tensors | measured.tensors, about | measured.about)
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
