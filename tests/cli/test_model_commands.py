@@ -62,14 +62,16 @@ def answers(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[dict[str, 
 WRITERS = {"csv": _write_csv, "npz": _write_npz, "parquet": _write_parquet}
 
 
-@pytest.mark.parametrize("kind", WRITERS)
-def test_the_loop(tmp_path: Path, answers: Any, capsys: Any, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "head"), [*((kind, "streaming") for kind in WRITERS), ("csv", "coreset")])
+def test_the_loop(tmp_path: Path, answers: Any, capsys: Any, kind: str, head: str) -> None:
     write, model = WRITERS[kind], tmp_path / "model"
+    options = ["--head", head] if head == "coreset" else []  # a streaming head is the default for tables
     one = write(tmp_path / f"one.{kind}", {"low": 0, "high": 1})
     two = write(tmp_path / f"two.{kind}", {"wet": 2, "dry": 3})
     more = write(tmp_path / f"more.{kind}", {"middle": 4})
     for data, task in ((one, "pump"), (two, "valve"), (more, "pump")):
-        assert main(["update", "--model", str(model), "--data", str(data), "--task", task]) == 0
+        assert main(["update", "--model", str(model), "--data", str(data), "--task", task, *options]) == 0
+        options = []
     assert sorted(path.name for path in model.iterdir()) == ["0001", "0002", "0003"]
     wanted = _rows({"low": 0, "high": 1})[1]
     named = answers("--model", model, "--input", one, "--task", "pump")
@@ -86,11 +88,43 @@ def test_the_loop(tmp_path: Path, answers: Any, capsys: Any, kind: str) -> None:
     assert "pump: 3 classes" in told
     assert "update 3" in told
     assert "held-out samples" in told
-    assert "bases=512" in told
     assert main(["inspect", str(model), "--json"]) == 0
     about = json.loads(capsys.readouterr().out)
-    assert about["coreset_samples"] == 20 * 5
-    assert about["coreset_bytes"] == 60 * (4 * 4 + 3) + 40 * (4 * 4 + 2)
+    assert about["head"] == head
+    if head == "coreset":
+        assert about["coreset_samples"] == 20 * 5
+        assert about["coreset_bytes"] == 60 * (4 * 4 + 3) + 40 * (4 * 4 + 2)
+    assert main(["evaluate", "--model", str(model), "--data", str(two), "--task", "valve", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["accuracy"] > 95.0
+    assert result["classes"]["wet"]["samples"] == 60
+
+
+def test_forgetting_and_merging(tmp_path: Path, answers: Any, capsys: Any) -> None:
+    one = _write_csv(tmp_path / "one.csv", {"low": 0, "high": 1})
+    two = _write_csv(tmp_path / "two.csv", {"wet": 2, "dry": 3})
+    model, update = tmp_path / "m", ["update", "--model", str(tmp_path / "m"), "--data"]
+    assert main([*update, str(one), "--task", "pump", "--set", "keep=class", "--head", "streaming"]) == 0
+    assert main([*update, str(two), "--task", "valve"]) == 0
+    forget = ["forget", "--model", str(model), "--task"]
+    assert main([*forget, "valve", "--class", "wet"]) == 0
+    assert "0002" in capsys.readouterr().out
+    assert {row["label"] for row in answers("--model", model, "--input", two, "--task", "valve")} == {"dry"}
+    assert main([*forget, "pump", "--samples", str(one), "--purge"]) == 0
+    assert sorted(path.name for path in model.iterdir()) == ["0004"]
+    assert {row["task"] for row in answers("--model", model, "--input", one)} == {"valve"}
+    for arguments, word in ((["pump"], "not learned"), (["valve", "--class", "wet"], "no class")):
+        assert main([*forget, *arguments]) == 2
+        assert word in capsys.readouterr().err
+    assert main(["merge", str(model), str(model), "--out", str(tmp_path / "both")]) == 0
+    assert main(["inspect", str(tmp_path / "both")]) == 0
+    assert "120 samples" in capsys.readouterr().out
+    coresets = ["--model", str(tmp_path / "c"), "--task", "pump"]
+    assert main(["update", *coresets, "--data", str(one), "--head", "coreset"]) == 0
+    assert main(["forget", *coresets]) == 2
+    assert "trained on the data" in capsys.readouterr().err
+    assert main(["merge", str(model), str(tmp_path / "c"), "--out", str(tmp_path / "no")]) == 2
+    assert not (tmp_path / "no").exists()
 
 
 def test_images(tmp_path: Path, answers: Any, capsys: Any) -> None:
@@ -137,7 +171,7 @@ def test_columns_are_found_by_name(tmp_path: Path, answers: Any) -> None:
 def test_json_withheld_answers_and_a_file(tmp_path: Path) -> None:
     one = _write_csv(tmp_path / "one.csv", {"low": 0, "high": 1})
     model, out = tmp_path / "m", tmp_path / "answers.json"
-    assert main(["update", "--model", str(model), "--data", str(one), "--task", "t"]) == 0
+    assert main(["update", "--model", str(model), "--data", str(one), "--task", "t", "--head", "coreset"]) == 0
     asked = ["predict", "--model", str(model), "--input", str(one), "--format", "json", "--out", str(out)]
     assert main([*asked, "--abstain-below", "1.5"]) == 2
     assert main([*asked, "--abstain-below", "1"]) == 0
@@ -176,7 +210,6 @@ class TestMistakes:
             ("x.csv", "a,b,c,d,label\n1,2,3,4,low\n1,2,3,inf,high\n", "'d', sample 2: 'inf' is not a finite number"),
             ("x.csv", "a,b,c,d,label\n1,2,3,4,low\n1,,3,4,high\n", "'b', sample 2: '' is not a finite number"),
             ("x.csv", "a,b,c,d,label\n1,2,3,4,low\n1,2,3,4,\n", "sample 2: it has no label"),
-            ("x.csv", "a,b,c,d,label\n1,2,3,4,low\n1,2,3,5,low\n", "one class, 'low'"),
             ("x.npz", "nonsense", ".npz file"),
             ("x.parquet", "nonsense", "Parquet"),
             ("x.txt", "nonsense", "expected a folder of images"),

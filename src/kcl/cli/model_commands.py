@@ -153,9 +153,8 @@ def _new_model(data: Samples, options: argparse.Namespace, device: str) -> Conti
         settings[name] = kind.parse(name, text)
     kind().replace(**settings)
     share = 0.1 if options.held_out is None else options.held_out
-    model = ContinualModel(
-        options.seed or 0, None, device, None if streaming else rows, held_out_share=share, head=head, **settings
-    )
+    settings |= {"device": device, "standardise": None if streaming else rows, "held_out_share": share, "head": head}
+    model = ContinualModel(options.seed or 0, **settings)
     model.columns = data.columns
     return model
 
