@@ -59,7 +59,7 @@ class TestAnswers:
             model.predict(ONE[0], score="varience")
 
     def test_named_and_inferred_are_the_same_answers(self, model: kcl.ContinualModel) -> None:
-        inferred, named = model.predict(ONE[0]), model.predict(ONE[0], "animals")
+        inferred, named = model.predict(ONE[0], score="typicality"), model.predict(ONE[0], "animals")
         right = inferred.task == "animals"
         assert (inferred.label[right] == named.label[right]).all()
         np.testing.assert_array_equal(inferred.confidence[right], named.confidence[right])

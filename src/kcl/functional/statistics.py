@@ -211,9 +211,10 @@ def spectrum(statistics: Statistics) -> Spectrum:
     return Spectrum(values, vectors, vectors.mT @ cross, float(statistics.squares.sum()), count, scale)
 
 
-def weights(spectrum: Spectrum, strength: float) -> Float[Tensor, "D c"]:
-    """W = (G + λI)⁻¹C."""
-    return spectrum.vectors @ (spectrum.projected / (spectrum.values + strength)[:, None])
+def weights(spectrum: Spectrum, strength: float, cross: Float[Tensor, "D k"] | None = None) -> Float[Tensor, "D k"]:
+    """W = (G + λI)⁻¹C. `cross`: in place of the C that the spectrum was made with."""
+    projected = spectrum.projected if cross is None else spectrum.vectors.mT @ cross
+    return spectrum.vectors @ (projected / (spectrum.values + strength)[:, None])
 
 
 def variance(spectrum: Spectrum, strength: float, features: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 
 from kcl.core.shapes import Float
+from kcl.errors import KclError
 from kcl.models.inference import Answers
 from kcl.models.lessons import LearnedTask, places_among_all
 from kcl.models.streaming_ridge import Solution, StreamingRidge
@@ -16,20 +18,26 @@ from kcl.models.streaming_ridge import Solution, StreamingRidge
 class ClassAnswers:
     """The classifier of a task, or of all classes if `task` is None; what does not depend on queries is made once.
 
-    Over all classes, the answer belongs to the last learned task that has the class.
+    Over all classes, equal labels of several tasks are one class. Its score is the sum of the scores of these tasks'
+    classes, because ridge regression is linear in its targets; the answer belongs to the task with the highest of them.
     """
 
     def __init__(self, ridge: StreamingRidge, tasks: Mapping[str, LearnedTask], task: str | None = None) -> None:
         self.ridge, self.named = ridge, task is not None
         places = places_among_all(tasks) if task is None else {task: list(range(len(tasks[task].labels)))}
         self.solution: Solution = ridge.solution(places, task)
-        owner = {
-            place: (tasks[name].lesson, position)
-            for name, several in places.items()
-            for position, place in enumerate(several)
-        }
-        pairs = torch.tensor([owner[place] for place in range(len(owner))], device=self.solution.weights.device)
-        self._lessons, self._positions = pairs.unbind(1)
+        owners = [(tasks[name].lesson, position, place) for name, of_task in places.items()
+                  for position, place in enumerate(of_task)]  # fmt: skip
+        device = self.solution.weights.device
+        self._lessons, self._positions, self._labels = torch.tensor(owners, device=device).unbind(1)
+        self._apart = self.solution.weights
+        """One column for each class of each task."""
+        if len(owners) > self._apart.shape[1]:
+            counts = [0, *itertools.accumulate(map(len, places.values()))]
+            apart = {
+                name: range(first, last) for name, (first, last) in zip(places, itertools.pairwise(counts), strict=True)
+            }
+            self._apart = ridge.weights_apart(self.solution, places, apart)
 
     @torch.inference_mode()
     def logits(self, batches: Iterable[Float[Tensor, "n ..."]]) -> Float[Tensor, "n c"]:
@@ -39,6 +47,8 @@ class ClassAnswers:
 
     @torch.inference_mode()
     def answer(self, batches: Iterable[Float[Tensor, "n ..."]], abstain_below: float = 0.0) -> Answers:
+        if not abstain_below >= 0.0:
+            raise KclError(f"abstain_below must be a probability, not {abstain_below}")
         parts = [self._answer(self.ridge.features(batch), abstain_below) for batch in batches]
         return Answers(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
@@ -48,5 +58,6 @@ class ClassAnswers:
         confidence, label = best.values[:, 0], best.indices[:, 0]
         alone = self.named or probabilities.shape[1] == 1
         margin = torch.full_like(confidence, torch.inf) if alone else confidence - best.values[:, 1]
-        position = torch.where(confidence >= abstain_below, self._positions[label], -1)  # -1 also where not a number
-        return Answers(self._lessons[label], position, confidence, self.solution.variance(features).float(), margin)
+        owner = (features @ self._apart).masked_fill(self._labels != label[:, None], -torch.inf).argmax(-1)
+        position = torch.where(confidence >= abstain_below, self._positions[owner], -1)  # -1 also where not a number
+        return Answers(self._lessons[owner], position, confidence, self.solution.variance(features).float(), margin)

@@ -162,6 +162,16 @@ class StreamingRidge:
         temperature = max(min(residual, 1.0) / outputs**TEMPERATURE_EXPONENT, LEAST_TEMPERATURE)
         return Solution(statistics.weights(spectrum, strength), spectrum, strength, temperature)
 
+    def weights_apart(
+        self, solution: Solution, places: Mapping[str, Sequence[int]], apart: Mapping[str, Sequence[int]]
+    ) -> Float[Tensor, "D p"]:
+        """The columns of the solution over all classes, told apart by task: those of equal labels add up to that of the
+        label.
+        `places`: those of the solution; `apart`: the place of each class of each task among all pairs.
+        """
+        units = _balanced(self.units, places) if self.balanced else self.units
+        return statistics.weights(solution.spectrum, solution.strength, joined(units, apart, self.moment).cross)
+
 
 def joined(
     units: Units,
