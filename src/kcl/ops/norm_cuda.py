@@ -6,6 +6,7 @@ is the backward pass. `nets.layers` has the same in plain PyTorch, for every oth
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -89,22 +90,10 @@ def _power(value: int) -> int:
 
 @torch.library.custom_op("kcl::norm_forward", mutates_args=("running_mean", "running_variance"))
 def _forward(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    running_mean: Tensor,
-    running_variance: Tensor,
-    kept: Tensor | None,
-    rate: Tensor | None,
-    residual: Tensor | None,
-    means: Tensor | None,
-    squares: Tensor | None,
-    first: int,
-    relu_before: bool,
-    relu_after: bool,
-    eps: float,
-    chains: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_variance: Tensor, kept: Tensor | None,
+    rate: Tensor | None, residual: Tensor | None, means: Tensor | None, squares: Tensor | None,
+    first: int, relu_before: bool, relu_after: bool, eps: float, chains: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     from kcl.ops import norm_triton as kernel
 
     layout, runs, channels = _Layout.of(x, first), len(x), weight.shape[1]
@@ -129,28 +118,18 @@ def _forward(
 
 
 @_forward.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, kept: Any, rate: Any, residual: Any,
-      means: Any, squares: Any, first: int, relu_before: bool, relu_after: bool, eps: float,
-      chains: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+def _(x: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    *_, first, _, _, _, chains = inputs
     layout = _Layout.of(x, first)
     return torch.empty_like(x), layout.total(x), layout.total(x), *layout.following(x, chains)
 
 
 @torch.library.custom_op("kcl::norm_backward", mutates_args=())
 def _backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    mean: Tensor,
-    deviation: Tensor,
-    kept: Tensor | None,
-    rate: Tensor | None,
-    first: int,
-    relu_before: bool,
-    relu_after: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    from kcl.ops import norm_backward_triton as kernel
+    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, deviation: Tensor, kept: Tensor | None,
+    rate: Tensor | None, first: int, relu_before: bool, relu_after: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    from kcl.ops import norm_triton as kernel
 
     layout, runs, channels = _Layout.of(x, first), len(x), weight.shape[1]
     written = layout.in_tiles()
@@ -174,9 +153,18 @@ def _backward(
 
 
 @_backward.register_fake
-def _(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, deviation: Tensor, kept: Any, rate: Any,
-      first: int, relu_before: bool, relu_after: bool) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def _(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(x), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
+
+
+def _by_run(
+    count: int, in_dims: Sequence[int | None], tensors: Sequence[Tensor | None], not_copied: Sequence[int] = ()
+) -> list[Tensor | None]:
+    """For vmap rules: the tensors with the runs in place of the dimension that `norm` added, contiguous."""
+    stacked = [None if tensor is None else runs_first(count, [dim], [tensor])[0].squeeze(1)
+               for tensor, dim in zip(tensors, in_dims, strict=False)]  # fmt: skip
+    return [tensor if tensor is None or place in not_copied else tensor.contiguous()
+            for place, tensor in enumerate(stacked)]  # fmt: skip
 
 
 _TENSORS = 10
@@ -209,11 +197,7 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        tensors: list[Any] = list(inputs[:_TENSORS])
-        for index, (tensor, dim) in enumerate(zip(tensors, in_dims, strict=False)):
-            if tensor is not None:
-                runs = runs_first(info.batch_size, [dim], [tensor])[0].squeeze(1)  # the dimension that `norm` added
-                tensors[index] = runs if index in _NOT_COPIED else runs.contiguous()
+        tensors = _by_run(info.batch_size, in_dims, inputs[:_TENSORS], _NOT_COPIED)
         output = _Norm.apply(*tensors, *inputs[_TENSORS:])
         return tuple(value.unsqueeze(1) for value in output), (0,) * len(output)
 
@@ -284,8 +268,7 @@ def _(x: Tensor, *_: Any) -> Tensor:
 
 @_with.register_vmap
 def _(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
-    tensors = [None if tensor is None else runs_first(info.batch_size, [dim], [tensor])[0].squeeze(1).contiguous()
-               for tensor, dim in zip(inputs[:6], in_dims[:6], strict=True)]  # fmt: skip
+    tensors = _by_run(info.batch_size, in_dims, inputs[:6])
     return torch.ops.kcl.norm_with(*tensors, *inputs[6:]).unsqueeze(1), 0
 
 
