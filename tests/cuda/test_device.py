@@ -47,7 +47,6 @@ from kcl.functional import orthogonal, ridge
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Batch
 from kcl.methods.recipes import METHODS, published_backbone, select_settings
-from kcl.methods.ridge_head import HeadState
 from kcl.methods.ridge_kernels import KERNELS
 from kcl.methods.strong_recipe import strong_settings
 from kcl.nets.backbone import Backbone
@@ -331,9 +330,9 @@ def test_kernels_without_features_are_solved_in_float32_whatever_is_allowed(kern
 
     def weights(device: torch.device, dtype: torch.dtype) -> Tensor:
         own = copy.deepcopy(model).to(device, dtype)
-        head = HeadState(*(torch.tensor(value, device=device, dtype=dtype) for value in (0.11, 1.0, 0.0)))
+        tensors = [tensor.to(device, dtype) for tensor in (anchors, targets, torch.tensor(0.11))]
         with products("tf32"):
-            return method._weights(own, anchors.to(device, dtype), targets.to(device, dtype), head).cpu().double()
+            return method.kernel.weights(own, *tensors).cpu().double()
 
     expected = weights(CPU, torch.float64)
     assert (weights(DEVICE, torch.float32) - expected).norm() <= 3e-5 * expected.norm()

@@ -116,7 +116,7 @@ def paper_tables(
             # The plain way draws from PyTorch's global generator.
             with torch.random.fork_rng(devices=[torch.device(device)] if device == "cuda" else []):
                 ways = {value: _ways(model, count) for value, model in models.items()}
-                calls = {(value, way): call for value, calls in ways.items() for way, call in calls.items()}
+                calls = {(value, way): call for value, by_way in ways.items() for way, call in by_way.items()}
                 medians = _median_ms(calls, torch.device(device), seconds)
             for (value, way), ms in medians.items():
                 yield AnswerTime(name, table, value, count, way, ms, medians[value, "plain"] / ms)
