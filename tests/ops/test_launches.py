@@ -90,7 +90,7 @@ def test_norm(launches: list[str], draw: Any, kept: bool, residual: bool, chains
 
 
 def test_norm_at_test(launches: list[str], draw: Any) -> None:
-    arguments, options = _norm_arguments(draw), {"relu_before": True, "relu_after": False, "residual": None}
+    arguments, options = _norm_arguments(draw), {"relu_before": True, "residual": None}
     torch.func.vmap(partial(norm_cuda.norm_and_gather, eps=1e-5, **options))(*arguments)
     assert launches == ["moments", "statistics", "forward"]
     moments = torch.zeros(RUNS, CHANNELS), torch.ones(RUNS, CHANNELS)

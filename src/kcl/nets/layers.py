@@ -187,7 +187,6 @@ class ChannelsLast:
             self.first,
             layer.eps,
             relu_before=relu_before,
-            relu_after=not relu_before,
             kept=kept,
             rate=rate,
             residual=residual,
@@ -213,7 +212,7 @@ class AnsweringChannelsLast(ChannelsLast):
         kept: Tensor | None = None,  # noqa: ARG002
         rate: Tensor | None = None,  # noqa: ARG002
     ) -> Tensor:
-        return self._answer(layer, x, relu_before=relu_before, relu_after=not relu_before, residual=residual)
+        return self._answer(layer, x, relu_before=relu_before, residual=residual)
 
     def _answer(self, layer: nn.BatchNorm2d, x: Tensor, **options: Any) -> Tensor:
         assert layer.running_mean is not None and layer.running_var is not None  # noqa: S101, PT018

@@ -1,4 +1,5 @@
-"""relu → BatchNorm → dropout of many runs and its gradients in Triton, with as few reads as possible.
+"""relu → BatchNorm → dropout of many runs and its gradients in Triton, with as few reads as possible; relu comes after
+BatchNorm unless RELU_BEFORE.
 
 Activations are (runs, rows, CHANNELS): a row is a pixel of an image, channels last. The first `first` rows of a run are
 the batch, the rest its coreset; each part has its own statistics. The last of the CHANNELS may be padding: there are
@@ -128,12 +129,12 @@ def _parameters(
 @triton.jit
 def _normed(
     x, kept, rise, residual, place, drop_place, inside, m, d, w, b,
-    RELU_BEFORE: tl.constexpr, RELU_AFTER: tl.constexpr, DROPS: tl.constexpr, ADDS: tl.constexpr,
+    RELU_BEFORE: tl.constexpr, DROPS: tl.constexpr, ADDS: tl.constexpr,
 ):  # fmt: skip
     """dropout(BN(relu(x))) + residual for some entries."""
     value = _seen(tl.load(x + place, mask=inside, other=0.0).to(tl.float32), RELU_BEFORE)
     value = (value - m) * d * w + b
-    if RELU_AFTER:
+    if not RELU_BEFORE:
         value = tl.maximum(value, 0.0)
     if DROPS:
         value *= tl.load(kept + drop_place, mask=inside, other=0).to(tl.float32) * rise
@@ -146,7 +147,7 @@ def _normed(
 def forward(
     x, mean, deviation, weight, weight_stride, bias, bias_stride, kept, kept_stride, rates, residual, out,
     next_means, next_squares, rows, first, stretch, real_channels,
-    RELU_BEFORE: tl.constexpr, RELU_AFTER: tl.constexpr, DROPS: tl.constexpr, ADDS: tl.constexpr,
+    RELU_BEFORE: tl.constexpr, DROPS: tl.constexpr, ADDS: tl.constexpr,
     CHAINS: tl.constexpr, LAST_FIRST: tl.constexpr,
     PARTS: tl.constexpr, CHANNELS: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
@@ -163,7 +164,7 @@ def forward(
         only, _ = _tile(begin, end, c, CHANNELS, 1)
         pivot = _normed(
             x, kept, rise, residual, offset + only, only, (c < CHANNELS)[None, :], m, d, w, b,
-            RELU_BEFORE, RELU_AFTER, DROPS, ADDS,
+            RELU_BEFORE, DROPS, ADDS,
         ).to(out.dtype.element_ty).to(tl.float32)  # fmt: skip
         pivot = tl.maximum(pivot, 0.0)
         one = tl.zeros((TILE, COLUMNS), tl.float32)
@@ -171,7 +172,7 @@ def forward(
     for start in range(begin, end, TILE):
         within, inside = _tile(start, end, c, CHANNELS, TILE)
         value = _normed(
-            x, kept, rise, residual, offset + within, within, inside, m, d, w, b, RELU_BEFORE, RELU_AFTER, DROPS, ADDS
+            x, kept, rise, residual, offset + within, within, inside, m, d, w, b, RELU_BEFORE, DROPS, ADDS
         ).to(out.dtype.element_ty)
         tl.store(out + offset + within, value, mask=inside)
         if CHAINS:
@@ -189,7 +190,7 @@ def forward(
 @triton.jit
 def _incoming(
     grad, x, kept, rise, place, drop_place, inside, m, d, w, b,
-    RELU_BEFORE: tl.constexpr, RELU_AFTER: tl.constexpr, DROPS: tl.constexpr,
+    RELU_BEFORE: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the normalised values, those values, and the values before normalisation."""
     raw = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
@@ -197,7 +198,7 @@ def _incoming(
     g = tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
     if DROPS:
         g *= tl.load(kept + drop_place, mask=inside, other=0).to(tl.float32) * rise
-    if RELU_AFTER:
+    if not RELU_BEFORE:
         g = tl.where(normal * w + b > 0.0, g, 0.0)
     return g, normal, raw
 
@@ -205,7 +206,7 @@ def _incoming(
 @triton.jit
 def sums(
     grad, x, mean, deviation, weight, weight_stride, bias, bias_stride, kept, kept_stride, rates, plain, weighted,
-    rows, first, stretch, real_channels, RELU_BEFORE: tl.constexpr, RELU_AFTER: tl.constexpr, DROPS: tl.constexpr,
+    rows, first, stretch, real_channels, RELU_BEFORE: tl.constexpr, DROPS: tl.constexpr,
     PARTS: tl.constexpr, CHANNELS: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Σ g and Σ g·x̂ of every channel over one stretch."""
@@ -221,7 +222,7 @@ def sums(
         within, inside = _tile(start, end, c, CHANNELS, TILE)
         g, normal, _ = _incoming(
             grad, x, kept, rise, run * rows * CHANNELS + within, run * kept_stride + within, inside, m, d, w, b,
-            RELU_BEFORE, RELU_AFTER, DROPS,
+            RELU_BEFORE, DROPS,
         )  # fmt: skip
         one += g
         two += g * normal
@@ -258,7 +259,7 @@ def totals(
 def backward(
     grad, x, mean, deviation, weight, weight_stride, bias, bias_stride, kept, kept_stride, rates,
     plain_mean, weighted_mean, out, rows, first, stretch, real_channels,
-    RELU_BEFORE: tl.constexpr, RELU_AFTER: tl.constexpr, DROPS: tl.constexpr,
+    RELU_BEFORE: tl.constexpr, DROPS: tl.constexpr,
     PARTS: tl.constexpr, CHANNELS: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """∂L/∂x = w/σ · (g − mean(g) − x̂ · mean(g·x̂)), where relu let x through."""
@@ -275,7 +276,7 @@ def backward(
         within, inside = _tile(start, end, c, CHANNELS, TILE)
         place = run * rows * CHANNELS + within
         g, normal, raw = _incoming(
-            grad, x, kept, rise, place, run * kept_stride + within, inside, m, d, w, b, RELU_BEFORE, RELU_AFTER, DROPS
+            grad, x, kept, rise, place, run * kept_stride + within, inside, m, d, w, b, RELU_BEFORE, DROPS
         )
         value = w * d * (g - one - normal * two)
         if RELU_BEFORE:
