@@ -668,7 +668,7 @@ def test_compiled_steps_equal_plain_ones(method: str, net: str, precision: str) 
 
 @cases("method fisher", [(name, "running") for name in METHODS if name != "kcl"] + [("ewc", "classic")])
 def test_a_baseline_without_dropout_learns_what_it_learns_on_the_cpu(method: str, fisher: str) -> None:
-    """Then nothing is drawn on the device: the same samples, recalled samples and Fisher, three tasks in a row."""
+    """Then nothing is drawn on the device: the same samples, replayed samples and Fisher, three tasks in a row."""
     made = Made(method, samples=45, dropout=0.0, ewc_fisher=fisher, ewc_strength=0.5)
     learner = made.learned(3)
     assert_moved(learner, made)
@@ -880,7 +880,7 @@ def test_the_first_strong_step_equals_the_cpu(kernel: str) -> None:
 
 @cases("method", [("kcl",), ("ewc",), ("a-gem",), ("er-reservoir",)])
 def test_strong_graphs_replayed_equal_steps_taken(method: str) -> None:
-    """With a coreset, with a penalty that steps change, with a direction of its own, with recalled samples: two updates
+    """With a coreset, with a penalty that steps change, with a direction of its own, with replayed samples: two updates
     on every batch, the last batch smaller, two tasks; weights, averages, cursors and counts.
     """
     made = strong(method, updates_per_batch=2)

@@ -50,11 +50,9 @@ class Work:
         return self.settings if self.strong is None else strong_settings(self.strong, "kcl")
 
     def settings_of(self, method: str) -> Settings:
-        if method == "kcl":
-            return self.kcl_settings
         if self.strong is not None:
             return strong_settings(self.strong, method)
-        return select_settings(method, self.settings.to_dict()).replace(lr=0.01)
+        return self.settings if method == "kcl" else select_settings(method, self.settings.to_dict()).replace(lr=0.01)
 
     def backbone_of(self, method: str) -> Callable[[], Backbone]:
         return partial(published_backbone, self.input_shape, self.settings_of(method))
