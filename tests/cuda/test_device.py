@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -529,8 +530,8 @@ def test_the_norm_kernels_equal_pytorch_s_batchnorm(
     def one(
         x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor, kept: Tensor, rate: Tensor, *own: Tensor
     ) -> Tensor:
-        how = {"relu_before": before, "kept": kept, "rate": rate, "residual": residual}
-        return norm(x, weight, bias, own, first, 1e-5, **how)[0]
+        layer = SimpleNamespace(weight=weight, bias=bias, running_mean=own[0], running_var=own[1], eps=1e-5)
+        return norm(layer, x, first, relu_before=before, kept=kept, rate=rate, residual=residual)[0]
 
     out = torch.func.vmap(one)(*given, kept.to(DEVICE), rate.to(DEVICE), *running)
     gradients = torch.autograd.grad((out * direction.float().to(DEVICE)).sum(), given)

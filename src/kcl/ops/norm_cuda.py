@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from kcl.ops.operation import runs_first
@@ -209,41 +209,39 @@ Partial = tuple[Tensor, Tensor]
 
 
 def norm(
+    layer: nn.BatchNorm2d,
     x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    running: tuple[Tensor, Tensor],
     first: int,
-    eps: float,
     *,
-    relu_before: bool = True,
+    relu_before: bool,
     kept: Tensor | None = None,
     rate: Tensor | None = None,
     residual: Tensor | None = None,
     partial: Partial | None = None,
-    chains: bool = False,
 ) -> tuple[Tensor, Partial | None]:
     """dropout(BN(relu(x))) + residual for an activation (n, h, w, c), channels last and perhaps padded with zeros; relu
     comes after BatchNorm unless `relu_before`.
 
-    Statistics are taken over the first `first` samples and over the others; each updates the `running` averages. With
-    `chains` the output is also summed for the BatchNorm that follows it, which takes the result as `partial`.
+    Statistics are taken over the first `first` samples and over the others; each updates the running averages. With a
+    residual the output is also summed for the BatchNorm that follows it, which takes the result as `partial`.
     """
-    stack = _one_run(x, weight, bias, *running, kept, rate, residual, *(partial or (None, None)))
-    out, _, _, *following = _Norm.apply(*stack, first, relu_before, eps, chains)
+    chains = residual is not None
+    running, summed = (layer.running_mean, layer.running_var), partial or (None, None)
+    stack = _one_run(x, layer.weight, layer.bias, *running, kept, rate, residual, *summed)
+    out, _, _, *following = _Norm.apply(*stack, first, relu_before, layer.eps, chains)
     means, squares = (tensor.squeeze(0) for tensor in following)
     return out.squeeze(0), (means, squares) if chains else None
 
 
 def norm_and_gather(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, relu_before: bool, residual: Tensor | None
+    layer: nn.BatchNorm2d, x: Tensor, *, relu_before: bool, residual: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same without dropout and over all samples at once, with the mean and variance of each channel."""
-    running = bias.clone(), bias.clone()  # thrown away
-    stack = _one_run(x, weight, bias, *running, None, None, residual, None, None)
-    out, mean, deviation, *_ = _Norm.apply(*stack, len(x), relu_before, eps, False)
-    mean, deviation = (statistic[0, 0, : len(weight)] for statistic in (mean, deviation))
-    return out.squeeze(0), mean, (deviation.square().reciprocal() - eps).clamp_min(0.0)
+    running = layer.bias.clone(), layer.bias.clone()  # thrown away
+    stack = _one_run(x, layer.weight, layer.bias, *running, None, None, residual, None, None)
+    out, mean, deviation, *_ = _Norm.apply(*stack, len(x), relu_before, layer.eps, False)
+    mean, deviation = (statistic[0, 0, : len(layer.weight)] for statistic in (mean, deviation))
+    return out.squeeze(0), mean, (deviation.square().reciprocal() - layer.eps).clamp_min(0.0)
 
 
 @torch.library.custom_op("kcl::norm_with", mutates_args=())
@@ -273,17 +271,10 @@ def _(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor,
 
 
 def norm_with(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    moments: tuple[Tensor, Tensor],
-    eps: float,
-    *,
-    relu_before: bool,
-    residual: Tensor | None,
+    layer: nn.BatchNorm2d, x: Tensor, mean: Tensor, variance: Tensor, *, relu_before: bool, residual: Tensor | None
 ) -> Tensor:
     """The same with these means and variances of the channels. It has no gradient."""
-    pads = [0, x.shape[-1] - len(weight)]
-    mean, deviation = F.pad(moments[0], pads), F.pad(torch.rsqrt(moments[1] + eps), pads)
-    stack = _one_run(x, mean, deviation, weight, bias, residual)
+    pads = [0, x.shape[-1] - len(layer.weight)]
+    mean, deviation = F.pad(mean, pads), F.pad(torch.rsqrt(variance + layer.eps), pads)
+    stack = _one_run(x, mean, deviation, layer.weight, layer.bias, residual)
     return torch.ops.kcl.norm_with(*stack, relu_before).squeeze(0)
