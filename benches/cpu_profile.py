@@ -35,9 +35,9 @@ def main() -> None:
     if options.compile:
         inductor.cpp.enable_kernel_profile = True
         philox_cpu.draw = record_function("philox_cpu.draw")(philox_cpu.draw)
-        learner = RunStack([method], [work.backbone], [0], "cpu", True, options.precision)
+        learner = RunStack([method], [work.backbone_of("kcl")], [0], "cpu", True, options.precision)
     else:
-        learner = RunStack([method], [work.backbone], [0], plain=True)
+        learner = RunStack([method], [work.backbone_of("kcl")], [0], plain=True)
     learner.learn([task], lambda _: None)  # warms up
     with profile(activities=[ProfilerActivity.CPU]) as found:
         learner.learn([replace(task, index=1)], lambda _: None)

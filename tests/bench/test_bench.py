@@ -14,7 +14,6 @@ from kcl.errors import KclError
 from kcl.experiments.speeds import SPEEDS, TOGETHER
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.strong_recipe import strong_settings
-from kcl.nets.resnet import cifar_resnet
 from kcl.ops import compiler, philox, philox_cpu
 from kcl.training.stack import RunStack
 
@@ -46,7 +45,7 @@ def test_the_step_compiled_for_a_cpu_has_a_row(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(compiler, "compile_step", lambda step, _: traced.append(step) or step)
     monkeypatch.setattr(philox_cpu, "draw", philox.draw)
     monkeypatch.setitem(
-        step_time.WORKS, "small", dataclasses.replace(step_time.WORKS["mnist"], settings=SMALL.settings)
+        step_time.WORKS, "small", dataclasses.replace(step_time.WORKS["mnist"], settings=SMALL_SETTINGS)
     )
     arguments = ["bench", "small", "--steps", "20", "--device", "cpu", "--json", "rows.json", "--precision", "bf16"]
     for asked, engines in (("both", ["kcl", "kcl, compiled, bf16"]), ("on", ["kcl, compiled, bf16"])):
@@ -75,7 +74,8 @@ def test_bad_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith("kcl: ")
 
 
-SMALL = step_time.Work((3, 8, 8), 2, 0, KclSettings(bases=32, coreset_size_per_class=2), lambda: cifar_resnet(0.02))
+SMALL_SETTINGS = KclSettings(bases=32, coreset_size_per_class=2)
+SMALL = step_time.Work((3, 8, 8), 2, 0, SMALL_SETTINGS.replace(backbone="cifar-resnet", dropout=0.02))
 
 
 def test_the_strong_recipe_is_measured_as_every_method_has_it(monkeypatch: pytest.MonkeyPatch) -> None:

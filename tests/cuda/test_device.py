@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -47,7 +48,6 @@ from kcl.functional import orthogonal, ridge
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Batch
 from kcl.methods.recipes import METHODS, published_backbone, select_settings
-from kcl.methods.ridge_head import HeadState
 from kcl.methods.ridge_kernels import KERNELS
 from kcl.methods.strong_recipe import strong_settings
 from kcl.nets.backbone import Backbone
@@ -331,9 +331,9 @@ def test_kernels_without_features_are_solved_in_float32_whatever_is_allowed(kern
 
     def weights(device: torch.device, dtype: torch.dtype) -> Tensor:
         own = copy.deepcopy(model).to(device, dtype)
-        head = HeadState(*(torch.tensor(value, device=device, dtype=dtype) for value in (0.11, 1.0, 0.0)))
+        tensors = [tensor.to(device, dtype) for tensor in (anchors, targets, torch.tensor(0.11))]
         with products("tf32"):
-            return method._weights(own, anchors.to(device, dtype), targets.to(device, dtype), head).cpu().double()
+            return method.kernel.weights(own, *tensors).cpu().double()
 
     expected = weights(CPU, torch.float64)
     assert (weights(DEVICE, torch.float32) - expected).norm() <= 3e-5 * expected.norm()
@@ -530,8 +530,8 @@ def test_the_norm_kernels_equal_pytorch_s_batchnorm(
     def one(
         x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor, kept: Tensor, rate: Tensor, *own: Tensor
     ) -> Tensor:
-        how = {"relu_before": before, "relu_after": not before, "kept": kept, "rate": rate, "residual": residual}
-        return norm(x, weight, bias, own, first, 1e-5, **how)[0]
+        layer = SimpleNamespace(weight=weight, bias=bias, running_mean=own[0], running_var=own[1], eps=1e-5)
+        return norm(layer, x, first, relu_before=before, kept=kept, rate=rate, residual=residual)[0]
 
     out = torch.func.vmap(one)(*given, kept.to(DEVICE), rate.to(DEVICE), *running)
     gradients = torch.autograd.grad((out * direction.float().to(DEVICE)).sum(), given)
@@ -669,7 +669,7 @@ def test_compiled_steps_equal_plain_ones(method: str, net: str, precision: str) 
 
 @cases("method fisher", [(name, "running") for name in METHODS if name != "kcl"] + [("ewc", "classic")])
 def test_a_baseline_without_dropout_learns_what_it_learns_on_the_cpu(method: str, fisher: str) -> None:
-    """Then nothing is drawn on the device: the same samples, recalled samples and Fisher, three tasks in a row."""
+    """Then nothing is drawn on the device: the same samples, replayed samples and Fisher, three tasks in a row."""
     made = Made(method, samples=45, dropout=0.0, ewc_fisher=fisher, ewc_strength=0.5)
     learner = made.learned(3)
     assert_moved(learner, made)
@@ -881,7 +881,7 @@ def test_the_first_strong_step_equals_the_cpu(kernel: str) -> None:
 
 @cases("method", [("kcl",), ("ewc",), ("a-gem",), ("er-reservoir",)])
 def test_strong_graphs_replayed_equal_steps_taken(method: str) -> None:
-    """With a coreset, with a penalty that steps change, with a direction of its own, with recalled samples: two updates
+    """With a coreset, with a penalty that steps change, with a direction of its own, with replayed samples: two updates
     on every batch, the last batch smaller, two tasks; weights, averages, cursors and counts.
     """
     made = strong(method, updates_per_batch=2)

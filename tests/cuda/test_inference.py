@@ -28,8 +28,6 @@ from kcl.data.dataset import Dataset
 from kcl.experiments import task_free
 from kcl.experiments.run_spec import RunSpec
 from kcl.methods.kcl_settings import KclSettings
-from kcl.nets.mlp import MLP
-from kcl.nets.resnet import cifar_resnet
 
 DEVICE = "cuda"
 if pytest is not None:
@@ -40,8 +38,8 @@ if pytest is not None:
 
 SMALL = KclSettings(bases=128, coreset_size_per_class=5, width=64)
 WORKS = {
-    "mlp": Work((1, 8, 8), 4, 0, SMALL, lambda: MLP((1, 8, 8), 64, 2, 0.5)),
-    "resnet": Work((3, 32, 32), 5, 0, SMALL, lambda: cifar_resnet(0.02)),
+    "mlp": Work((1, 8, 8), 4, 0, SMALL),
+    "resnet": Work((3, 32, 32), 5, 0, SMALL.replace(backbone="cifar-resnet", dropout=0.02)),
 }
 
 

@@ -131,7 +131,7 @@ class TestMemory:
 
 
 class TestSteps:
-    def test_recall_only_earlier_tasks_and_none_twice(self, stream: ArrayStream) -> None:
+    def test_replay_only_earlier_tasks_and_none_twice(self, stream: ArrayStream) -> None:
         run = _run(memory_per_class=3, recalled_per_step=5)
         method = run.method
         for task in stream:

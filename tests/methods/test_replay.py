@@ -182,7 +182,7 @@ def test_a_step_learns_from_batch_and_memory_alike(stream: ArrayStream, make_noi
     torch.testing.assert_close(loss, torch.stack(values).mean())
 
 
-def test_the_first_step_of_a_stream_has_nothing_to_recall(stream: ArrayStream, make_noise: Any) -> None:
+def test_the_first_step_of_a_stream_has_nothing_to_replay(stream: ArrayStream, make_noise: Any) -> None:
     run = _run(recalled_per_step=4)  # what fills the shape is not the whole batch once more
     task, method_state = stream[0], run.method.initial_state(run.model, stream[0])
     plan = run.method.plan(method_state, task, [np.arange(40)], [10] * 4, np.random.default_rng(5))

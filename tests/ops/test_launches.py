@@ -6,9 +6,8 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,8 +67,12 @@ def _norm_arguments(draw: Any) -> tuple[torch.Tensor, ...]:
     return x, draw.normal(RUNS, CHANNELS), draw.normal(RUNS, CHANNELS)
 
 
-@pytest.mark.parametrize(("kept", "residual", "chains"), [(False, False, False), (True, True, True)])
-def test_norm(launches: list[str], draw: Any, kept: bool, residual: bool, chains: bool) -> None:
+def _layer(weight: torch.Tensor, bias: torch.Tensor, mean: Any = None, variance: Any = None) -> Any:
+    return SimpleNamespace(weight=weight, bias=bias, running_mean=mean, running_var=variance, eps=1e-5)
+
+
+@pytest.mark.parametrize(("kept", "residual"), [(False, False), (True, False), (False, True), (True, True)])
+def test_norm(launches: list[str], draw: Any, kept: bool, residual: bool) -> None:
     x, weight, bias = (tensor.requires_grad_() for tensor in _norm_arguments(draw))
     running, rate = (torch.zeros(RUNS, CHANNELS), torch.ones(RUNS, CHANNELS)), torch.full((RUNS,), 0.1)
     extra = {
@@ -79,22 +82,25 @@ def test_norm(launches: list[str], draw: Any, kept: bool, residual: bool, chains
     }
 
     def one(x: Any, weight: Any, bias: Any, running: Any, extra: Any) -> Any:
-        out, partial = norm_cuda.norm(x, weight, bias, running, 2, 1e-5, **extra, chains=chains)
-        return norm_cuda.norm(out, weight, bias, running, 2, 1e-5, partial=partial)[0]
+        layer = _layer(weight, bias, *running)
+        out, partial = norm_cuda.norm(layer, x, 2, relu_before=True, **extra)
+        return norm_cuda.norm(layer, out, 2, relu_before=True, partial=partial)[0]
 
     dims = {name: None if value is None else 0 for name, value in extra.items()}
     torch.func.vmap(one, in_dims=(0, 0, 0, 0, dims))(x, weight, bias, running, extra).sum().backward()
-    moments = [] if chains else ["moments"]
+    moments = [] if residual else ["moments"]
     forward = ["moments", "statistics", "forward", *moments, "statistics", "forward"]
     assert launches == forward + ["sums", "totals", "backward"] * 2
 
 
 def test_norm_at_test(launches: list[str], draw: Any) -> None:
-    arguments, options = _norm_arguments(draw), {"relu_before": True, "relu_after": False, "residual": None}
-    torch.func.vmap(partial(norm_cuda.norm_and_gather, eps=1e-5, **options))(*arguments)
+    arguments, options = _norm_arguments(draw), {"relu_before": True, "residual": None}
+    torch.func.vmap(lambda x, *parameters: norm_cuda.norm_and_gather(_layer(*parameters), x, **options))(*arguments)
     assert launches == ["moments", "statistics", "forward"]
     moments = torch.zeros(RUNS, CHANNELS), torch.ones(RUNS, CHANNELS)
-    torch.func.vmap(partial(norm_cuda.norm_with, eps=1e-5, **options))(*arguments, moments)
+    torch.func.vmap(
+        lambda x, weight, bias, *moments: norm_cuda.norm_with(_layer(weight, bias), x, *moments, **options)
+    )(*arguments, *moments)
     assert launches[3:] == ["forward"]
 
 

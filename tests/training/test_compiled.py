@@ -36,7 +36,7 @@ def test_gives_what_the_step_itself_gives(
 ) -> None:
     """A full batch and a smaller last one, then a second task with the same compiled steps.
 
-    A-GEM recalls nothing in its first task, and so has other steps after it.
+    A-GEM replays nothing in its first task, and so has other steps after it.
     """
     runs = make_runs(method, net, samples=samples)
     plain, compiled = runs.stacked(draws_as_compiled=True), runs.stacked(compiled=True)

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import torch
 
 from kcl.bench import reference_loop
-from kcl.bench.step_time import WORKS, Work, aligned
+from kcl.bench.step_time import WORKS, Work, aligned, duration
 from kcl.benchmarks.task import View
 from kcl.errors import KclError
 from kcl.functional.noise import RunNoise
@@ -63,7 +63,7 @@ class _Model:
     def __init__(self, work: Work, changes: dict[str, int], tasks: int, queries: int, device: str) -> None:
         self.settings, self.device = work.settings.replace(**changes), torch.device(device)
         self.method = KernelContinualLearning(self.settings, work.ways)
-        stack = RunStack([self.method], [work.backbone], [0], self.device, precision="float32", plain=True)
+        stack = RunStack([self.method], [work.backbone_of("kcl")], [0], self.device, precision="float32", plain=True)
         random, size = torch.Generator().manual_seed(0), work.ways * self.settings.coreset_size_per_class
         images = torch.randint(0, 256, (size, *work.input_shape), generator=random, dtype=torch.uint8)
         self.memory: Memory = {
@@ -115,9 +115,8 @@ def paper_tables(
         for count in queries:
             # The plain way draws from PyTorch's global generator.
             with torch.random.fork_rng(devices=[torch.device(device)] if device == "cuda" else []):
-                calls = {
-                    (value, way): call for value, model in models.items() for way, call in _ways(model, count).items()
-                }
+                ways = {value: _ways(model, count) for value, model in models.items()}
+                calls = {(value, way): call for value, by_way in ways.items() for way, call in by_way.items()}
                 medians = _median_ms(calls, torch.device(device), seconds)
             for (value, way), ms in medians.items():
                 yield AnswerTime(name, table, value, count, way, ms, medians[value, "plain"] / ms)
@@ -149,28 +148,19 @@ def _next(turns: Iterator[Callable[[], Any]]) -> Any:
     return next(turns)()
 
 
-def _median_ms(calls: Calls[Key], device: torch.device, seconds: float = SECONDS) -> dict[Key, float]:
-    """The median time of every call; the calls take turns, and each has finished on the device before its clock
-    stops."""
+def _median_ms(calls: Calls[Key], device: torch.device, limit: float = SECONDS) -> dict[Key, float]:
+    """The median time of every call; the calls take turns."""
     times: dict[Key, list[float]] = {key: [] for key in calls}
     for call in calls.values():
-        _timed(call, device)  # warms up
+        duration(call, device)  # warms up
     for _ in range(ROUNDS):
         for key, call in calls.items():
-            until = time.perf_counter() + seconds / ROUNDS
+            until = time.perf_counter() + limit / ROUNDS
             for number in range(CALLS):
                 if number and time.perf_counter() > until:
                     break
-                times[key].append(_timed(call, device))
-    return {key: 1e3 * statistics.median(seconds) for key, seconds in times.items()}
-
-
-def _timed(call: Callable[[], Any], device: torch.device) -> float:
-    started = time.perf_counter()
-    call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - started
+                times[key].append(duration(call, device))
+    return {key: 1e3 * statistics.median(taken) for key, taken in times.items()}
 
 
 def table(rows: Sequence[AnswerTime]) -> str:

@@ -10,7 +10,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 
 import torch
@@ -23,51 +23,47 @@ from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.recipes import METHODS, published_backbone, select_settings
 from kcl.methods.strong_recipe import strong_settings
 from kcl.nets.backbone import Backbone
-from kcl.nets.mlp import MLP
-from kcl.nets.resnet import cifar_resnet, miniimagenet_resnet
 from kcl.ops.compiler import need_compiler
 from kcl.training.stack import RunStack
 
 ROUNDS, MAX_STEPS = 7, 4000
 """On a CPU kcl and the plain loop take turns for this many rounds, fewer where kcl would take more steps than this."""
 REFERENCE_STEPS = 100
-Rows = Sequence[Sequence[str]]
+DIGITS = (3, 3, 1, 1, 1, 0)
+"""Decimals of the numbers in the table."""
+Reference = Callable[[], float | None]
 
 
 @dataclass(frozen=True)
 class Work:
-    """The shape of a benchmark: what a task looks like and which backbone learns it."""
+    """The shape of a benchmark: what a task looks like, and the settings with which KCL learns it."""
 
     input_shape: tuple[int, ...]
     ways: int
     samples: int
     settings: KclSettings
-    backbone: Callable[[], Backbone]
     strong: str | None = None
-    """The benchmark whose strong recipe is measured, with its backbone; the plain loop does not know the recipe."""
+    """The benchmark whose strong recipe is measured; the plain loop does not know the recipe."""
 
     @property
     def kcl_settings(self) -> KclSettings:
         return self.settings if self.strong is None else strong_settings(self.strong, "kcl")
 
     def settings_of(self, method: str) -> Settings:
-        if method == "kcl":
-            return self.kcl_settings
         if self.strong is not None:
             return strong_settings(self.strong, method)
-        return select_settings(method, self.settings.to_dict()).replace(lr=0.01, dropout=0.0)
+        return self.settings if method == "kcl" else select_settings(method, self.settings.to_dict()).replace(lr=0.01)
+
+    def backbone_of(self, method: str) -> Callable[[], Backbone]:
+        return partial(published_backbone, self.input_shape, self.settings_of(method))
 
 
+_CIFAR100 = KclSettings(backbone="cifar-resnet", bases=2048, lr=0.03, dropout=0.02)
+_MINIIMAGENET = _CIFAR100.replace(backbone="miniimagenet-resnet", coreset_size_per_class=30)
 WORKS = {
-    "mnist": Work((1, 28, 28), 10, 20_200, KclSettings(), lambda: MLP((1, 28, 28), 256, 2, 0.5)),
-    "cifar100": Work((3, 32, 32), 5, 2_500, KclSettings(bases=2048, lr=0.03, dropout=0.02), lambda: cifar_resnet(0.02)),
-    "miniimagenet": Work(
-        (3, 84, 84),
-        5,
-        2_500,
-        KclSettings(bases=2048, coreset_size_per_class=30, lr=0.03, dropout=0.02),
-        lambda: miniimagenet_resnet(0.02),
-    ),
+    "mnist": Work((1, 28, 28), 10, 20_200, KclSettings()),
+    "cifar100": Work((3, 32, 32), 5, 2_500, _CIFAR100),
+    "miniimagenet": Work((3, 84, 84), 5, 2_500, _MINIIMAGENET),
 }
 for _name in ("cifar100", "miniimagenet"):
     WORKS[f"{_name}-strong"] = replace(WORKS[_name], strong=f"split-{_name}")
@@ -91,13 +87,9 @@ class StepTime:
 
 
 def measure(
-    works: Sequence[str],
-    runs: Sequence[int],
-    device: str,
-    compiled: Sequence[bool],
-    steps: int | None = None,
+    works: Sequence[str], runs: Sequence[int], device: str, compiled: Sequence[bool], steps: int | None = None,
     precision: str = "tf32",
-) -> Iterator[StepTime]:
+) -> Iterator[StepTime]:  # fmt: skip
     """Rows as they are measured: for each work the plain loop, the bare SGD step, then KCL for each number of runs.
 
     `precision` is the engine's; the plain loop computes in PyTorch's default.
@@ -115,8 +107,8 @@ def measure(
             for fused in compiled if method == "kcl" else (False,):
                 for count in runs if device == "cuda" else (1,):
                     learner = _learner(work, method, count, device, fused, precision)
-                    row = _measure(learner, count, work, task, method, device, reference, reference_ms)
-                    yield replace(row, work=name, engine=_label(method, device, fused, precision))
+                    engine = _label(method, device, fused, precision)
+                    yield _measure(name, engine, learner, task, reference, reference_ms)
 
 
 def _task(work: Work, steps: int | None) -> Task:
@@ -126,9 +118,8 @@ def _task(work: Work, steps: int | None) -> Task:
     inputs = torch.randint(0, 256, (count, *work.input_shape), generator=generator, dtype=torch.uint8)
     labels = torch.arange(count) % work.ways
     test = torch.arange(min(count, 10_000 if work.input_shape[0] == 1 else 500))
-    return Task(
-        0, Examples(inputs, torch.arange(count), labels), Examples(inputs, test, labels[test]), tuple(range(work.ways))
-    )
+    train, tested = Examples(inputs, torch.arange(count), labels), Examples(inputs, test, labels[test])
+    return Task(0, train, tested, tuple(range(work.ways)))
 
 
 def _reference(work: Work, task: Task, device: str, steps: int | None) -> float | None:
@@ -140,16 +131,14 @@ def _reference(work: Work, task: Task, device: str, steps: int | None) -> float 
 
 
 def _learner(work: Work, method: str, runs: int, device: str, fused: bool, precision: str) -> RunStack:
-    settings = work.settings_of(method)
-    methods = [METHODS[method](settings, work.ways) for _ in range(runs)]
-    backbone = work.backbone if work.strong is None else partial(published_backbone, work.input_shape, settings)
+    methods = [METHODS[method](work.settings_of(method), work.ways) for _ in range(runs)]
     if device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     elif fused:
         need_compiler()
     plain = device != "cuda" and not fused
-    return RunStack(methods, [backbone] * runs, range(runs), device, fused, precision, plain=plain)
+    return RunStack(methods, [work.backbone_of(method)] * runs, range(runs), device, fused, precision, plain=plain)
 
 
 def _label(method: str, device: str, fused: bool, precision: str) -> str:
@@ -158,34 +147,25 @@ def _label(method: str, device: str, fused: bool, precision: str) -> str:
 
 
 def _measure(
-    learner: RunStack,
-    runs: int,
-    work: Work,
-    task: Task,
-    method: str,
-    device: str,
-    reference: Callable[[], float | None],
-    reference_ms: float | None,
+    work: str, engine: str, learner: RunStack, task: Task, reference: Reference, reference_ms: float | None
 ) -> StepTime:
-    settings = work.settings_of(method)
-    first_task_s = _seconds(lambda: learner.learn([task] * runs, lambda _: None))
-    coreset = settings.coreset_size_per_class * work.ways if isinstance(settings, KclSettings) else 0
+    settings, runs, on_gpu = learner.method.settings, learner.count, learner.device.type == "cuda"
+    first_task_s = duration(lambda: learner.learn([task] * runs, lambda _: None), learner.device)
+    coreset = settings.coreset_size_per_class * task.ways if isinstance(settings, KclSettings) else 0
     steps = (len(task.train) - coreset) // settings.batch_size * settings.updates_per_batch
     second = replace(task, index=1)
-    if device == "cuda":
-        step_ms = 1e3 * _seconds(lambda: learner.learn([second] * runs, lambda _: None)) / steps
+    if on_gpu:
+        step_ms = 1e3 * duration(lambda: learner.learn([second] * runs, lambda _: None), learner.device) / steps
         ratio = None if reference_ms is None else reference_ms / (step_ms / runs)
     else:
         step_ms, ratio = _in_turns(learner, second, reference, max(1, min(ROUNDS, MAX_STEPS // steps)))
     learner.accuracy([second] * runs)
-    evaluation_ms = 1e3 * _seconds(lambda: learner.accuracy([second] * runs))
-    peak_mib = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else None
-    return StepTime("", "", runs, step_ms, step_ms / runs, ratio, evaluation_ms, first_task_s, peak_mib)
+    evaluation_ms = 1e3 * duration(lambda: learner.accuracy([second] * runs), learner.device)
+    peak_mib = torch.cuda.max_memory_allocated() / 2**20 if on_gpu else None
+    return StepTime(work, engine, runs, step_ms, step_ms / runs, ratio, evaluation_ms, first_task_s, peak_mib)
 
 
-def _in_turns(
-    learner: RunStack, task: Task, reference: Callable[[], float | None], rounds: int
-) -> tuple[float, float | None]:
+def _in_turns(learner: RunStack, task: Task, reference: Reference, rounds: int) -> tuple[float, float | None]:
     """Milliseconds per step on a CPU and the speed relative to the plain loop.
 
     Both are medians over rounds in which the two take turns: a shared CPU is slow for minutes, then fast again.
@@ -199,35 +179,29 @@ def _in_turns(
     return statistics.median(step_ms), statistics.median(ratios) if ratios else None
 
 
-def _seconds(action: Callable[[], object]) -> float:
+def duration(action: Callable[[], object], device: torch.device) -> float:
+    """How long it takes until it has finished on the device."""
     started = time.perf_counter()
     action()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     return time.perf_counter() - started
 
 
 def table(rows: Sequence[StepTime]) -> str:
     """The rows for a terminal."""
-    header = (
-        "work",
-        "engine",
-        "runs",
-        "ms/step",
-        "ms/run-step",
-        "× plain loop",
-        "evaluation ms",
-        "first task s",
-        "MiB",
-    )
-    return aligned([header, *(_cells(row) for row in rows)])
+    names = ("ms/step", "ms/run-step", "× plain loop", "evaluation ms", "first task s", "MiB")
+    lines: list[Sequence[str]] = [("work", "engine", "runs", *names)]
+    for row in rows:
+        numbers = list(astuple(row)[3:])
+        cells = [
+            "–" if number is None else f"{number:.{digits}f}" for number, digits in zip(numbers, DIGITS, strict=True)
+        ]
+        lines.append([row.work, row.engine, str(row.runs), *cells])
+    return aligned(lines)
 
 
-def _cells(row: StepTime) -> list[str]:
-    numbers = ((row.times_reference, 1), (row.evaluation_ms, 1), (row.first_task_s, 1), (row.peak_mib, 0))
-    optional = ["–" if number is None else f"{number:.{digits}f}" for number, digits in numbers]
-    return [row.work, row.engine, str(row.runs), f"{row.ms_per_step:.3f}", f"{row.ms_per_run_step:.3f}", *optional]
-
-
-def aligned(rows: Rows) -> str:
+def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Lines with every column padded to its widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)

@@ -14,7 +14,7 @@ from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
 from kcl.methods.episodic import EpisodicMethod, random_subsets
-from kcl.methods.method import Batch, Memory, ReplayPlan
+from kcl.methods.method import Batch, Memory, Orders, ReplayPlan
 from kcl.methods.sgd import LinearModel, sliced_cross_entropy
 
 
@@ -40,12 +40,7 @@ class AveragedGEM(EpisodicMethod):
     modifies_gradient = True
 
     def plan(
-        self,
-        method_state: Memory,
-        task: Task,
-        orders: Sequence[np.ndarray],
-        sizes: Sequence[int],
-        rng: np.random.Generator,
+        self, method_state: Memory, task: Task, orders: Orders, sizes: Sequence[int], rng: np.random.Generator
     ) -> ReplayPlan:
         self.check_stored(method_state, task)
         filled, slots = int(method_state["filled"].sum()), self.slots

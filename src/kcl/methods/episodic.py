@@ -67,16 +67,15 @@ class EpisodicMethod(LinearMethod):
         """Fill the slots according to the plan."""
         assert plan is not None  # noqa: S101 - these methods plan every task
         places = torch.from_numpy(plan.kept).to(method_state["inputs"].device)
-        rows = (places - self.slots).clamp_min(0)
+        rows, filled = (places - self.slots).clamp_min(0), places >= 0
         classes = torch.tensor(task.classes, device=places.device)
-        inputs, slot_classes, allowed = _pick(
-            method_state, places, task.moved(rows), classes[task.train.labels[rows]], classes
-        )
+        samples = task.moved(rows), task.train.labels[rows]
+        held = replayed_samples(method_state, places, filled.float(), *samples, classes)
         return method_state | {
-            "inputs": inputs,
-            "classes": slot_classes.to(torch.int32),
-            "allowed": allowed,
-            "filled": places >= 0,
+            "inputs": held.inputs,
+            "classes": held.classes.to(torch.int32),
+            "allowed": held.allowed,
+            "filled": filled,
             "seen": method_state["seen"] + len(task.train),
         }
 
@@ -118,31 +117,22 @@ def replayed_samples(
     task_labels: Int[Tensor, " m"],
     classes: Int[Tensor, " w"],
 ) -> Replayed:
-    """The samples that a step replays, before scaling.
+    """The samples at `places`, before scaling: slots of the memory, or samples of the current task.
 
     `task_inputs` and `task_labels` are those of the current task's training samples, and ignored where a place is a
     slot. `classes` are the current task's.
     """
-    return Replayed(*_pick(method_state, places, task_inputs, classes[task_labels], classes), weights)
-
-
-def _pick(
-    method_state: Memory,
-    places: Int[Tensor, " m"],
-    task_inputs: Shaped[Tensor, "m ..."],
-    input_classes: Int[Tensor, " m"],
-    task_classes: Int[Tensor, " w"],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs, classes and allowed classes of the samples at `places`: slots, or samples of the current task."""
     slots = len(method_state["inputs"])
     slot, from_task = places.clamp(0, slots - 1), places >= slots
-    inputs = method_state["inputs"].index_select(0, slot)
-    inputs = torch.where(from_task.view(-1, *[1] * (inputs.ndim - 1)), task_inputs, inputs)
-    classes = torch.where(from_task, input_classes, method_state["classes"].index_select(0, slot).long())
-    all_classes = torch.arange(method_state["allowed"].shape[1], device=places.device)
-    in_task = (all_classes[:, None] == task_classes).any(1)
-    allowed = torch.where(from_task[:, None], in_task, method_state["allowed"].index_select(0, slot))
-    return inputs, classes, allowed
+    inputs, held_classes, allowed = (method_state[name].index_select(0, slot) for name in SLOTTED)
+    all_classes = torch.arange(allowed.shape[1], device=places.device)
+    in_task = (all_classes[:, None] == classes).any(1)
+    return Replayed(
+        torch.where(from_task.view(-1, *[1] * (inputs.ndim - 1)), task_inputs, inputs),
+        torch.where(from_task, classes[task_labels], held_classes.long()),
+        torch.where(from_task[:, None], in_task, allowed),
+        weights,
+    )
 
 
 def random_subsets(available: np.ndarray, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -107,7 +107,7 @@ class KernelContinualLearning(Method):
             if self.kernel.explicit:
                 scores = ridge.query_scores(represented, targets, head.strength)
             else:
-                scores = self._scores(model, queries, anchors, self._weights(model, anchors, targets, head))
+                scores = self._scores(model, queries, anchors, targets, head.strength)
             loss = loss + F.cross_entropy(head.scale * scores + head.shift, batch.labels) / draws
             if self.settings.soft_targets:
                 correction = model.soft_targets * memory["correction"]
@@ -134,7 +134,10 @@ class KernelContinualLearning(Method):
         """Solve a task's ridge regression at the current weights for each draw of ω. `memory`: as `show` returns it."""
         features, moments = self._coreset(model, memory["inputs"])
         posterior, _ = self._gaussians(model, features)
-        learned, targets = self._learned(memory), self._targets(model, memory, features)
+        learned = HeadState(memory["strength"] * self.settings.test_strength, memory["scale"], memory["shift"])
+        targets = memory["targets"].to(features.dtype)
+        if self.settings.soft_targets:
+            targets = targets + model.soft_targets * memory["correction"]
         metric, kernel = memory.get("metric"), self.kernel
         features = ridge_head.in_metric(features, metric)
         heads = []
@@ -174,11 +177,6 @@ class KernelContinualLearning(Method):
 
     # Parts
 
-    def _targets(self, model: KernelModel, memory: Memory, features: Tensor) -> Float[Tensor, "m c"]:
-        """The targets of the ridge regression: one-hot, plus the trained correction with `soft_targets`."""
-        targets = memory["targets"].to(features.dtype)
-        return targets + model.soft_targets * memory["correction"] if self.settings.soft_targets else targets
-
     def _target_loss(
         self,
         model: KernelModel,
@@ -196,22 +194,15 @@ class KernelContinualLearning(Method):
         """
         queries, anchors, scores = queries.detach(), anchors.detach(), scores.detach()
         head = HeadState(*(value.detach() for value in head))
-        scores = scores + self._scores(model, queries, anchors, self._weights(model, anchors, correction, head))
+        scores = scores + self._scores(model, queries, anchors, correction, head.strength)
         loss = F.cross_entropy(head.scale * scores + head.shift, labels)
         return loss - loss.detach()
 
-    def _learned(self, memory: Memory) -> HeadState:
-        """A task's trained λ, scale and shift, with λ multiplied by `test_strength`."""
-        return HeadState(memory["strength"] * self.settings.test_strength, memory["scale"], memory["shift"])
-
-    def _weights(self, model: KernelModel, anchors: Tensor, targets: Float[Tensor, "m c"], head: HeadState) -> Tensor:
-        """The ridge solution on the coreset: primal where the kernel is explicit, dual otherwise."""
-        if self.kernel.explicit:
-            return ridge.primal_weights(anchors, targets, head.strength)
-        return ridge.dual_weights(self.kernel.compare(model, anchors, anchors), targets, head.strength)
-
-    def _scores(self, model: KernelModel, queries: Tensor, anchors: Tensor, weights: Tensor) -> Tensor:
-        """ψ(x) W, or K̃ᵀα for a kernel without explicit features."""
+    def _scores(
+        self, model: KernelModel, queries: Tensor, anchors: Tensor, targets: Tensor, strength: Tensor
+    ) -> Float[Tensor, "n c"]:
+        """ψ(x) W, or K̃ᵀα for a kernel without explicit features, fitted to the coreset."""
+        weights = self.kernel.weights(model, anchors, targets, strength)
         return (queries if self.kernel.explicit else self.kernel.compare(model, queries, anchors)) @ weights
 
     def _normalise(self, features: Float[Tensor, "n d"], parts: Sequence[int]) -> Float[Tensor, "n d"]:

@@ -30,6 +30,10 @@ the network sees them.
 """
 
 
+Orders = Sequence[np.ndarray]
+"""For every epoch of a task, the positions of its training samples in the order in which they are visited."""
+
+
 class Learnable(NamedTuple):
     """A task as a method learns it: the training samples to use, and what is kept of the task from its beginning."""
 
@@ -125,12 +129,7 @@ class Method(ABC):
         return {}
 
     def plan(
-        self,
-        method_state: Memory,
-        task: Task,
-        orders: Sequence[np.ndarray],
-        sizes: Sequence[int],
-        rng: np.random.Generator,
+        self, method_state: Memory, task: Task, orders: Orders, sizes: Sequence[int], rng: np.random.Generator
     ) -> ReplayPlan | None:
         """What is replayed in a task whose epochs visit its samples in these orders, in batches of these sizes."""
         return None
@@ -210,8 +209,6 @@ class Method(ABC):
 
     def answer(self, model: Any, classifier: Memory, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
         """Scores of a task's classes, from `logits` of the copies in which the settings show a query."""
-        if not self.shows_views:
-            return self.logits(model, classifier, inputs)
         turns, mirrored = views.rotations(self.settings), views.mirrors(self.settings)
         return views.vote(self.logits(model, classifier, views.copies(inputs, turns, mirrored)), turns, mirrored)
 

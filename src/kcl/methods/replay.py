@@ -12,7 +12,7 @@ from kcl.benchmarks.task import Task
 from kcl.core.shapes import Float
 from kcl.functional.noise import Noise
 from kcl.methods.episodic import EpisodicMethod, random_subsets
-from kcl.methods.method import Batch, Memory, ReplayPlan
+from kcl.methods.method import Batch, Memory, Orders, ReplayPlan
 from kcl.methods.sgd import LinearModel, sliced_cross_entropy
 
 
@@ -36,12 +36,7 @@ class ReservoirReplay(EpisodicMethod):
     keeps = "memory_per_class samples per class and task, from everything seen"
 
     def plan(
-        self,
-        method_state: Memory,
-        task: Task,
-        orders: Sequence[np.ndarray],
-        sizes: Sequence[int],
-        rng: np.random.Generator,
+        self, method_state: Memory, task: Task, orders: Orders, sizes: Sequence[int], rng: np.random.Generator
     ) -> ReplayPlan:
         self.check_stored(method_state, task)
         slots, seen, offered = self.slots, int(method_state["seen"]), orders[0]

@@ -98,20 +98,12 @@ def fold(
     if frequencies is not None:
         phases = model.phases
         factor, anchors = math.sqrt(2.0 / len(phases)), _waves(features, frequencies, phases)
-    if kernel.explicit:
-        primal = ridge.primal_weights(factor * anchors, targets, strength)
-        head = Head((factor * scale * primal)[None], scale, shift)
-    else:
-        dual = ridge.dual_weights(kernel.compare(model, anchors, anchors), targets, strength)
-        head = Head((scale * dual)[None], scale, shift, anchors=anchors)
+    weights = kernel.weights(model, factor * anchors, targets, strength)
+    head = Head((factor * scale * weights)[None], scale, shift, anchors=None if kernel.explicit else anchors)
     if frequencies is not None:
         head = head._replace(frequencies=frequencies[None], phases=phases)
-    return _with_variance(head, kernel, model, anchors, factor, strength) if variance else head
-
-
-def _with_variance(
-    head: Head, kernel: Kernel, model: Any, anchors: Tensor, factor: float, strength: Float[Tensor, ""]
-) -> Head:
+    if not variance:
+        return head
     gram = factor**2 * float32_gram(anchors) if kernel.explicit else kernel.compare(model, anchors, anchors)
     left_out = ridge.left_out_variance(gram, strength)
     right = factor**2 * anchors if kernel.explicit else torch.eye(len(gram), dtype=gram.dtype, device=gram.device)

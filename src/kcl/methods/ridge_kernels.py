@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kcl.core.shapes import Float
-from kcl.functional import kernels
+from kcl.functional import kernels, ridge
 from kcl.functional.gaussian import DiagonalGaussian
 from kcl.functional.noise import Noise
 
@@ -62,6 +62,14 @@ class Kernel(ABC):
     def compare_in_onnx(self, model: Any, x: Float[Tensor, "n r"], y: Float[Tensor, "m r"]) -> Float[Tensor, "n m"]:
         """The same, written with operations that ONNX has."""
         return self.compare(model, x, y)
+
+    def weights(
+        self, model: Any, anchors: Float[Tensor, "m r"], targets: Float[Tensor, "m c"], strength: Float[Tensor, ""]
+    ) -> Float[Tensor, "k c"]:
+        """The ridge solution on the coreset: primal where the kernel is explicit, dual otherwise."""
+        if self.explicit:
+            return ridge.primal_weights(anchors, targets, strength)
+        return ridge.dual_weights(self.compare(model, anchors, anchors), targets, strength)
 
     @abstractmethod
     def diagonal(self, model: Any, x: Float[Tensor, "n r"]) -> Float[Tensor, " n"]:

@@ -11,7 +11,7 @@ one block of samples per view, with rotations inside mirror images. Without thes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,7 +23,7 @@ from kcl.errors import KclError
 from kcl.functional.noise import Noise
 
 if TYPE_CHECKING:
-    from kcl.methods.method import Batch, Memory, Replayed
+    from kcl.methods.method import Batch, Memory
 
 ROTATIONS = 4
 REACH = 1 / 8
@@ -67,8 +67,6 @@ def check_images(input_shape: Sequence[int], settings: Settings) -> None:
 
 def pairs(classes: Int[Tensor, " w"], count: int) -> Int[Tensor, " v"]:
     """The labels of classes in all their rotations."""
-    if count == 1:
-        return classes
     return (classes[:, None] * count + torch.arange(count, device=classes.device)).flatten()
 
 
@@ -82,20 +80,17 @@ def copies(x: Float[Tensor, "n c h w"], turns: int, mirrored: int = 1) -> Float[
 
 def turned_labels(labels: Int[Tensor, " n"], turns: int) -> Int[Tensor, " v"]:
     """The labels of `copies`."""
-    return labels if turns == 1 else torch.cat([labels * turns + turn for turn in range(turns)])
+    return torch.cat([labels * turns + turn for turn in range(turns)])
 
 
 def turned_targets(targets: Tensor, turns: int, mirrored: int = 1) -> Tensor:
     """One-hot targets (m × w) of `copies`: (m · copies) × (w · turns)."""
-    if turns > 1:
-        zeros = torch.zeros_like(targets)
-        targets = torch.cat(
-            [
-                torch.stack([targets if column == turn else zeros for column in range(turns)], dim=-1).flatten(1)
-                for turn in range(turns)
-            ]
-        )
-    return targets if mirrored == 1 else torch.cat([targets] * mirrored)
+    zeros = torch.zeros_like(targets)
+    by_turn = [
+        torch.stack([targets if column == turn else zeros for column in range(turns)], dim=-1).flatten(1)
+        for turn in range(turns)
+    ]
+    return torch.cat(by_turn * mirrored)
 
 
 def shown_memory(memory: Memory, turns: int, mirrored: int = 1) -> Memory:
@@ -105,46 +100,32 @@ def shown_memory(memory: Memory, turns: int, mirrored: int = 1) -> Memory:
     it is multiplied by their number to keep the balance: a network that does not distinguish an image from its mirror
     image then predicts as without mirror images.
     """
-    if turns == mirrored == 1:
-        return memory
-    shown = dict(memory)
-    if "inputs" in memory:
-        shown["inputs"] = copies(memory["inputs"], turns, mirrored)
-    for name in ("targets", "correction"):
-        if name in memory:
-            shown[name] = turned_targets(memory[name], turns, mirrored)
-    if "classes" in memory:
-        shown["classes"] = pairs(memory["classes"], turns)
-    if "slices" in memory:
-        shown["slices"] = memory["slices"].repeat_interleave(turns, dim=-1)
-    if "strength" in memory:
-        shown["strength"] = memory["strength"] * mirrored
-    return shown
-
-
-def shown_replayed(replayed: Replayed, turns: int) -> Replayed:
-    """The replayed samples as copies."""
-    if turns == 1:
-        return replayed
-    return replayed._replace(
-        inputs=copies(replayed.inputs, turns),
-        classes=turned_labels(replayed.classes, turns),
-        allowed=replayed.allowed.repeat_interleave(turns, dim=-1).repeat(turns, 1),
-        weights=replayed.weights.repeat(turns),
-    )
+    shown: dict[str, Callable[[Tensor], Tensor]] = {
+        "inputs": lambda inputs: copies(inputs, turns, mirrored),
+        "targets": lambda targets: turned_targets(targets, turns, mirrored),
+        "correction": lambda correction: turned_targets(correction, turns, mirrored),
+        "classes": lambda classes: pairs(classes, turns),
+        "slices": lambda slices: slices.repeat_interleave(turns, dim=-1),
+        "strength": lambda strength: strength * mirrored,
+    }
+    return {name: shown[name](tensor) if name in shown else tensor for name, tensor in memory.items()}
 
 
 def shown_in_training(memory: Memory, batch: Batch, settings: Settings, noise: Noise) -> tuple[Memory, Batch]:
     """Memory and batch with random augmentation, as copies."""
-    turns, replayed = rotations(settings), batch.replayed
-    inputs = varied(batch.inputs, settings.augmentation, noise)
+    turns, augmentation, replayed = rotations(settings), settings.augmentation, batch.replayed
+    inputs = copies(varied(batch.inputs, augmentation, noise), turns)
     if "inputs" in memory:
-        memory = memory | {"inputs": varied(memory["inputs"], settings.augmentation, noise)}
+        memory = memory | {"inputs": varied(memory["inputs"], augmentation, noise)}
     if replayed is not None:
-        replayed = replayed._replace(inputs=varied(replayed.inputs, settings.augmentation, noise))
-        replayed = shown_replayed(replayed, turns)
+        replayed = replayed._replace(
+            inputs=copies(varied(replayed.inputs, augmentation, noise), turns),
+            classes=turned_labels(replayed.classes, turns),
+            allowed=replayed.allowed.repeat_interleave(turns, dim=-1).repeat(turns, 1),
+            weights=replayed.weights.repeat(turns),
+        )
     labels = turned_labels(batch.labels, turns)
-    return shown_memory(memory, turns), batch._replace(inputs=copies(inputs, turns), labels=labels, replayed=replayed)
+    return shown_memory(memory, turns), batch._replace(inputs=inputs, labels=labels, replayed=replayed)
 
 
 def varied(x: Float[Tensor, "n c h w"], augmentation: str, noise: Noise) -> Float[Tensor, "n c h w"]:

@@ -177,23 +177,9 @@ class ChannelsLast:
         kept: Tensor | None = None,
         rate: Tensor | None = None,
     ) -> Tensor:
-        assert layer.running_mean is not None and layer.running_var is not None  # noqa: S101, PT018
         partial = self._summed[1] if self._summed is not None and self._summed[0] is x else None
-        self._summed = norm(
-            x,
-            layer.weight,
-            layer.bias,
-            (layer.running_mean, layer.running_var),
-            self.first,
-            layer.eps,
-            relu_before=relu_before,
-            relu_after=not relu_before,
-            kept=kept,
-            rate=rate,
-            residual=residual,
-            partial=partial,
-            chains=residual is not None,
-        )
+        options = {"kept": kept, "rate": rate, "residual": residual}
+        self._summed = norm(layer, x, self.first, relu_before=relu_before, partial=partial, **options)
         return self._summed[0]
 
 
@@ -213,12 +199,12 @@ class AnsweringChannelsLast(ChannelsLast):
         kept: Tensor | None = None,  # noqa: ARG002
         rate: Tensor | None = None,  # noqa: ARG002
     ) -> Tensor:
-        return self._answer(layer, x, relu_before=relu_before, relu_after=not relu_before, residual=residual)
+        return self._answer(layer, x, relu_before=relu_before, residual=residual)
 
     def _answer(self, layer: nn.BatchNorm2d, x: Tensor, **options: Any) -> Tensor:
         assert layer.running_mean is not None and layer.running_var is not None  # noqa: S101, PT018
         moments = self._moments.read(layer.num_features) or (layer.running_mean, layer.running_var)
-        return norm_with(x, layer.weight, layer.bias, moments, layer.eps, **options)
+        return norm_with(layer, x, *moments, **options)
 
 
 class GatheringChannelsLast(AnsweringChannelsLast):
@@ -229,7 +215,7 @@ class GatheringChannelsLast(AnsweringChannelsLast):
         self.moments = Moments()
 
     def _answer(self, layer: nn.BatchNorm2d, x: Tensor, **options: Any) -> Tensor:
-        out, mean, variance = norm_and_gather(x, layer.weight, layer.bias, layer.eps, **options)
+        out, mean, variance = norm_and_gather(layer, x, **options)
         self.moments.write(mean, variance)
         return out
 

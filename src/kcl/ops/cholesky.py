@@ -8,6 +8,7 @@ compares it with three alternatives. PyTorch compiles it at run time, once for e
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -47,10 +48,6 @@ def _solve(factor: Tensor, targets: Float[Tensor, "*s m c"]) -> Float[Tensor, "*
 # The launches of the kernel are custom operators so that they can be traced and compiled around.
 
 
-def _blocks(targets: Tensor) -> int:
-    return -(-targets.shape[-2] // 16)
-
-
 @cache
 def _kernel(name: str, blocks: int) -> Any:
     source = resources.files("kcl.ops").joinpath("cholesky.cu").read_text(encoding="utf-8")
@@ -60,22 +57,23 @@ def _kernel(name: str, blocks: int) -> Any:
 def _launch(name: str, targets: Tensor, *tensors: Tensor) -> None:
     size, classes = targets.shape[-2:]
     grid = (targets.numel() // (size * classes), -(-classes // 16), 1)
-    _kernel(name, _blocks(targets))(grid, (256, 1, 1), [*tensors, size, classes])
+    _kernel(name, -(-size // 16))(grid, (256, 1, 1), [*tensors, size, classes])
 
 
 @torch.library.custom_op("kcl::factorise_and_solve", mutates_args=())
 def _factorise_and_solve_cuda(gram: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
     gram, targets, strength = gram.contiguous(), targets.contiguous(), strength.contiguous()
-    out, side = torch.empty_like(targets), 16 * _blocks(targets)
-    factor = gram.new_empty(*gram.shape[:-2], side, side)
+    out, factor = _solution_and_factor(gram, targets, strength)
     _launch("factorise_and_solve", targets, gram, targets, strength, factor, out)
     return out, factor
 
 
-@_factorise_and_solve_cuda.register_fake
-def _(gram: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
-    side = 16 * _blocks(targets)
+def _solution_and_factor(gram: Tensor, targets: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
+    side = -(-targets.shape[-2] // 16) * 16
     return targets.new_empty(targets.shape), gram.new_empty(*gram.shape[:-2], side, side)
+
+
+_factorise_and_solve_cuda.register_fake(_solution_and_factor)
 
 
 @torch.library.custom_op("kcl::solve", mutates_args=())
@@ -86,9 +84,7 @@ def _solve_cuda(factor: Tensor, targets: Tensor) -> Tensor:
     return out
 
 
-@_solve_cuda.register_fake
-def _(factor: Tensor, targets: Tensor) -> Tensor:
-    return targets.new_empty(targets.shape)
+_solve_cuda.register_fake(lambda _, targets: targets.new_empty(targets.shape))
 
 
 def eliminate(
@@ -130,20 +126,15 @@ def _in_registers(first: Tensor, targets: Tensor, *_: Tensor) -> bool:
     return targets.dtype == torch.float32 and targets.shape[-2] <= LARGEST
 
 
-_available = torch_private.can_compile_cuda
+def _backends(whole: Callable[..., Any], by_blocks: Callable[..., Any]) -> list[Backend]:
+    available = torch_private.can_compile_cuda
+    return [
+        Backend("CUDA", "cuda", whole, _in_registers, available, tolerance=1e-3),
+        Backend("CUDA, block by block", "cuda", by_blocks, _in_float32, available, tolerance=1e-3),
+    ]
+
+
 factorise_and_solve = Operation(
-    "factorise_and_solve",
-    _factorise_and_solve,
-    [
-        Backend("CUDA", "cuda", _factorise_and_solve_cuda, _in_registers, _available, tolerance=1e-3),
-        Backend("CUDA, block by block", "cuda", eliminate, _in_float32, _available, tolerance=1e-3),
-    ],
+    "factorise_and_solve", _factorise_and_solve, _backends(_factorise_and_solve_cuda, eliminate)
 )
-solve = Operation(
-    "solve",
-    _solve,
-    [
-        Backend("CUDA", "cuda", _solve_cuda, _in_registers, _available, tolerance=1e-3),
-        Backend("CUDA, block by block", "cuda", solve_eliminated, _in_float32, _available, tolerance=1e-3),
-    ],
-)
+solve = Operation("solve", _solve, _backends(_solve_cuda, solve_eliminated))

@@ -121,9 +121,7 @@ def _output(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
     return x.new_empty(runs, samples, height, width, weight.shape[1])
 
 
-@_forward.register_fake
-def _(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    return _output(x, weight, stride, padding)
+_forward.register_fake(_output)
 
 
 @torch.library.custom_op("kcl::convolve_inputs", mutates_args=())
@@ -150,8 +148,7 @@ def _inputs(
 
 
 @_inputs.register_fake
-def _(grad: Tensor, x: Tensor, weight: Tensor, turned: Tensor, stride: int, padding: int,
-      other: Tensor | None) -> Tensor:  # fmt: skip
+def _(grad: Tensor, x: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(x)
 
 
@@ -185,8 +182,7 @@ def _unpacked(weight: Tensor, shape: list[int]) -> Tensor:
 
 
 @_weights.register_fake
-def _(grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, shape: list[int], fold: list[int],
-      later: bool) -> Tensor:  # fmt: skip
+def _(grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, shape: list[int], *_: Any) -> Tensor:
     return _unpacked(weight, shape)
 
 
@@ -236,22 +232,19 @@ def convolve(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
 
     The output's channels are padded with zeros to a multiple of 16 bytes.
     """
-    return _apply(x, weight, stride, padding)[0].squeeze(0)
-
-
-def _apply(x: Tensor, weight: Tensor, stride: int, padding: int, shows: bool = False) -> tuple[Tensor, ...]:
     turns = torch.is_grad_enabled()
-    return _ConvolutionCuda.apply(x.unsqueeze(0), weight.unsqueeze(0), stride, padding, None, turns, shows)
+    return _ConvolutionCuda.apply(x[None], weight[None], stride, padding, None, turns, False)[0].squeeze(0)
 
 
 def convolve_folded(x: Tensor, weight: Tensor, fold: Fold) -> Tensor:
     """The same for images that `pack_images` has folded for this convolution."""
-    return _ConvolutionCuda.apply(x.unsqueeze(0), weight.unsqueeze(0), 1, 0, fold, False, False)[0].squeeze(0)
+    return _ConvolutionCuda.apply(x[None], weight[None], 1, 0, fold, False, False)[0].squeeze(0)
 
 
 def convolve_and_show(x: Tensor, weight: Tensor, stride: int, padding: int) -> tuple[Tensor, Tensor]:
     """The same, and every stride-th pixel of x for the shortcut. Taken from here, the shortcut's gradient is added
     where the convolution's is written.
     """
-    out, _, _, shown = _apply(x, weight, stride, padding, shows=True)
+    turns = torch.is_grad_enabled()
+    out, _, _, shown = _ConvolutionCuda.apply(x[None], weight[None], stride, padding, None, turns, True)
     return out.squeeze(0), shown.squeeze(0)

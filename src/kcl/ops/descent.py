@@ -33,9 +33,7 @@ def _triton(flat: Tensor, velocity: Tensor, gradient: Tensor, alive: Tensor, rat
     descent_triton.descend[grid](flat, velocity, gradient.contiguous(), alive, rate, momentum, size, BLOCK)
 
 
-@_triton.register_fake
-def _(flat: Tensor, velocity: Tensor, gradient: Tensor, alive: Tensor, rate: Tensor, momentum: Tensor) -> None:
-    return None
+_triton.register_fake(lambda *_: None)
 
 
 def _untraced(*_: Tensor) -> bool:

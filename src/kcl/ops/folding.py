@@ -73,9 +73,7 @@ def _empty(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: list[in
     return parts[0].new_empty(runs, samples, *map(Fold(*fold).side, sides), channels, dtype=dtype)
 
 
-@_pack.register_fake
-def _(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: list[int]) -> Tensor:
-    return _empty(parts, channels, dtype, fold)
+_pack.register_fake(_empty)
 
 
 class _Pack(torch.autograd.Function):

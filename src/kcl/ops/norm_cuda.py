@@ -6,11 +6,12 @@ is the backward pass. `nets.layers` has the same in plain PyTorch, for every oth
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from kcl.ops.operation import runs_first
@@ -89,26 +90,14 @@ def _power(value: int) -> int:
 
 @torch.library.custom_op("kcl::norm_forward", mutates_args=("running_mean", "running_variance"))
 def _forward(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    running_mean: Tensor,
-    running_variance: Tensor,
-    kept: Tensor | None,
-    rate: Tensor | None,
-    residual: Tensor | None,
-    means: Tensor | None,
-    squares: Tensor | None,
-    first: int,
-    relu_before: bool,
-    relu_after: bool,
-    eps: float,
-    chains: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_variance: Tensor, kept: Tensor | None,
+    rate: Tensor | None, residual: Tensor | None, means: Tensor | None, squares: Tensor | None,
+    first: int, relu_before: bool, eps: float, chains: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     from kcl.ops import norm_triton as kernel
 
-    layout, runs, channels = _Layout.of(x, first), len(x), weight.shape[1]
-    written, summed = layout if chains else layout.in_tiles(), means is None
+    layout, runs, channels, after_moments = _Layout.of(x, first), len(x), weight.shape[1], means is None
+    written = layout if chains else layout.in_tiles()
     mean, deviation, out = layout.total(x), layout.total(x), torch.empty_like(x)
     if means is None or squares is None:
         means, squares = layout.partial(x), layout.partial(x)
@@ -122,41 +111,29 @@ def _forward(
     kernel.forward[(written.stretches, runs)](
         x, mean, deviation, weight, weight.stride(0), bias, bias.stride(0), *_dropping(x, kept, rate),
         x if residual is None else residual, out, *(following := layout.following(x, chains)), *written.cut, channels,
-        relu_before, relu_after, kept is not None, residual is not None, chains, summed,
-        **layout.fixed, TILE=written.tile,
+        relu_before, kept is not None, residual is not None, chains, after_moments, **layout.fixed, TILE=written.tile,
     )  # fmt: skip
     return out, mean, deviation, *following
 
 
 @_forward.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, kept: Any, rate: Any, residual: Any,
-      means: Any, squares: Any, first: int, relu_before: bool, relu_after: bool, eps: float,
-      chains: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+def _(x: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    *_, first, _, _, chains = inputs
     layout = _Layout.of(x, first)
     return torch.empty_like(x), layout.total(x), layout.total(x), *layout.following(x, chains)
 
 
 @torch.library.custom_op("kcl::norm_backward", mutates_args=())
 def _backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    mean: Tensor,
-    deviation: Tensor,
-    kept: Tensor | None,
-    rate: Tensor | None,
-    first: int,
-    relu_before: bool,
-    relu_after: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    from kcl.ops import norm_backward_triton as kernel
+    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, deviation: Tensor, kept: Tensor | None,
+    rate: Tensor | None, first: int, relu_before: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    from kcl.ops import norm_triton as kernel
 
     layout, runs, channels = _Layout.of(x, first), len(x), weight.shape[1]
-    written = layout.in_tiles()
     parameters = (weight, weight.stride(0), bias, bias.stride(0))
     shared = (grad, x, mean, deviation, *parameters, *_dropping(x, kept, rate))
-    options = (relu_before, relu_after, kept is not None)
+    written, options = layout.in_tiles(), (relu_before, kept is not None)
     plain, weighted = layout.partial(x), layout.partial(x)
     kernel.sums[(layout.stretches, runs)](
         *shared, plain, weighted, *layout.cut, channels, *options, **layout.fixed, TILE=layout.tile
@@ -174,9 +151,22 @@ def _backward(
 
 
 @_backward.register_fake
-def _(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, deviation: Tensor, kept: Any, rate: Any,
-      first: int, relu_before: bool, relu_after: bool) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def _(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(x), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
+
+
+def _one_run(*tensors: Tensor | None) -> list[Tensor | None]:
+    return [None if tensor is None else tensor.unsqueeze(0) for tensor in tensors]
+
+
+def _by_run(
+    count: int, in_dims: Sequence[int | None], tensors: Sequence[Tensor | None], not_copied: Sequence[int] = ()
+) -> list[Tensor | None]:
+    """For vmap rules: the tensors with the runs in place of the dimension that `_one_run` added, contiguous."""
+    stacked = [None if tensor is None else runs_first(count, [dim], [tensor])[0].squeeze(1)
+               for tensor, dim in zip(tensors, in_dims, strict=False)]  # fmt: skip
+    return [tensor if tensor is None or place in not_copied else tensor.contiguous()
+            for place, tensor in enumerate(stacked)]  # fmt: skip
 
 
 _TENSORS = 10
@@ -204,16 +194,12 @@ class _Norm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         grad = grad.contiguous()
-        grads = torch.ops.kcl.norm_backward(grad, *ctx.saved_tensors, *ctx.options[:3])
-        return (*grads, *[None] * 4, grad if ctx.adds else None, *[None] * 7)
+        grads = torch.ops.kcl.norm_backward(grad, *ctx.saved_tensors, *ctx.options[:2])
+        return (*grads, *[None] * 4, grad if ctx.adds else None, *[None] * 6)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        tensors: list[Any] = list(inputs[:_TENSORS])
-        for index, (tensor, dim) in enumerate(zip(tensors, in_dims, strict=False)):
-            if tensor is not None:
-                runs = runs_first(info.batch_size, [dim], [tensor])[0].squeeze(1)  # the dimension that `norm` added
-                tensors[index] = runs if index in _NOT_COPIED else runs.contiguous()
+        tensors = _by_run(info.batch_size, in_dims, inputs[:_TENSORS], _NOT_COPIED)
         output = _Norm.apply(*tensors, *inputs[_TENSORS:])
         return tuple(value.unsqueeze(1) for value in output), (0,) * len(output)
 
@@ -223,56 +209,52 @@ Partial = tuple[Tensor, Tensor]
 
 
 def norm(
+    layer: nn.BatchNorm2d,
     x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    running: tuple[Tensor, Tensor],
     first: int,
-    eps: float,
     *,
-    relu_before: bool = True,
-    relu_after: bool = False,
+    relu_before: bool,
     kept: Tensor | None = None,
     rate: Tensor | None = None,
     residual: Tensor | None = None,
     partial: Partial | None = None,
-    chains: bool = False,
 ) -> tuple[Tensor, Partial | None]:
-    """dropout(BN(relu(x))) + residual for an activation (n, h, w, c), channels last and perhaps padded with zeros.
+    """dropout(BN(relu(x))) + residual for an activation (n, h, w, c), channels last and perhaps padded with zeros; relu
+    comes after BatchNorm unless `relu_before`.
 
-    Statistics are taken over the first `first` samples and over the others; each updates the `running` averages. With
-    `chains` the output is also summed for the BatchNorm that follows it, which takes the result as `partial`.
+    Statistics are taken over the first `first` samples and over the others; each updates the running averages. With a
+    residual the output is also summed for the BatchNorm that follows it, which takes the result as `partial`.
     """
-    tensors = [x, weight, bias, *running, kept, rate, residual, *(partial or (None, None))]
-    stack = [None if tensor is None else tensor.unsqueeze(0) for tensor in tensors]
-    out, _, _, *following = _Norm.apply(*stack, first, relu_before, relu_after, eps, chains)
+    chains = residual is not None
+    running, summed = (layer.running_mean, layer.running_var), partial or (None, None)
+    stack = _one_run(x, layer.weight, layer.bias, *running, kept, rate, residual, *summed)
+    out, _, _, *following = _Norm.apply(*stack, first, relu_before, layer.eps, chains)
     means, squares = (tensor.squeeze(0) for tensor in following)
     return out.squeeze(0), (means, squares) if chains else None
 
 
 def norm_and_gather(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, relu_before: bool, relu_after: bool, residual: Tensor | None
+    layer: nn.BatchNorm2d, x: Tensor, *, relu_before: bool, residual: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same without dropout and over all samples at once, with the mean and variance of each channel."""
-    tensors = [x, weight, bias, bias.clone(), bias.clone()]  # running averages that are thrown away
-    stack = [*(tensor.unsqueeze(0) for tensor in tensors), None, None, None if residual is None else residual[None]]
-    out, mean, deviation, *_ = _Norm.apply(*stack, None, None, len(x), relu_before, relu_after, eps, False)
-    mean, deviation = (statistic[0, 0, : len(weight)] for statistic in (mean, deviation))
-    return out.squeeze(0), mean, (deviation.square().reciprocal() - eps).clamp_min(0.0)
+    running = layer.bias.clone(), layer.bias.clone()  # thrown away
+    stack = _one_run(x, layer.weight, layer.bias, *running, None, None, residual, None, None)
+    out, mean, deviation, *_ = _Norm.apply(*stack, len(x), relu_before, layer.eps, False)
+    mean, deviation = (statistic[0, 0, : len(layer.weight)] for statistic in (mean, deviation))
+    return out.squeeze(0), mean, (deviation.square().reciprocal() - layer.eps).clamp_min(0.0)
 
 
 @torch.library.custom_op("kcl::norm_with", mutates_args=())
 def _with(
-    x: Tensor, mean: Tensor, deviation: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None,
-    relu_before: bool, relu_after: bool,
-) -> Tensor:  # fmt: skip
+    x: Tensor, mean: Tensor, deviation: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, relu_before: bool
+) -> Tensor:
     from kcl.ops import norm_triton as kernel
 
     written, out = _Layout.of(x, x.shape[1]).in_tiles(), torch.empty_like(x)
     kernel.forward[(written.stretches, len(x))](
         x, mean, deviation, weight, weight.stride(0), bias, bias.stride(0), *_dropping(x, None, None),
         x if residual is None else residual, out, out, out, *written.cut, weight.shape[1],
-        relu_before, relu_after, False, residual is not None, False, False, **written.fixed, TILE=written.tile,
+        relu_before, False, residual is not None, False, False, **written.fixed, TILE=written.tile,
     )  # fmt: skip
     return out
 
@@ -284,24 +266,15 @@ def _(x: Tensor, *_: Any) -> Tensor:
 
 @_with.register_vmap
 def _(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
-    tensors = [None if tensor is None else runs_first(info.batch_size, [dim], [tensor])[0].squeeze(1).contiguous()
-               for tensor, dim in zip(inputs[:6], in_dims[:6], strict=True)]  # fmt: skip
+    tensors = _by_run(info.batch_size, in_dims, inputs[:6])
     return torch.ops.kcl.norm_with(*tensors, *inputs[6:]).unsqueeze(1), 0
 
 
 def norm_with(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    moments: tuple[Tensor, Tensor],
-    eps: float,
-    *,
-    relu_before: bool,
-    relu_after: bool,
-    residual: Tensor | None,
+    layer: nn.BatchNorm2d, x: Tensor, mean: Tensor, variance: Tensor, *, relu_before: bool, residual: Tensor | None
 ) -> Tensor:
     """The same with these means and variances of the channels. It has no gradient."""
-    pads = [0, x.shape[-1] - len(weight)]
-    mean, deviation = F.pad(moments[0], pads), F.pad(torch.rsqrt(moments[1] + eps), pads)
-    stack = [None if tensor is None else tensor.unsqueeze(0) for tensor in (x, mean, deviation, weight, bias, residual)]
-    return torch.ops.kcl.norm_with(*stack, relu_before, relu_after).squeeze(0)
+    pads = [0, x.shape[-1] - len(layer.weight)]
+    mean, deviation = F.pad(mean, pads), F.pad(torch.rsqrt(variance + layer.eps), pads)
+    stack = _one_run(x, mean, deviation, layer.weight, layer.bias, residual)
+    return torch.ops.kcl.norm_with(*stack, relu_before).squeeze(0)

@@ -7,22 +7,9 @@ import triton.language as tl
 
 @triton.jit
 def pack(
-    images,
-    out,
-    image_stride,
-    samples,
-    before,
-    height,
-    width,
-    out_pixels,
-    out_width,
-    padding,
-    CHANNELS: tl.constexpr,
-    FOLD: tl.constexpr,
-    PADDED: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    images, out, image_stride, samples, before, height, width, out_pixels, out_width, padding,
+    CHANNELS: tl.constexpr, FOLD: tl.constexpr, PADDED: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Images (samples, CHANNELS, height, width) of a run as rows of PADDED channels, after its first `before` samples:
     a row is a square of FOLD × FOLD pixels (`ops.folding`), pixel by pixel.
     """

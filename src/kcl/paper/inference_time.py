@@ -22,7 +22,7 @@ from kcl.bench.step_time import WORKS, Work
 from kcl.core.devices import device_name
 from kcl.core.files import read_json, write_json
 from kcl.errors import KclError
-from kcl.methods.recipes import published_backbone, published_settings
+from kcl.methods.recipes import published_settings
 from kcl.ops.precision import at_test, products
 from kcl.paper.cell import Scale
 from kcl.paper.finished_runs import FinishedRuns
@@ -145,8 +145,7 @@ def _workload(scale: Scale) -> tuple[Work, tuple[int, ...], float]:
     if not scale.note:
         return WORKS["cifar100"], QUERIES["cifar100"], SECONDS
     settings = published_settings("split-digits", "kcl")
-    small = Work((1, 8, 8), 2, 0, settings, lambda: published_backbone((1, 8, 8), settings))
-    return small, (1, 50), SECONDS / 100
+    return Work((1, 8, 8), 2, 0, settings), (1, 50), SECONDS / 100
 
 
 def _measurements(runs: FinishedRuns) -> Iterator[Mapping[str, Any]]:

@@ -35,7 +35,7 @@ def estimate(specs: Sequence[RunSpec], workers: int = 1) -> Estimate:
     """Time and memory, with five runs trained together where possible.
 
     The time of a step, measured with the paper's settings, is scaled by the images that pass the backbone: rotation
-    labels, coresets, recalled samples. Tests are not counted. A training that several runs share is counted once.
+    labels, coresets, replayed samples. Tests are not counted. A training that several runs share is counted once.
 
     Workers share one GPU, which computes their steps no faster; while one is set up, the others use it.
     """

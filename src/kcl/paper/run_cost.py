@@ -19,7 +19,7 @@ NOTE = (
     "Bytes kept: samples and everything else that a method keeps of its tasks; average: the averaged weights, which "
     "are kept beside the network. Images per sample: images that pass the backbone during training for each training "
     "sample of the stream. This is counted exactly and is the same on every machine: a batch and the coreset or the "
-    "recalled samples beside it, in all rotations, in every update. Images per query: the number of views in which a "
+    "replayed samples beside it, in all rotations, in every update. Images per query: the number of views in which a "
     "query is shown. Seconds per run: training on one GPU, as the share of one run among those trained together, "
     "whatever else the GPU did at the time; “cpu” where it was one core instead."
 )
