@@ -29,6 +29,9 @@ from kcl.training.step_progress import BetweenSteps, OnStep, Watcher
 if TYPE_CHECKING:
     from kcl.training.stack import RunStack
 
+LARGEST_REUSED = 31 << 20
+"""Bytes of the largest tensors whose memory glibc can be made to use again; its limit is 32 MB."""
+
 
 class Trainer(ABC):
     """Trains a stack on one task after another. Its tensors keep their addresses as long as shapes do not change."""
@@ -139,10 +142,10 @@ class Trainer(ABC):
 
 def differentiate(losses: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Sequence[Tensor]]:
     """The gradients of each loss, for every run; zeros where a loss does not depend on a leaf."""
-    several = len(losses) > 1
+    ones = [torch.ones_like(loss) if loss.ndim else None for loss in losses]  # autograd has its own for a scalar
     return [
-        torch.autograd.grad(loss, leaves, torch.ones_like(loss), several, allow_unused=True, materialize_grads=True)
-        for loss in losses
+        torch.autograd.grad(loss, leaves, one, len(losses) > 1, allow_unused=True, materialize_grads=True)
+        for loss, one in zip(losses, ones, strict=True)
     ]
 
 
@@ -159,6 +162,8 @@ class PlainTrainer(Trainer):
         self._trained: list[Tensor] = [leaf for leaf in self._parameters.values() if leaf.requires_grad]
         self._memory = memory_of(0, self.memory)
         self._fused, self._alive = type(self.optimizer) is SGD, bool(self.state.alive)
+        # The C library maps memory anew for every large tensor, page by page, until one of that size has been freed.
+        torch.empty(LARGEST_REUSED, dtype=torch.uint8)
         self._gradients: Sequence[Tensor] = ()
 
     def _begin(self, task: StackedTask) -> None:
