@@ -21,7 +21,7 @@ from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.functional.noise import RunNoise
 from kcl.ops import draw_philox, philox
-from kcl.training.checkpoint import fit_all
+from kcl.training.checkpoint import fit_all, load_into
 
 
 class Request(NamedTuple):
@@ -211,4 +211,4 @@ class PhiloxSource(Source):
         return {"step": self.step}
 
     def restore(self, state: Any) -> None:
-        self.step.copy_(fit_all(state, self.state(), "noise")["step"])
+        load_into(self.state(), state, "noise")

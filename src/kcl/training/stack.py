@@ -25,7 +25,7 @@ from kcl.methods.method import Learnable, Memory, Method
 from kcl.nets.backbone import Backbone
 from kcl.ops.precision import products, used
 from kcl.ops.torch_private import tree_map
-from kcl.training.checkpoint import Saved, Tree, digest, fit_all, whole_number
+from kcl.training.checkpoint import Saved, Tree, digest, load_into, whole_number
 from kcl.training.draws import PhiloxSource, Request, SeparateSource, Source
 from kcl.training.evaluation import Evaluator
 from kcl.training.optimizers import OPTIMIZERS
@@ -237,9 +237,7 @@ class RunStack:
         """Take the weights of a saved model, and their average if the run is tested with one. For a single run."""
         self.models[0].load_state_dict(weights)
         if self.runs[0].average is not None:
-            like = self.average_state(0)
-            for name, tensor in fit_all(average, like, "average").items():
-                like[name].copy_(tensor)
+            load_into(self.average_state(0), average, "average")
         self.weights_changed()
 
     def snapshot(self) -> Callable[[], None]:

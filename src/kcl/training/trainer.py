@@ -19,7 +19,7 @@ from kcl.functional.noise import Noise, RunNoise
 from kcl.methods.episodic import replayed_samples
 from kcl.methods.method import Batch, Memory, Replayed
 from kcl.ops.convolution_cuda import weights_beside
-from kcl.training.checkpoint import Saved, Tree, fit, fit_all, whole_number
+from kcl.training.checkpoint import Saved, Tree, load_into, whole_number
 from kcl.training.draws import SeparateSource, Source
 from kcl.training.optimizers import OPTIMIZERS, SGD, fused_sgd, move
 from kcl.training.stacked_task import StackedTask
@@ -90,25 +90,19 @@ class Trainer(ABC):
 
     def saved(self) -> Saved:
         """What the steps of a task have changed apart from the weights. Call between two steps."""
-        tensors: Tree = {**self._moments(), "noise": self.source.state()}
-        if self.velocities:
-            tensors |= {"trained": self.trained_state(), "velocities": self.velocities}
-        return Saved(tensors, {"step": self.steps_done})
+        return Saved(self._training_state() | {"noise": self.source.state()}, {"step": self.steps_done})
 
     def _resume(self, saved: Saved) -> int:
         """The inverse of `saved`; returns the number of steps done."""
-        for name, moment in self._moments().items():
-            moment.copy_(fit(saved.tensors.get(name), moment, name))
-        for part, present in (("trained", self.trained_state()), ("velocities", self.velocities)):
-            for name, tensor in fit_all(saved.tensors.get(part), present, part).items():
-                present[name].copy_(tensor)
+        present = self._training_state()
+        load_into(present, {name: saved.tensors[name] for name in present if name in saved.tensors}, "training")
         self.source.restore(saved.tensors.get("noise"))
         return whole_number(saved.about.get("step"), "the step", self.steps)
 
-    def _moments(self) -> dict[str, Tensor]:
-        """The optimiser's moments under their names in a checkpoint."""
-        moments = self.state.moments
-        return {"velocity" if place == 0 else f"moment {place}": moment for place, moment in enumerate(moments)}
+    def _training_state(self) -> Tree:
+        """The optimiser's moments, and the task state that it trains, under their names in a checkpoint."""
+        moments = {f"moment {place}" if place else "velocity": each for place, each in enumerate(self.state.moments)}
+        return moments | {"trained": self.trained_state(), "velocities": self.velocities}
 
     def trained_state(self) -> Memory:
         """Task state that is trained together with the parameters, at its current values."""
