@@ -18,10 +18,13 @@ from kcl.methods.method import Memory, Method
 from kcl.nets.backbone import Backbone
 from kcl.nets.flat import Layout
 from kcl.ops.torch_private import BatchNormBase, tree_map
-from kcl.training.batches import CannotStack
 from kcl.training.checkpoint import Tree, branch, load_into
 from kcl.training.optimizers import OptimizerState, zeros_beside
 from kcl.training.weight_average import AverageHorizon, WeightAverage, average_name
+
+
+class CannotStack(Exception):
+    """These runs cannot be trained together; they can be trained one after another."""
 
 
 class StackState:
@@ -234,7 +237,3 @@ def check_device(device: str | torch.device) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise KclError(f"device {str(device)!r}: PyTorch finds no CUDA GPU on this machine; use 'cpu'")
     return device
-
-
-def on_device(device: torch.device, memory: Memory) -> Memory:
-    return {name: tensor.to(device) for name, tensor in memory.items()}

@@ -116,6 +116,13 @@ class Trainer(ABC):
             replayed = replayed._replace(inputs=self.view.scale(replayed.inputs))
         return self.method.observe(model, memory, Batch(self.view.scale(inputs), labels, replayed), noise)
 
+    def _flatten(self, parameters: dict[str, Tensor], gradients: Sequence[Tensor]) -> Float[Tensor, "s p"]:
+        """The gradients of the parameters that are trained, and zeros for the others, in the order of the layout."""
+        each, runs = iter(gradients), self.stack.count
+        parts = [next(each) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in parameters.values()]
+        parts.append(parts[0].new_zeros(runs, self.state.layout.padding))
+        return torch.cat([part.reshape(runs, -1) for part in parts], dim=1)
+
     def _weights_beside(self) -> AbstractContextManager[None]:
         if self.stack.device.type != "cuda" or self.stack.compiled:
             return nullcontext()
@@ -216,11 +223,11 @@ class PlainTrainer(Trainer):
         """Update the weights with the gradients of each loss, and the method state that changes with them."""
         self._gradients = gradients[0]
         if self.method.modifies_gradient or not self._fused:
-            flat = [self._flatten(each) for each in gradients]
-            direction = flat[0]
+            flat = [self._flatten(self._parameters, each) for each in gradients]
+            direction = flat[0][0]
             if self.method.modifies_gradient:
                 method_state = memory_of(0, self.method_state)
-                direction, changed = self.method.direction(self.state.flat[0], torch.stack(flat), method_state)
+                direction, changed = self.method.direction(self.state.flat[0], torch.cat(flat), method_state)
                 self.method_state.update({name: tensor[None] for name, tensor in changed.items()})
             if not self._fused:
                 self._gradients = ()
@@ -229,11 +236,6 @@ class PlainTrainer(Trainer):
             parts = zip(self._parameters.values(), self.state.layout.split(direction).values(), strict=True)
             self._gradients = [part for leaf, part in parts if leaf.requires_grad]
         fused_sgd(self._trained, self._gradients, self._weight_velocities, self._numbers)
-
-    def _flatten(self, gradients: Sequence[Tensor]) -> Float[Tensor, " p"]:
-        each = iter(gradients)
-        parts = [next(each) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self._parameters.values()]
-        return self.state.layout.flatten(dict(zip(self._parameters, parts, strict=True)))
 
     @torch.no_grad()
     def _train_task_state(self, gradients: Sequence[Tensor]) -> None:
