@@ -159,7 +159,7 @@ class PlainTrainer(Trainer):
         super().__init__(stack, task)
         self.model = stack.models[0]
         named = dict(self.model.named_parameters())
-        self._parameters = {name: named[name] for name in self.state.layout.shapes}
+        self._parameters: dict[str, Tensor] = {name: named[name] for name in self.state.layout.shapes}
         self._trained: list[Tensor] = [leaf for leaf in self._parameters.values() if leaf.requires_grad]
         self._memory = memory_of(0, self.memory)
         self._fused, self._alive = type(self.optimizer) is SGD, bool(self.state.alive)
