@@ -23,15 +23,19 @@ from kcl.methods.episodic import replayed_samples
 from kcl.methods.method import Batch, Memory, Method, Replayed, ReplayPlan
 from kcl.nets.backbone import Backbone
 from kcl.nets.flat import Layout, matrix_names
-from kcl.training.batches import batch_order, batch_sizes
 from kcl.training.checkpoint import digest
 from kcl.training.evaluation import predicted
 from kcl.training.optimizers import learning_rate
-from kcl.training.state import build_model, on_device, running_statistics
+from kcl.training.stacked_task import batch_order, batch_sizes
+from kcl.training.state import build_model, running_statistics
 from kcl.training.step_progress import BetweenSteps, OnStep, Step
 from kcl.training.weight_average import weights_size
 
 QUERIES_AT_ONCE = 2048
+
+
+def on_device(device: torch.device, memory: Memory) -> Memory:
+    return {name: tensor.to(device) for name, tensor in memory.items()}
 
 
 class WeightAverage(nn.Module):

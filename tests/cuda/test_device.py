@@ -58,12 +58,12 @@ from kcl.ops.norm_cuda import norm
 from kcl.ops.precision import products
 from kcl.ops.torch_private import can_compile_cuda
 from kcl.training import step_progress
-from kcl.training.batches import batch_order
 from kcl.training.checkpointer import Checkpointer, Every
 from kcl.training.draws import DrawnNoise, PhiloxSource, Request
 from kcl.training.evaluation import as_seen
 from kcl.training.optimizers import learning_rate
 from kcl.training.stack import RunStack
+from kcl.training.stacked_task import batch_order
 from kcl.training.stacked_trainer import StackedTrainer
 from kcl.training.state import build_model, over_runs
 from kcl.training.stopping import Interrupted, Stop

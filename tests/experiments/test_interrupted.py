@@ -300,7 +300,7 @@ class TestStop:
         stop = Stop()
         with stop.listening(), pytest.raises(Interrupted):
             signal.raise_signal(signal.SIGTERM)
-        with stop.deferred(), pytest.raises(Interrupted), stop.promptly():
+        with stop.deferred(), pytest.raises(Interrupted), stop.deferred(False):
             pass
 
     def test_waits_to_be_asked_where_care_is_needed(self) -> None:

@@ -17,7 +17,7 @@ from kcl.methods.episodic import EpisodicSettings, random_subsets
 from kcl.methods.method import Batch
 from kcl.methods.replay import ReservoirReplay
 from kcl.nets.mlp import MLP
-from kcl.training.batches import batch_order
+from kcl.training.stacked_task import batch_order
 from one_run import OneRun
 from reference_run import replayed_in
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from kcl.benchmarks.task import Examples, Stream, Task
 from kcl.core.randomness import numpy_generator
 from kcl.methods.recipes import METHODS
-from kcl.training.batches import batch_order
+from kcl.training.stacked_task import batch_order
 from kcl.training.step_progress import Step
 from kcl.training.stream_run import run_streams
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from kcl.errors import KclError
 from kcl.nets.backbone import ModuleBackbone
-from kcl.training.batches import CannotStack
 from kcl.training.stack import RunStack
+from kcl.training.state import CannotStack
 from reference_run import ReferenceRun, ReferenceRuns
 
 

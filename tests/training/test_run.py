@@ -19,8 +19,8 @@ from kcl.functional.noise import RunNoise
 from kcl.methods.method import Batch
 from kcl.nets.backbone import ModuleBackbone
 from kcl.nets.mlp import MLP
-from kcl.training.batches import batch_order, batch_sizes
 from kcl.training.optimizers import learning_rate
+from kcl.training.stacked_task import batch_order, batch_sizes
 from kcl.training.state import build_model
 
 

@@ -17,9 +17,9 @@ from kcl.errors import KclError
 from kcl.methods.recipes import METHODS
 from kcl.methods.ridge_kernels import KERNELS
 from kcl.nets.backbone import ModuleBackbone
-from kcl.training.batches import CannotStack
 from kcl.training.evaluation import Evaluator
 from kcl.training.stack import RunStack
+from kcl.training.state import CannotStack
 from kcl.training.step_progress import Step
 from reference_run import ReferenceRun, ReferenceRuns
 

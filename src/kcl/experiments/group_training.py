@@ -23,7 +23,7 @@ from kcl.experiments.admission import build_learner
 from kcl.experiments.grouping import Experiment, RunGroup
 from kcl.experiments.remote_checkpoints import MirroringCheckpointer
 from kcl.ops.precision import used
-from kcl.training.batches import CannotStack
+from kcl.training.state import CannotStack
 from kcl.training.stream_run import OnProgress, Outcome, run_streams
 
 LOGS = "logs"

@@ -17,7 +17,7 @@ from kcl.experiments.admission import RunPlan, Training, build_learner, dataset_
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import ResultStore
 from kcl.experiments.run_spec import RunSpec, by_training
-from kcl.training.batches import CannotStack
+from kcl.training.state import CannotStack
 
 MEMORY_SHARE = 0.7
 """The share of the free GPU memory that a group may take by estimate."""

@@ -27,7 +27,7 @@ from kcl.experiments.grouping import RunGroup, group_trainings
 from kcl.experiments.run_spec import RunSpec
 from kcl.models.calibration import expected_calibration_error, fit_temperature
 from kcl.models.inference import TASK_SCORES, Answerer
-from kcl.training.batches import CannotStack
+from kcl.training.state import CannotStack
 
 COVERAGES = (0.5, 0.8, 0.9, 1.0)
 

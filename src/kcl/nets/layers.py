@@ -7,7 +7,7 @@ multiple that the tensor cores are fast with.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,28 +19,6 @@ from kcl.ops import channels_last, convolution_cuda, precision
 from kcl.ops.convolution import convolve
 from kcl.ops.folding import Fold, pack_images
 from kcl.ops.norm_cuda import Partial, norm, norm_and_gather, norm_with
-
-
-class Layers(Protocol):
-    """The operations of a ResNet on activations; their layout is up to the implementation."""
-
-    def stem(self, layer: nn.Conv2d, parts: Sequence[Float[Tensor, "_ 3 h w"]]) -> Tensor:
-        """The first convolution, of batches of images."""
-        ...
-
-    def fork(self, layer: nn.Conv2d, shortcut: nn.Conv2d | None, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Both branches of a block: the convolution, and the shortcut, which has the same stride."""
-        ...
-
-    def norm_relu(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
-        """relu(BN(x)), after the stem."""
-        ...
-
-    def relu_norm_drop(self, norm: nn.BatchNorm2d, x: Tensor, rate: Tensor, residual: Tensor | None = None) -> Tensor:
-        """dropout(BN(relu(x))) + residual, in a block."""
-        ...
-
-    def pool(self, x: Tensor, channels: int) -> Float[Tensor, "n c"]: ...
 
 
 class Moments:
@@ -65,7 +43,7 @@ class Moments:
 
 
 class PlainLayers:
-    """Activations (n, c, h, w) in the weights' data type.
+    """The operations of a ResNet on activations (n, c, h, w) in the weights' data type.
 
     In training, `sizes` are those of the concatenated batches: BatchNorm takes its statistics over each batch, as
     separate passes would, while a convolution is one call for all. Without `sizes` it uses its running averages, or the
@@ -77,26 +55,30 @@ class PlainLayers:
     ) -> None:
         self.sizes, self.noise, self._moments = sizes, noise, Moments(moments)
 
-    def stem(self, layer: nn.Conv2d, parts: Sequence[Tensor]) -> Tensor:
+    def stem(self, layer: nn.Conv2d, parts: Sequence[Float[Tensor, "_ 3 h w"]]) -> Tensor:
+        """The first convolution, of batches of images."""
         return self._convolve(layer, torch.cat(list(parts)) if len(parts) > 1 else parts[0])
 
     def _convolve(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
         return convolve(x, layer.weight, layer.stride[0], int(layer.padding[0]))
 
     def fork(self, layer: nn.Conv2d, shortcut: nn.Conv2d | None, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Both branches of a block: the convolution, and the shortcut, which has the same stride."""
         around = x if shortcut is None else self._convolve(shortcut, x)
         return self._convolve(layer, x), around
 
     def norm_relu(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+        """relu(BN(x)), after the stem."""
         return torch.relu(self._norm(norm, x))
 
     def relu_norm_drop(self, norm: nn.BatchNorm2d, x: Tensor, rate: Tensor, residual: Tensor | None = None) -> Tensor:
+        """dropout(BN(relu(x))) + residual, in a block."""
         x = self._norm(norm, torch.relu(x))
         if self.noise is not None:
             x = dropout(x, rate, self.noise)
         return x if residual is None else x + residual
 
-    def pool(self, x: Tensor, channels: int) -> Tensor:  # noqa: ARG002
+    def pool(self, x: Tensor, channels: int) -> Float[Tensor, "n c"]:  # noqa: ARG002
         return x.mean((-2, -1))
 
     def _norm(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
@@ -131,7 +113,7 @@ def _normalise(norm: nn.BatchNorm2d, x: Tensor, mean: Tensor, variance: Tensor) 
 
 
 class ChannelsLast:
-    """Training on a GPU: activations (n, h, w, c)."""
+    """The same operations in training on a GPU: activations (n, h, w, c)."""
 
     def __init__(self, sizes: Sequence[int], noise: Noise | None) -> None:
         self.first, self.noise, self.dtype = sizes[0], noise, precision.activations()
@@ -159,27 +141,19 @@ class ChannelsLast:
         return out, (x.flatten(0, 2) @ weight.to(self.dtype).mT).unflatten(0, x.shape[:3])
 
     def norm_relu(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
-        return self._norm(norm, x, relu_before=False)
+        return self._norm(norm, x, None, relu_before=False, residual=None)
 
     def relu_norm_drop(self, norm: nn.BatchNorm2d, x: Tensor, rate: Tensor, residual: Tensor | None = None) -> Tensor:
-        kept = None if self.noise is None else self.noise.kept(rate, *x.shape)
-        return self._norm(norm, x, relu_before=True, residual=residual, kept=kept, rate=rate)
+        return self._norm(norm, x, rate, relu_before=True, residual=residual)
 
     def pool(self, x: Tensor, channels: int) -> Tensor:
         return x[..., :channels].float().mean((1, 2))
 
-    def _norm(
-        self,
-        layer: nn.BatchNorm2d,
-        x: Tensor,
-        relu_before: bool,
-        residual: Tensor | None = None,
-        kept: Tensor | None = None,
-        rate: Tensor | None = None,
-    ) -> Tensor:
+    def _norm(self, layer: nn.BatchNorm2d, x: Tensor, rate: Tensor | None, **options: Any) -> Tensor:
+        """BatchNorm with `options` of `norm`; with a `rate`, dropout after it."""
+        kept = None if self.noise is None or rate is None else self.noise.kept(rate, *x.shape)
         partial = self._summed[1] if self._summed is not None and self._summed[0] is x else None
-        options = {"kept": kept, "rate": rate, "residual": residual}
-        self._summed = norm(layer, x, self.first, relu_before=relu_before, partial=partial, **options)
+        self._summed = norm(layer, x, self.first, kept=kept, rate=rate, partial=partial, **options)
         return self._summed[0]
 
 
@@ -190,18 +164,7 @@ class AnsweringChannelsLast(ChannelsLast):
         super().__init__([0], None)
         self._moments = Moments(moments)
 
-    def _norm(
-        self,
-        layer: nn.BatchNorm2d,
-        x: Tensor,
-        relu_before: bool,
-        residual: Tensor | None = None,
-        kept: Tensor | None = None,  # noqa: ARG002
-        rate: Tensor | None = None,  # noqa: ARG002
-    ) -> Tensor:
-        return self._answer(layer, x, relu_before=relu_before, residual=residual)
-
-    def _answer(self, layer: nn.BatchNorm2d, x: Tensor, **options: Any) -> Tensor:
+    def _norm(self, layer: nn.BatchNorm2d, x: Tensor, rate: Tensor | None, **options: Any) -> Tensor:  # noqa: ARG002
         assert layer.running_mean is not None and layer.running_var is not None  # noqa: S101, PT018
         moments = self._moments.read(layer.num_features) or (layer.running_mean, layer.running_var)
         return norm_with(layer, x, *moments, **options)
@@ -214,10 +177,13 @@ class GatheringChannelsLast(AnsweringChannelsLast):
         super().__init__()
         self.moments = Moments()
 
-    def _answer(self, layer: nn.BatchNorm2d, x: Tensor, **options: Any) -> Tensor:
+    def _norm(self, layer: nn.BatchNorm2d, x: Tensor, rate: Tensor | None, **options: Any) -> Tensor:  # noqa: ARG002
         out, mean, variance = norm_and_gather(layer, x, **options)
         self.moments.write(mean, variance)
         return out
+
+
+Layers = PlainLayers | ChannelsLast
 
 
 def training_layers(parts: Sequence[Float[Tensor, "_ 3 h w"]], noise: Noise | None) -> Layers:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,10 +101,10 @@ def _digest_place(header: bytes | bytearray) -> int:
     return place + len(b'"sha256":"')
 
 
-def _flat(tree: Tree, prefix: str = "") -> Iterable[tuple[str, Tensor]]:
+def _flat(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flat(dict(value), f"{prefix}{name}/")
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}/")
         else:
             yield prefix + name, value
 
@@ -138,20 +138,25 @@ def branch(tree: Any, name: str) -> Tree:
     return inner
 
 
-def fit(saved: Any, like: Tensor, what: str) -> Tensor:
-    """A tensor of a checkpoint, checked to have the shape and data type that the run needs."""
-    if not isinstance(saved, Tensor) or saved.shape != like.shape or saved.dtype != like.dtype:
-        actual = f"{saved.dtype} {tuple(saved.shape)}" if isinstance(saved, Tensor) else "missing"
-        raise KclError(f"the checkpoint does not fit the run: {what} is {actual}, not {like.dtype} {tuple(like.shape)}")
-    return saved
-
-
 def fit_all(saved: Any, like: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
-    """Tensors of a checkpoint by name, each checked with `fit`; the names must be those of `like`."""
-    saved = saved if isinstance(saved, dict) else {}
-    if unknown := sorted(saved.keys() - like.keys())[:3]:
+    """Tensors of a checkpoint by name, checked to have the names, shapes and data types that the run needs."""
+    tensors = saved if isinstance(saved, dict) else {}
+    if unknown := sorted(tensors.keys() - like.keys())[:3]:
         raise KclError(f"the checkpoint does not fit the run: {what} has unexpected entries {unknown}")
-    return {name: fit(saved.get(name), tensor, f"{what}/{name}") for name, tensor in like.items()}
+    for name, needed in like.items():
+        tensor = tensors.get(name)
+        if not isinstance(tensor, Tensor) or tensor.shape != needed.shape or tensor.dtype != needed.dtype:
+            actual = f"{tensor.dtype} {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else "missing"
+            expected = f"{needed.dtype} {tuple(needed.shape)}"
+            raise KclError(f"the checkpoint does not fit the run: {what}/{name} is {actual}, not {expected}")
+    return tensors
+
+
+def load_into(present: Tree, saved: Any, what: str) -> None:
+    """Copy the tensors of a checkpoint into the existing ones, after the checks of `fit_all`."""
+    like = dict(_flat(present))
+    for name, tensor in fit_all(dict(_flat(saved)) if isinstance(saved, dict) else {}, like, what).items():
+        like[name].copy_(tensor)
 
 
 def whole_number(value: Any, what: str, most: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -76,10 +77,10 @@ class Checkpointer:
             return False
         if self.every.steps is not None:
             return self._steps >= self.every.steps or task_ended
-        passed = time.perf_counter() - self._last
+        least = 0.0 if task_ended else self.every.seconds or 0.0
         if self.every.thrifty:
-            return passed >= max(SHARE * self._cost, 0.0 if task_ended else self.every.seconds or 0.0)
-        return task_ended or passed >= (self.every.seconds or 0.0)
+            least = max(least, SHARE * self._cost)
+        return time.perf_counter() - self._last >= least
 
     def save(self, state: Callable[[], Saved]) -> None:
         """Write a checkpoint and delete all older ones but the last. A full disk does not end the run."""
@@ -88,7 +89,7 @@ class Checkpointer:
         start = time.perf_counter()
         try:
             files = numbered(self.folder)
-            number = int(files[-1].name.split(".")[0]) + 1 if files else 1
+            number = int(files[-1].stem) + 1 if files else 1
             tensors, about = state()
             checkpoint.write(self.folder / f"{number:08}.safetensors", Saved(tensors, about | self.about))
             for old in [*files[: max(0, len(files) + 1 - KEPT)], *self.folder.glob(".*.tmp")]:
@@ -137,16 +138,12 @@ def newest(folder: Path) -> tuple[Saved | None, list[tuple[Path, KclError]]]:
 def numbered(folder: Path) -> list[Path]:
     """The checkpoints of a folder, oldest first."""
     try:
-        paths = [path for path in folder.iterdir() if path.suffix == ".safetensors" and _is_number(path.stem)]
+        paths = [path for path in folder.iterdir() if re.fullmatch(r"[0-9]{1,18}\.safetensors", path.name)]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise KclError(f"{folder} cannot be read: {error.strerror or error}") from None
     return sorted(paths, key=lambda path: int(path.stem))
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= 18
 
 
 def clear(folder: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.functional.noise import RunNoise
 from kcl.ops import draw_philox, philox
-from kcl.training.checkpoint import fit_all
+from kcl.training.checkpoint import fit_all, load_into
 
 
 class Request(NamedTuple):
@@ -68,7 +67,7 @@ def merge(requests: Sequence[Sequence[Request]]) -> list[Request]:
 
 class DrawnNoise:
     """Hands out draws made beforehand, in the order of the requests. `ready` is called before any draw that is not
-    uniform (see `Source.draw_uniforms`).
+    uniform (see `PhiloxSource.draw_uniforms`).
     """
 
     def __init__(self, drawn: Sequence[Tensor], ready: Callable[[], None] = lambda: None) -> None:
@@ -86,53 +85,18 @@ class DrawnNoise:
         return next(self._left)
 
 
-class Source(ABC):
-    """Draws for one purpose of s runs, step after step."""
+class SeparateSource:
+    """The draws that each of s runs would get from a `RunNoise`, step after step: for the CPU."""
 
     drawn: list[Float[Tensor, "s ..."]]
     changes: Sequence[Tensor] = ()
     """Tensors that a draw changes, apart from `drawn`."""
 
-    def draw(self) -> None:
-        """Fill `drawn` for the next step."""
-        self.draw_uniforms()
-        self.draw_others()
-
-    @abstractmethod
-    def draw_uniforms(self) -> None:
-        """What a step needs at its beginning, where it can be drawn separately; `draw_others` must follow."""
-
-    @abstractmethod
-    def draw_others(self) -> None:
-        """The rest."""
-
-    @abstractmethod
-    def share(self, other: Any) -> None:
-        """Draw from the same sequence of steps as another source."""
-
-    @abstractmethod
-    def renew(self, other: Any) -> None:
-        """Continue as `other`, a new source with the same requests, but in the existing tensors."""
-
-    @abstractmethod
-    def state(self) -> dict[str, Tensor]:
-        """The position in the sequence of draws."""
-
-    @abstractmethod
-    def restore(self, state: Any) -> None:
-        """Continue from a saved `state`."""
-
-
-class SeparateSource(Source):
-    """The draws that each run would get from a `RunNoise`: for the CPU."""
-
     def __init__(self, requests: Sequence[Request], noises: Sequence[RunNoise]) -> None:
         self.requests, self.noises = requests, noises
 
-    def draw_uniforms(self) -> None:
-        """Nothing: a run's generator must follow the order of the requests, so `draw_others` draws them all."""
-
-    def draw_others(self) -> None:
+    def draw(self) -> None:
+        """Fill `drawn` for the next step."""
         runs = [[self._one(noise, request, run) for request in self.requests] for run, noise in enumerate(self.noises)]
         alone = len(runs) == 1  # no copy is needed
         self.drawn = [same[0][None] if alone else torch.stack(same) for same in zip(*runs, strict=True)]
@@ -142,15 +106,20 @@ class SeparateSource(Source):
             return noise.kept(torch.tensor(request.rates[run]), *request.shape)
         return (noise.normal if request.kind == philox.NORMAL else noise.uniform)(*request.shape)
 
-    def share(self, other: SeparateSource) -> None:
+    def share(self, other: Any) -> None:
+        """Draw from the same sequence of steps as another source."""
         self.noises = other.noises
 
-    renew = share
+    def renew(self, other: Any) -> None:
+        """Continue as `other`, a new source with the same requests, but in the existing tensors."""
+        self.noises = other.noises
 
     def state(self) -> dict[str, Tensor]:
+        """The position in the sequence of draws."""
         return {str(run): noise.generator.get_state() for run, noise in enumerate(self.noises)}
 
     def restore(self, state: Any) -> None:
+        """Continue from a saved `state`."""
         generators = fit_all(state, self.state(), "noise")
         try:
             for run, noise in enumerate(self.noises):
@@ -159,8 +128,10 @@ class SeparateSource(Source):
             raise KclError(f"the checkpoint does not fit the run: {str(error).splitlines()[0][:100]}") from None
 
 
-class PhiloxSource(Source):
-    """One kernel per kind of draw for all runs, into tensors at fixed addresses: for CUDA graphs and compiled steps."""
+class PhiloxSource:
+    """The same by one kernel per kind of draw for all runs, into tensors at fixed addresses: for CUDA graphs and
+    compiled steps.
+    """
 
     def __init__(
         self, requests: Sequence[Request], device: torch.device, seeds: Sequence[int], purpose: str, *indices: int
@@ -187,7 +158,12 @@ class PhiloxSource(Source):
                     rates_tensor = torch.tensor(rates, device=device) if rates else None
                     self._fill.append((flat[:, start:end], kind, rates_tensor, start // 4))
 
+    def draw(self) -> None:
+        self.draw_uniforms()
+        self.draw_others()
+
     def draw_uniforms(self) -> None:
+        """What a step needs at its beginning; `draw_others` must follow."""
         self._draw(philox.UNIFORM)
 
     def draw_others(self) -> None:
@@ -199,11 +175,11 @@ class PhiloxSource(Source):
             if kind in kinds:
                 draw_philox(out, self.key, self.step, kind, rates, first)
 
-    def share(self, other: PhiloxSource) -> None:
+    def share(self, other: Any) -> None:
         self.step = other.step
         self.changes = [self.step]
 
-    def renew(self, other: PhiloxSource) -> None:
+    def renew(self, other: Any) -> None:
         self.key.copy_(other.key)
         self.step.zero_()
 
@@ -211,4 +187,8 @@ class PhiloxSource(Source):
         return {"step": self.step}
 
     def restore(self, state: Any) -> None:
-        self.step.copy_(fit_all(state, self.state(), "noise")["step"])
+        load_into(self.state(), state, "noise")
+
+
+Source = SeparateSource | PhiloxSource
+"""Draws for one purpose of s runs, step after step."""

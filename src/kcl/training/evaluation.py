@@ -40,7 +40,7 @@ def as_seen(memory: Memory, view: View) -> Memory:
 
 
 class Evaluator:
-    """Tests the runs of a stack (`stack.RunStack`)."""
+    """Tests the runs of a stack; the methods of the same names of `stack.RunStack` say what is returned."""
 
     def __init__(self, stack: Any) -> None:
         self.stack = stack
@@ -54,7 +54,6 @@ class Evaluator:
 
     @torch.no_grad()
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
-        """Percent correct of every run on its version of a task; meaningless where a run has diverged."""
         accuracies = [0.0] * len(self.stack.runs)
         for group in self.stack.test_groups:
             correct = torch.zeros(len(group.runs), dtype=torch.int64, device=self.stack.device)
@@ -66,7 +65,6 @@ class Evaluator:
 
     @torch.no_grad()
     def scores(self, tasks: Sequence[Task]) -> list[Float[Tensor, "n c"]]:
-        """Class scores of every run on its version of a learned task."""
         by_run: dict[int, Tensor] = {}
         for group in self.stack.test_groups:
             scores = torch.cat([scores.cpu() for scores, _ in self._answers(tasks, group)], dim=1)
@@ -75,7 +73,6 @@ class Evaluator:
 
     @torch.no_grad()
     def rehearse(self, memory: Memory, view: View, index: int) -> None:
-        """Solve the head of a task for every test group, to measure the memory that takes."""
         for group in self.stack.test_groups:
             self._heads(group, self._of_group(group, as_seen(memory, view)), index)
 

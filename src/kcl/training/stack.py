@@ -25,11 +25,10 @@ from kcl.methods.method import Learnable, Memory, Method
 from kcl.nets.backbone import Backbone
 from kcl.ops.precision import products, used
 from kcl.ops.torch_private import tree_map
-from kcl.training.checkpoint import Saved, Tree, digest, fit_all, whole_number
+from kcl.training.checkpoint import Saved, Tree, branch, digest, fit_all, load_into, whole_number
 from kcl.training.draws import PhiloxSource, Request, SeparateSource, Source
 from kcl.training.evaluation import Evaluator
 from kcl.training.optimizers import OPTIMIZERS
-from kcl.training.restoring import restore_memories
 from kcl.training.stacked_task import StackedTask
 from kcl.training.stacked_trainer import StackedTrainer
 from kcl.training.state import StackState, build_model, check_device, memory_of, stack_memories
@@ -226,20 +225,49 @@ class RunStack:
         """Continue from a saved state, in a new stack. `training_tasks`: what each run learns, in order."""
         if saved.about.get("stacked runs") != self.count:
             raise KclError(f"the checkpoint does not fit the run: it is not of {self.count} runs trained together")
-        restore_memories(self, saved.tensors, self.once_per_training(training_tasks))
+        self._restore_memories(saved.tensors, self.once_per_training(training_tasks))
         self.state.load(saved.tensors)
         self.weights_changed()
         if saved.about.get("step") is not None:
             whole_number(saved.about["step"], "the step", 2**53)
             self._resume_from = saved
 
+    def _restore_memories(self, tree: Tree, training_tasks: Sequence[Sequence[Task]]) -> None:
+        """`training_tasks`: what each training learns, in order."""
+        saved = branch(tree, "kept")
+        learned = sum(str(task.parts[0].index) in saved for task in training_tasks[0])
+        if set(saved) != {str(part.index) for task in training_tasks[0][:learned] for part in task.parts}:
+            raise KclError("the checkpoint does not fit the run: its tasks are not the first ones of the stream")
+        for number in range(learned):
+            tasks = [of_run[number] for of_run in training_tasks]
+            parts = zip(self.methods, self.models, tasks, self.training_seeds, strict=True)
+            templates = [_memory_template(*each) for each in parts]
+            for part, memories in zip(tasks[0].parts, zip(*templates, strict=True), strict=True):
+                template = stack_memories(memories, self.device)
+                memory = fit_all(saved.get(str(part.index)), template, f"kept/{part.index}")
+                for name, tensor in memory.items():  # what depends on the data alone must match the present data
+                    if not tensor.is_floating_point() and not torch.equal(tensor, template[name].cpu()):
+                        raise KclError(
+                            f"the data have changed since the checkpoint was saved: the {name} of task {part.index} "
+                            "differ; restore the data, or start again with another --out"
+                        )
+                on_device = {name: tensor.to(self.device) for name, tensor in memory.items()}
+                self.kept[part.index] = (on_device, part.view.to(self.device))
+        if "carried" in tree:
+            template = self.initial_state([of_run[0] for of_run in training_tasks])
+            load_into(template, tree["carried"], "carried")
+            classes = template.get("classes", torch.zeros(0))
+            if not bool(((classes >= 0) & (classes < self.method.class_count)).all()):
+                raise KclError(
+                    "the checkpoint does not fit the run: its memory contains classes that the stream does not have"
+                )
+            self.method_state = template
+
     def load_run(self, weights: dict[str, Tensor], average: dict[str, Tensor]) -> None:
         """Take the weights of a saved model, and their average if the run is tested with one. For a single run."""
         self.models[0].load_state_dict(weights)
         if self.runs[0].average is not None:
-            like = self.average_state(0)
-            for name, tensor in fit_all(average, like, "average").items():
-                like[name].copy_(tensor)
+            load_into(self.average_state(0), average, "average")
         self.weights_changed()
 
     def snapshot(self) -> Callable[[], None]:
@@ -297,3 +325,12 @@ class RunStack:
             raise ValueError(f"{len(values)} values for {len(self.runs)} runs")
         firsts = [0, *itertools.accumulate(len(several) for several in self.variants)][:-1]
         return [values[first] for first in firsts]
+
+
+def _memory_template(method: Method, model: nn.Module, task: Task, seed: int) -> list[Memory]:
+    """The memory of every part of a task if nothing had been learned. Resets the model's head."""
+    method.check(task)
+    with torch.no_grad():
+        memory = method.begin_task(model, task, numpy_generator(seed, "coreset", task.index)).memory
+        ended = method.end_task(model, memory)
+    return [ended if part is task else method.unseen_memory(part) for part in task.parts]

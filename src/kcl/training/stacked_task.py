@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task
 from kcl.core.randomness import numpy_generator
 from kcl.core.shapes import Int, Shaped
+from kcl.errors import KclError
 from kcl.methods.method import Memory, ReplayPlan
-from kcl.training.batches import CannotStack, batch_order, batch_sizes
 from kcl.training.evaluation import as_seen
-from kcl.training.state import memory_of, stack_memories
+from kcl.training.state import CannotStack, memory_of, stack_memories
 
 if TYPE_CHECKING:
     from kcl.training.stack import RunStack
@@ -81,3 +81,20 @@ class StackedTask:
             rank[order] = np.arange(len(order))
             parts.append(np.where(places < slots, places, slots + rank[np.maximum(places - slots, 0)]))
         return np.concatenate(parts)
+
+
+def batch_sizes(model: nn.Module, length: int, batch: int) -> list[int]:
+    """The batch sizes of an epoch; the last may be smaller. BatchNorm has no statistics for a single sample, so with it
+    a last batch of one joins the batch before.
+    """
+    sizes = [batch] * (length // batch) + [length % batch] * (length % batch > 0)
+    if sizes[-1] == 1 and getattr(model.get_submodule("backbone"), "mixes_samples", False):
+        if len(sizes) == 1 or batch == 1:
+            raise KclError("a backbone with BatchNorm needs training batches of at least two samples")
+        sizes[-2:] = [sizes[-2] + 1]
+    return sizes
+
+
+def batch_order(seed: int, task_index: int, epoch: int, positions: np.ndarray) -> np.ndarray:
+    """The training positions in the order in which a run visits them in an epoch."""
+    return numpy_generator(seed, "batch order", task_index, epoch).permutation(positions)

@@ -21,12 +21,11 @@ from kcl.methods.method import Memory, Replayed
 from kcl.ops import compiler
 from kcl.ops.operation import tracing
 from kcl.ops.torch_private import make_fx, tree_flatten, tree_map, tree_unflatten
-from kcl.training.batches import CannotStack
 from kcl.training.cuda_graph import GraphedStep, drawn_beside
 from kcl.training.draws import DrawnNoise, Recorder, Request, Source, merge
 from kcl.training.optimizers import SGD, OptimizerState, descend_in_parts, move, per_run
 from kcl.training.stacked_task import StackedTask
-from kcl.training.state import over_runs
+from kcl.training.state import CannotStack, over_runs
 from kcl.training.trainer import Trainer, differentiate
 from kcl.training.weight_average import update as update_average
 
@@ -148,7 +147,16 @@ class StackedTrainer(Trainer):
     def _arguments(self, size: int) -> tuple[Any, ...]:
         """Everything that a step on `size` samples reads and changes."""
         epoch = [self.inputs, self.labels, self.offsets[:size], self.cursor, self.done, self.losses]
-        return self._tensors(), epoch, self.replays, self.sources[size].drawn
+        tensors = StepTensors(
+            self.state.optimizer(self.in_parts),
+            [average.tensors() for average in self.state.averages],
+            self.state.running,
+            self.state.buffers,
+            self.memory,
+            self.velocities,
+            self.method_state,
+        )
+        return tensors, epoch, self.replays, self.sources[size].drawn
 
     def _next_batch(
         self, tensors: StepTensors, epoch: list[Tensor], replays: list[Tensor], drawn: list[Tensor]
@@ -177,17 +185,6 @@ class StackedTrainer(Trainer):
         return [vmap(replayed_samples)(method_state, places, weights, *samples, memory["classes"])]
 
     # The step
-
-    def _tensors(self) -> StepTensors:
-        return StepTensors(
-            self.state.optimizer(self.in_parts),
-            [average.tensors() for average in self.state.averages],
-            self.state.running,
-            self.state.buffers,
-            self.memory,
-            self.velocities,
-            self.method_state,
-        )
 
     def _advance(
         self, tensors: StepTensors, inputs: Tensor, labels: Tensor, replayed: list[Replayed], drawn: list[Tensor]
@@ -236,12 +233,6 @@ class StackedTrainer(Trainer):
             gradient, changed = vmap(self.method.direction)(optimizer.weights, stacked, tensors.method_state)
         self.optimizer.step(optimizer, gradient)
         return changed
-
-    def _flatten(self, parameters: dict[str, Tensor], gradients: Sequence[Tensor]) -> Float[Tensor, "s p"]:
-        each, runs = iter(gradients), self.stack.count
-        parts = [next(each) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in parameters.values()]
-        parts.append(parts[0].new_zeros(runs, self.state.layout.padding))
-        return torch.cat([part.reshape(runs, -1) for part in parts], dim=1)
 
     def _losses(self, model: nn.Module, *arguments: Any) -> tuple[Float[Tensor, ""], ...]:
         memory, inputs, labels, replayed, drawn = arguments

@@ -18,10 +18,13 @@ from kcl.methods.method import Memory, Method
 from kcl.nets.backbone import Backbone
 from kcl.nets.flat import Layout
 from kcl.ops.torch_private import BatchNormBase, tree_map
-from kcl.training.batches import CannotStack
-from kcl.training.checkpoint import Tree, branch, fit, fit_all
+from kcl.training.checkpoint import Tree, branch, load_into
 from kcl.training.optimizers import OptimizerState, zeros_beside
 from kcl.training.weight_average import AverageHorizon, WeightAverage, average_name
+
+
+class CannotStack(Exception):
+    """These runs cannot be trained together; they can be trained one after another."""
 
 
 class StackState:
@@ -152,19 +155,11 @@ class StackState:
 
     def load(self, tree: Tree) -> None:
         """The inverse of `saved`, into the existing tensors."""
-        saved, present = branch(tree, "stack"), self.saved()
-        for name in ("weights", "alive"):
-            present[name].copy_(fit(saved.get(name), present[name], name))
-        buffers = {name: value for name, value in branch(saved, "buffers").items() if name not in self._fixed_buffers()}
-        for part, tensors in (("running", saved.get("running")), ("buffers", buffers)):
-            for name, tensor in fit_all(tensors, present[part], part).items():
-                present[part][name].copy_(tensor)
-        for place, average in enumerate(self.averages):
-            average.load(branch(saved, average_name(place)))
-
-    def _fixed_buffers(self) -> set[str]:
-        """Buffers that are determined by settings; older checkpoints contain them."""
-        return {"gamma", "tau", "soft_targets"} | (self.buffers.keys() - self._kept_buffers().keys())
+        saved = branch(tree, "stack")
+        # Buffers that are determined by settings; older checkpoints contain them.
+        fixed = {"gamma", "tau", "soft_targets"} | (self.buffers.keys() - self._kept_buffers().keys())
+        buffers = {name: value for name, value in branch(saved, "buffers").items() if name not in fixed}
+        load_into(self.saved(), saved | {"buffers": buffers}, "stack")
 
     def changed(self) -> list[Tensor]:
         """The tensors that a step changes."""
@@ -242,7 +237,3 @@ def check_device(device: str | torch.device) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise KclError(f"device {str(device)!r}: PyTorch finds no CUDA GPU on this machine; use 'cpu'")
     return device
-
-
-def on_device(device: torch.device, memory: Memory) -> Memory:
-    return {name: tensor.to(device) for name, tensor in memory.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 SIGNALS = ("SIGINT", "SIGTERM")
@@ -39,7 +39,7 @@ class Stop:
 
     @contextmanager
     def deferred(self, deferred: bool = True) -> Iterator[None]:
-        """In here, a signal is only recorded."""
+        """In here, a signal is only recorded; within that, `deferred(False)` lets it interrupt at once again."""
         before, self._deferred = self._deferred, deferred
         try:
             if not deferred:
@@ -47,10 +47,6 @@ class Stop:
             yield
         finally:
             self._deferred = before
-
-    def promptly(self) -> AbstractContextManager[None]:
-        """Within `deferred`: in here, a signal interrupts at once again."""
-        return self.deferred(False)
 
     @contextmanager
     def listening(self) -> Iterator[Stop]:

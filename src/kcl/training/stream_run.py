@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -96,12 +96,12 @@ class _History:
         self.learning: list[float] = []
         """Seconds spent learning each task, including the one being learned."""
         self.learned = self.tested = self.resumed = 0
-        self._start, self._seconds_before = time.perf_counter(), 0.0
+        self._start = time.perf_counter()
 
     @property
     def seconds(self) -> float:
         """Total time, without pauses between a checkpoint and its resumption."""
-        return self._seconds_before + time.perf_counter() - self._start
+        return time.perf_counter() - self._start
 
     def average(self, index: int, alive: Sequence[int]) -> float:
         """Average accuracy over the tasks up to `index` and the runs that are alive."""
@@ -141,7 +141,10 @@ class _History:
                 and 0 <= tested <= count
                 and resumed >= 0
                 and len(learning) - learned in (0, 1)
-                and all(_is_duration(seconds) for seconds in (*learning, record["seconds"]))
+                and all(
+                    type(seconds) in (int, float) and math.isfinite(seconds) and seconds >= 0.0
+                    for seconds in (*learning, record["seconds"])
+                )
             )
         except (KeyError, TypeError, AttributeError):
             valid = False
@@ -149,15 +152,11 @@ class _History:
             raise KclError("the checkpoint does not fit the run: its record of progress is missing or inconsistent")
         self.matrices, self.initial, self.learning = matrices, initial, learning
         self.learned, self.tested, self.resumed = learned, tested, resumed + 1
-        self._seconds_before = record["seconds"]
+        self._start -= record["seconds"]
 
 
 def _rows(matrices: Tensor) -> list[list[list[float | None]]]:
     return [[[None if math.isnan(value) else value for value in row] for row in matrix] for matrix in matrices.tolist()]
-
-
-def _is_duration(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and value >= 0.0
 
 
 class _StreamRun:
@@ -226,7 +225,7 @@ class _StreamRun:
     def _interruptible(self) -> Iterator[None]:
         """A test changes nothing, so a signal may cut it short; what was learned before is saved."""
         try:
-            with self.checkpointer.stop.promptly():
+            with self.checkpointer.stop.deferred(False):
                 yield
         except Interrupted:
             if self.history.learned:
@@ -247,11 +246,10 @@ class _StreamRun:
         alive = self._alive()
         average = history.average(self._index(number - 1), alive) if number and alive else None
         runs = self._progress_after(number - 1)
-        seconds_before = history.learning.pop() if len(history.learning) > number else 0.0
-        start = time.perf_counter()
+        start = time.perf_counter() - (history.learning.pop() if len(history.learning) > number else 0.0)
 
         def seconds() -> float:
-            return seconds_before + time.perf_counter() - start
+            return time.perf_counter() - start
 
         def report(step: Step) -> None:
             on_progress(Progress(number, self.training_count, step, average, runs))

@@ -19,7 +19,7 @@ from kcl.functional.noise import Noise, RunNoise
 from kcl.methods.episodic import replayed_samples
 from kcl.methods.method import Batch, Memory, Replayed
 from kcl.ops.convolution_cuda import weights_beside
-from kcl.training.checkpoint import Saved, Tree, fit, fit_all, whole_number
+from kcl.training.checkpoint import Saved, Tree, load_into, whole_number
 from kcl.training.draws import SeparateSource, Source
 from kcl.training.optimizers import OPTIMIZERS, SGD, fused_sgd, move
 from kcl.training.stacked_task import StackedTask
@@ -28,6 +28,9 @@ from kcl.training.step_progress import BetweenSteps, OnStep, Watcher
 
 if TYPE_CHECKING:
     from kcl.training.stack import RunStack
+
+LARGEST_REUSED = 31 << 20
+"""Bytes of the largest tensors whose memory glibc can be made to use again; its limit is 32 MB."""
 
 
 class Trainer(ABC):
@@ -87,25 +90,19 @@ class Trainer(ABC):
 
     def saved(self) -> Saved:
         """What the steps of a task have changed apart from the weights. Call between two steps."""
-        tensors: Tree = {**self._moments(), "noise": self.source.state()}
-        if self.velocities:
-            tensors |= {"trained": self.trained_state(), "velocities": self.velocities}
-        return Saved(tensors, {"step": self.steps_done})
+        return Saved(self._training_state() | {"noise": self.source.state()}, {"step": self.steps_done})
 
     def _resume(self, saved: Saved) -> int:
         """The inverse of `saved`; returns the number of steps done."""
-        for name, moment in self._moments().items():
-            moment.copy_(fit(saved.tensors.get(name), moment, name))
-        for part, present in (("trained", self.trained_state()), ("velocities", self.velocities)):
-            for name, tensor in fit_all(saved.tensors.get(part), present, part).items():
-                present[name].copy_(tensor)
+        present = self._training_state()
+        load_into(present, {name: saved.tensors[name] for name in present if name in saved.tensors}, "training")
         self.source.restore(saved.tensors.get("noise"))
         return whole_number(saved.about.get("step"), "the step", self.steps)
 
-    def _moments(self) -> dict[str, Tensor]:
-        """The optimiser's moments under their names in a checkpoint."""
-        moments = self.state.moments
-        return {"velocity" if place == 0 else f"moment {place}": moment for place, moment in enumerate(moments)}
+    def _training_state(self) -> Tree:
+        """The optimiser's moments, and the task state that it trains, under their names in a checkpoint."""
+        moments = {f"moment {place}" if place else "velocity": each for place, each in enumerate(self.state.moments)}
+        return moments | {"trained": self.trained_state(), "velocities": self.velocities}
 
     def trained_state(self) -> Memory:
         """Task state that is trained together with the parameters, at its current values."""
@@ -118,6 +115,13 @@ class Trainer(ABC):
         if replayed is not None:
             replayed = replayed._replace(inputs=self.view.scale(replayed.inputs))
         return self.method.observe(model, memory, Batch(self.view.scale(inputs), labels, replayed), noise)
+
+    def _flatten(self, parameters: dict[str, Tensor], gradients: Sequence[Tensor]) -> Float[Tensor, "s p"]:
+        """The gradients of the parameters that are trained, and zeros for the others, in the order of the layout."""
+        each, runs = iter(gradients), self.stack.count
+        parts = [next(each) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in parameters.values()]
+        parts.append(parts[0].new_zeros(runs, self.state.layout.padding))
+        return torch.cat([part.reshape(runs, -1) for part in parts], dim=1)
 
     def _weights_beside(self) -> AbstractContextManager[None]:
         if self.stack.device.type != "cuda" or self.stack.compiled:
@@ -139,10 +143,10 @@ class Trainer(ABC):
 
 def differentiate(losses: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Sequence[Tensor]]:
     """The gradients of each loss, for every run; zeros where a loss does not depend on a leaf."""
-    several = len(losses) > 1
+    ones = [torch.ones_like(loss) if loss.ndim else None for loss in losses]  # autograd has its own for a scalar
     return [
-        torch.autograd.grad(loss, leaves, torch.ones_like(loss), several, allow_unused=True, materialize_grads=True)
-        for loss in losses
+        torch.autograd.grad(loss, leaves, one, len(losses) > 1, allow_unused=True, materialize_grads=True)
+        for loss, one in zip(losses, ones, strict=True)
     ]
 
 
@@ -155,10 +159,12 @@ class PlainTrainer(Trainer):
         super().__init__(stack, task)
         self.model = stack.models[0]
         named = dict(self.model.named_parameters())
-        self._parameters = {name: named[name] for name in self.state.layout.shapes}
+        self._parameters: dict[str, Tensor] = {name: named[name] for name in self.state.layout.shapes}
         self._trained: list[Tensor] = [leaf for leaf in self._parameters.values() if leaf.requires_grad]
         self._memory = memory_of(0, self.memory)
         self._fused, self._alive = type(self.optimizer) is SGD, bool(self.state.alive)
+        # The C library maps memory anew for every large tensor, page by page, until one of that size has been freed.
+        torch.empty(LARGEST_REUSED, dtype=torch.uint8)
         self._gradients: Sequence[Tensor] = ()
 
     def _begin(self, task: StackedTask) -> None:
@@ -217,11 +223,11 @@ class PlainTrainer(Trainer):
         """Update the weights with the gradients of each loss, and the method state that changes with them."""
         self._gradients = gradients[0]
         if self.method.modifies_gradient or not self._fused:
-            flat = [self._flatten(each) for each in gradients]
-            direction = flat[0]
+            flat = [self._flatten(self._parameters, each) for each in gradients]
+            direction = flat[0][0]
             if self.method.modifies_gradient:
                 method_state = memory_of(0, self.method_state)
-                direction, changed = self.method.direction(self.state.flat[0], torch.stack(flat), method_state)
+                direction, changed = self.method.direction(self.state.flat[0], torch.cat(flat), method_state)
                 self.method_state.update({name: tensor[None] for name, tensor in changed.items()})
             if not self._fused:
                 self._gradients = ()
@@ -230,11 +236,6 @@ class PlainTrainer(Trainer):
             parts = zip(self._parameters.values(), self.state.layout.split(direction).values(), strict=True)
             self._gradients = [part for leaf, part in parts if leaf.requires_grad]
         fused_sgd(self._trained, self._gradients, self._weight_velocities, self._numbers)
-
-    def _flatten(self, gradients: Sequence[Tensor]) -> Float[Tensor, " p"]:
-        each = iter(gradients)
-        parts = [next(each) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self._parameters.values()]
-        return self.state.layout.flatten(dict(zip(self._parameters, parts, strict=True)))
 
     @torch.no_grad()
     def _train_task_state(self, gradients: Sequence[Tensor]) -> None:

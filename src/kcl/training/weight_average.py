@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from kcl.core.settings import Settings
 from kcl.core.shapes import Float
 from kcl.methods.method import Method
-from kcl.training.checkpoint import Tree, fit, fit_all
+from kcl.training.checkpoint import Tree
 from kcl.training.optimizers import zeros_beside
 
 
@@ -76,14 +76,6 @@ class WeightAverage:
     def saved(self) -> Tree:
         running = {str(place): tensor for place, tensor in enumerate(self.running)}
         return {"weights": self.flat, "updates": self.updates, "running": running}
-
-    def load(self, tree: Tree) -> None:
-        """The inverse of `saved`, into the existing tensors."""
-        present = self.saved()
-        for name in ("weights", "updates"):
-            present[name].copy_(fit(tree.get(name), present[name], f"average/{name}"))
-        for name, tensor in fit_all(tree.get("running"), present["running"], "average/running").items():
-            present["running"][name].copy_(tensor)
 
 
 def update(
