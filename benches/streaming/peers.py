@@ -218,9 +218,15 @@ class SLDA(Peer):
         means = self.sums.means
         self.weights = linalg.solve(shrunk, means.T, assume_a="pos")
         self.bias = -0.5 * (means.T * self.weights).sum(0)
+        self.precision = linalg.inv(shrunk)
 
     def _scores(self, features: Array) -> Array:
         return features @ self.weights + self.bias
+
+    def distances(self, features: Array) -> Array:
+        """The squared Mahalanobis distance to every class mean: (x − μ)ᵀΛ(x − μ)."""
+        prepared = self._prepared(features).astype(np.float64)
+        return ((prepared @ self.precision) * prepared).sum(1)[:, None] - 2.0 * self.scores(features)
 
 
 class RanPAC(Peer):
@@ -552,7 +558,12 @@ class Logistic(Refitted):
             self.model.fit(features, places)
 
     def _scores(self, features: Array) -> Array:
-        return self.model.decision_function(features)
+        return features @ self.model.coef_.T + self.model.intercept_ if len(self.places) > 2 else self._two(features)
+
+    def _two(self, features: Array) -> Array:
+        """Of two classes the model has the second one's score only."""
+        second = self.model.decision_function(features)
+        return np.stack([-second, second], 1)
 
 
 class KernelMachine(Refitted):
