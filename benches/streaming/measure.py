@@ -39,7 +39,6 @@ from peers import Array
 from sklearn.metrics import roc_auc_score
 
 import kcl
-from kcl.functional.statistics import SecondMoment
 
 RESULTS = Path("results/streaming/results.jsonl")
 CHOSEN = Path("results/streaming/settings.json")
@@ -194,9 +193,9 @@ class Ours:
         ridge = self.model.heads.ridge
         tensors = [*ridge.features.buffers.values()]
         for unit in ridge.units.values():
-            tensors += [unit.cross, unit.sums, unit.squares, moment_tensor(unit.moment)]
+            tensors += [unit.cross, unit.sums, unit.squares, unit.moment.tensor]
         if ridge.moment is not None:
-            tensors.append(moment_tensor(ridge.moment))
+            tensors.append(ridge.moment.tensor)
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def unknown_scores(self, features: Array) -> dict[str, Array]:
@@ -210,10 +209,6 @@ class Ours:
             "highest score per deviation": highest / deviation,
             "confidence": scores.max(1).values.numpy(),
         }
-
-
-def moment_tensor(moment: SecondMoment) -> torch.Tensor:
-    return moment.tensor
 
 
 def highest_score(model: kcl.ContinualModel, features: Array) -> Array:
@@ -279,7 +274,7 @@ METHODS = {
         fixed={"unit_length": True},
         choice={"bases": CHOICE_BASES},
     ),
-    "fecam": peer("fecam", {"diagonal": (1.0, 10.0), "rest": (0.0, 1.0)}),
+    "fecam": peer("fecam", {"diagonal": (1.0, 10.0, 100.0), "rest": (0.0, 1.0)}),
     "gkeal": peer("gkeal", {"width": (0.7, 1.0, 2.0), "strength": (1e-3, 1e-1)}, 2, fixed={"unit_length": True}),
     "sgd": peer("sgd", {"alpha": (1e-6, 1e-5, 1e-4)}, fixed={"unit_length": True}),
     "logistic": peer("logistic", {"penalty": (0.1, 0.03, 0.01)}, fixed={"unit_length": True}),
