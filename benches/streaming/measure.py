@@ -276,7 +276,7 @@ METHODS = {
     ),
     "fecam": peer("fecam", {"diagonal": (1.0, 10.0, 100.0), "rest": (0.0, 1.0)}),
     "gkeal": peer("gkeal", {"width": (0.7, 1.0, 2.0), "strength": (1e-3, 1e-1)}, 2, fixed={"unit_length": True}),
-    "sgd": peer("sgd", {"alpha": (1e-6, 1e-5, 1e-4)}, fixed={"unit_length": True}),
+    "sgd": peer("sgd", {"alpha": (1e-5,)}, 1, fixed={"unit_length": True}),
     "logistic": peer("logistic", {"penalty": (0.1, 0.03, 0.01)}, fixed={"unit_length": True}),
     "kernel-machine": peer(
         "kernel-machine", {"width": (0.7, 1.0), "strength": (0.03, 0.1, 0.3)}, fixed={"unit_length": True}
@@ -302,6 +302,8 @@ def choose(name: str, data: Data) -> Settings:
     """The settings with the best accuracy on validation data, learned class by class."""
     method = METHODS[name]
     grid = list(method.settings())
+    if len(grid) == 1:
+        return grid[0]
     split, rng = split_for_choice(data), np.random.default_rng(0)
     rows = rng.permutation(len(split.labels))[: None if method.streaming else CHOICE_SAMPLES]
     split.train, split.labels = split.train[rows], split.labels[rows]
