@@ -34,7 +34,6 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 import peers
-import torch
 from peers import Array
 from sklearn.metrics import roc_auc_score
 
@@ -200,55 +199,45 @@ class Ours:
 
     def unknown_scores(self, features: Array) -> dict[str, Array]:
         prediction = self.model.predict(features)
-        scores = self.model.probabilities(features)
-        highest = highest_score(self.model, features)
+        highest = self.model.logits(features).max(1).values.numpy()
         deviation = np.sqrt(np.maximum(prediction.variance.astype(float), 1e-12))
         return {
             "highest score": highest,
             "variance": -prediction.variance,
             "highest score per deviation": highest / deviation,
-            "confidence": scores.max(1).values.numpy(),
+            "confidence": prediction.confidence,
         }
-
-
-def highest_score(model: kcl.ContinualModel, features: Array) -> Array:
-    queries = model.view.scale(torch.from_numpy(features))
-    return model.heads.class_logits(queries, model.tasks).max(1).values.numpy()
 
 
 @dataclass(frozen=True)
 class Method:
-    """`grid` lists the settings to choose from, with widths as multiples of the median distance; `fixed` are the
-    others. `choice` replaces some of the latter while settings are chosen.
+    """`grid` lists the settings to choose from, with widths of peers as multiples of the median distance; `fixed` are
+    the others. `choice` replaces some of the latter while settings are chosen.
     """
 
     title: str
     make: Callable[..., Learner]
-    grid: dict[str, Sequence[Any]]
+    grid: Sequence[Settings]
     fixed: Settings = field(default_factory=dict)
     choice: Settings = field(default_factory=dict)
     seeds: int = 5
     streaming: bool = True
-    ours: bool = False
-
-    def settings(self) -> Iterator[Settings]:
-        for values in itertools.product(*self.grid.values()):
-            yield dict(zip(self.grid, values, strict=True))
 
 
-def ours(title: str, bases: int, seeds: int, **settings: Any) -> Method:
-    return Method(
-        title,
-        Ours,
-        {"features": ("rbf", "relu"), "strength_rule": ("evidence", "gcv")},
-        {"bases": bases, "unit_length": True, **settings},
-        {"bases": CHOICE_BASES},
-        seeds,
-        ours=True,
-    )
+def every(**values: Sequence[Any]) -> list[Settings]:
+    """All combinations."""
+    return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
 
 
-def peer(name: str, grid: dict[str, Sequence[Any]], seeds: int = 5, title: str = "", **more: Any) -> Method:
+def ours(title: str, bases: int, seeds: int) -> Method:
+    """Samples of unit length have distances of order one, so that these widths need no data."""
+    rules = ("evidence", "gcv")
+    grid = every(features=("rbf",), width=(0.7, 1.0, 1.4), strength_rule=rules)
+    grid += every(features=("relu",), strength_rule=rules)
+    return Method(title, Ours, grid, {"bases": bases, "unit_length": True}, {"bases": CHOICE_BASES}, seeds)
+
+
+def peer(name: str, grid: list[Settings], seeds: int = 5, title: str = "", **more: Any) -> Method:
     kind = peers.PEERS[name]
     seeds = seeds if kind.order_matters or kind.random else 1
     return Method(title or kind.summary, kind, grid, seeds=seeds, streaming=not kind.refits, **more)
@@ -257,29 +246,29 @@ def peer(name: str, grid: dict[str, Sequence[Any]], seeds: int = 5, title: str =
 EITHER = (False, True)
 METHODS = {
     "kcl": ours("kcl, streaming head, D = 4,096", OUR_BASES, 5),
-    "ncm": peer("ncm", {"unit_length": EITHER}),
-    "slda": peer("slda", {"unit_length": EITHER}),
-    "ranpac": peer("ranpac", {"unit_length": EITHER}, 2, choice={"bases": CHOICE_BASES}),
+    "ncm": peer("ncm", every(unit_length=EITHER)),
+    "slda": peer("slda", every(unit_length=EITHER)),
+    "ranpac": peer("ranpac", every(unit_length=EITHER), 2, choice={"bases": CHOICE_BASES}),
     "ranpac-tuned": peer(
         "ranpac",
-        {"unit_length": EITHER, "strength": (1e-3, 1e-2, 1e-1)},
+        every(unit_length=EITHER, strength=(1e-3, 1e-2, 1e-1)),
         2,
         "RanPAC, λ chosen on validation data",
         choice={"bases": CHOICE_BASES},
     ),
     "klda": peer(
         "klda",
-        {"width": (0.5, 0.7, 1.0, 1.4), "shrinkage": (1e-6, 1e-2, 1e-1, 1.0)},
+        every(width=(0.5, 0.7, 1.0, 1.4), shrinkage=(1e-6, 1e-2, 1e-1, 1.0)),
         2,
         fixed={"unit_length": True},
         choice={"bases": CHOICE_BASES},
     ),
-    "fecam": peer("fecam", {"diagonal": (1.0, 10.0, 100.0), "rest": (0.0, 1.0)}),
-    "gkeal": peer("gkeal", {"width": (0.7, 1.0, 2.0), "strength": (1e-3, 1e-1)}, 2, fixed={"unit_length": True}),
-    "sgd": peer("sgd", {"alpha": (1e-5,)}, 1, fixed={"unit_length": True}),
-    "logistic": peer("logistic", {"penalty": (0.1, 0.03, 0.01)}, fixed={"unit_length": True}),
+    "fecam": peer("fecam", every(diagonal=(1.0, 10.0, 100.0), rest=(0.0, 1.0))),
+    "gkeal": peer("gkeal", every(width=(0.7, 1.0, 2.0), strength=(1e-3, 1e-1)), 2, fixed={"unit_length": True}),
+    "sgd": peer("sgd", every(alpha=(1e-5,)), 1, fixed={"unit_length": True}),
+    "logistic": peer("logistic", every(penalty=(0.1, 0.03, 0.01)), fixed={"unit_length": True}),
     "kernel-machine": peer(
-        "kernel-machine", {"width": (0.7, 1.0), "strength": (0.03, 0.1, 0.3)}, fixed={"unit_length": True}
+        "kernel-machine", every(width=(0.7, 1.0), strength=(0.03, 0.1, 0.3)), fixed={"unit_length": True}
     ),
 }
 
@@ -287,7 +276,7 @@ METHODS = {
 def made(method: Method, settings: Settings, data: Data, seed: int) -> Learner:
     """A learner with these settings."""
     settings = dict(settings)
-    if "width" in settings:
+    if "width" in settings and method.make is not Ours:
         unit = settings.get("unit_length", False)
         settings["width"] *= peers.median_distance(peers.unit_length(data.train) if unit else data.train)
     if method.make is peers.SGD:
@@ -301,7 +290,7 @@ def made(method: Method, settings: Settings, data: Data, seed: int) -> Learner:
 def choose(name: str, data: Data) -> Settings:
     """The settings with the best accuracy on validation data, learned class by class."""
     method = METHODS[name]
-    grid = list(method.settings())
+    grid = method.grid
     if len(grid) == 1:
         return grid[0]
     split, rng = split_for_choice(data), np.random.default_rng(0)
