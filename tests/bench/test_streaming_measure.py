@@ -1,0 +1,101 @@
+"""The streaming bench: what its streams hold, that choosing sees no test data, and its tables."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn")
+
+BENCH = Path(__file__).parents[2] / "benches" / "streaming" / "measure.py"
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("streaming_measure", BENCH)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def data(bench):
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(6), 10)
+    centres = 3.0 * rng.standard_normal((6, 4))
+    features = (centres[labels] + rng.standard_normal((60, 4))).astype(np.float32)
+    return bench.Data("tiny", features, labels, features, labels, domains=np.array([0, 0, 1, 1, 1, 0]))
+
+
+@pytest.mark.parametrize(("classes_per_task", "sizes"), [(1, [1] * 6), (2, [2] * 3), (4, [4, 2]), (0, [3, 3])])
+def test_a_stream_brings_every_sample_once_and_whole_classes(bench, data, classes_per_task, sizes):
+    tasks = list(bench.Stream("tiny", classes_per_task, "").tasks(data, seed=1))
+    assert [len(set(data.labels[rows].tolist())) for rows in tasks] == sizes
+    assert sorted(np.concatenate(tasks).tolist()) == list(range(60))
+    again = bench.Stream("tiny", classes_per_task, "").tasks(data, seed=1)
+    assert all((a == b).all() for a, b in zip(tasks, again, strict=True))
+
+
+def test_a_fifth_of_every_class_is_held_out_where_there_is_no_validation_data(bench, data):
+    split = bench.split_for_choice(data)
+    assert np.bincount(split.labels).tolist() == [8] * 6
+    assert np.bincount(split.test_labels).tolist() == [2] * 6
+    both = np.concatenate([split.train, split.test])
+    assert len(np.unique(both, axis=0)) == 60
+
+
+def test_choosing_and_measuring_run_for_a_peer_and_for_our_head(bench, data, capsys):
+    assert bench.choose("ncm", data) in [{"unit_length": False}, {"unit_length": True}]
+    stream = bench.Stream("tiny", 1, "")
+    data.unknown = {"test": 30.0 * np.ones((5, 4), np.float32)}
+    for name, settings in (("ncm", {"unit_length": False}), ("kcl", {"features": "rbf", "bases": 64})):
+        row = bench.measure(name, stream, data, settings, seed=0)
+        assert row["accuracy"] > 80.0
+        assert row["bytes"] > 0
+        assert all(0.0 <= value <= 1.0 for value in row["unknown_auroc"].values())
+
+
+def test_tables_have_a_row_for_every_method_and_go_between_the_markers(bench):
+    rows = []
+    for stream in ("clinc150", "banking77"):
+        unknown = {"highest score": 0.9} if stream == "clinc150" else {}
+        shared = {"stream": stream, "settings": {}, "learn_seconds": 1.0, "bytes": 2_000_000, "unknown_auroc": unknown}
+        for method in ("kcl", "ncm"):
+            rows += [shared | {"method": method, "seed": seed, "accuracy": 90.0 + seed} for seed in (0, 1)]
+    rows.append(rows[0] | {"accuracy": 94.0})
+    content = bench.tables(rows)
+    assert "92.50 ± 2.12 | 90.50 ± 0.71 | 91.50" in content
+    assert "0.9000 ± 0.0000" in content
+    text = bench.put_between_markers(f"a\n{bench.BEGIN}\nold\n{bench.END}\nb", content)
+    assert text.startswith("a\n")
+    assert text.endswith("\nb")
+    assert "old" not in text
+    assert content in text
+    with pytest.raises(SystemExit):
+        bench.put_between_markers("nothing", content)
+
+
+def test_rows_are_appended_and_images_that_are_not_there_are_left_out(bench, data, tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.savez(
+        tmp_path / "banking77.npz",
+        train_features=data.train, train_labels=data.labels, test_features=data.test, test_labels=data.labels,
+    )  # fmt: skip
+    bench.replace_file(bench.CHOSEN, json.dumps({"banking77": {"ncm": {"unit_length": False}}}))
+    options = ["--features", str(tmp_path), "--methods", "ncm", "--streams", "banking77", "cifar100"]
+    for _ in range(2):
+        monkeypatch.setattr("sys.argv", ["measure.py", "run", *options])
+        bench.main()
+    rows = bench.rows_of(bench.RESULTS)
+    assert len(rows) == 1
+    assert rows[0]["command"].startswith("python measure.py run")
+    assert "CIFAR-100 is left out" in capsys.readouterr().out
