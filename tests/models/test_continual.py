@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 import kcl
+from kcl.cli.commands import main
 from kcl.core.randomness import numpy_generator
 from kcl.methods.ridge_kernels import KERNELS
 from kcl.models.lessons import choose_coreset
@@ -79,6 +81,20 @@ class TestAnswers:
         threshold = float(np.median(model.predict(ONE[0]).confidence))
         some = model.predict(ONE[0], abstain_below=threshold)
         assert [label is None for label in some.label] == (some.confidence < threshold).tolist()
+
+    def test_what_is_not_finite_is_withheld(self, tmp_path: Any) -> None:
+        model = kcl.ContinualModel(backbone="identity", kernel="polynomial", feature_norm="none", **SMALL)
+        model.learn(*ONE, task="animals")
+        far = np.full((1, 6), 1e38, dtype=np.float32)
+        assert model.predict(far, "animals").label.tolist() == [None]
+        kcl.save_model(model, tmp_path / "m")
+        np.savez(tmp_path / "x.npz", inputs=far)
+        out = tmp_path / "answers.json"
+        asked = ["predict", "--model", str(tmp_path / "m"), "--input", str(tmp_path / "x.npz"), "--format", "json"]
+        assert main([*asked, "--out", str(out)]) == 0
+        [answer] = json.loads(out.read_text(), parse_constant=pytest.fail)
+        assert answer["label"] is None
+        assert answer["confidence"] is None
 
     def test_no_queries(self, model: kcl.ContinualModel) -> None:
         assert len(model.predict(np.zeros((0, 6), dtype=np.float32)).label) == 0

@@ -261,6 +261,18 @@ class TestDefaults:
             kcl.ContinualModel(held_out_share=0.3).learn(random.normal(size=(200, 3)), random.integers(0, 4, 200))
 
 
+def test_landmarks_are_handed_in_for_nystroem(tmp_path: Path) -> None:
+    x, y = _data()
+    landmarks = _data(9)[0]
+    model = _learned(x, y, features="nystroem", landmarks=landmarks)
+    loaded = kcl.load_model(kcl.save_model(model, tmp_path / "model"))
+    np.testing.assert_array_equal(loaded.predict(x).confidence, model.predict(x).confidence)
+    assert _gap(kcl.merge(model, model.blank_copy()), model) == 0.0
+    for options in ({"features": "nystroem"}, {"landmarks": landmarks}):
+        with pytest.raises(kcl.KclError, match="landmarks"):
+            _learned(x, y, **options)
+
+
 def test_the_estimator_forgets_and_keeps_its_classes_in_order() -> None:
     pytest.importorskip("sklearn")
     x, y = _data()

@@ -123,8 +123,8 @@ def _rows(samples: Samples, prediction: Prediction) -> list[dict[str, Any]]:
             "sample": name,
             "task": task,
             "label": label,
-            "confidence": round(confidence, 6),
-            "variance": round(variance, 6),
+            "confidence": round(confidence, 6) if math.isfinite(confidence) else None,
+            "variance": round(variance, 6) if math.isfinite(variance) else None,
             "task_margin": round(margin, 6) if math.isfinite(margin) else None,
         }
         for name, task, label, confidence, variance, margin in zip(samples.names, *columns, strict=True)

@@ -92,6 +92,9 @@ class _TaskClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             labels = self.model_.labels if name is None else self.model_.tasks[name].labels
             columns = np.searchsorted(self.classes_, np.array(labels, dtype=self.classes_.dtype))
             of_task = self.model_.probabilities(X[rows], name).double().cpu().numpy()
+            if not np.isfinite(of_task).all():
+                row = rows[np.flatnonzero(~np.isfinite(of_task).all(1))[0]]
+                raise ValueError(f"row {row} is so far from everything learned that its scores are not finite")
             probabilities[np.ix_(rows, columns)] = of_task / of_task.sum(1, keepdims=True)
         return probabilities
 
@@ -237,6 +240,8 @@ class StreamingKernelClassifier(_TaskClassifier):
     ----------
     features, bases, width, keep, strength_rule, ridge_strength, balanced
         Zero means: chosen from the data. See `models.streaming_heads.StreamingSettings`.
+    landmarks : array or None
+        Inputs for `features="nystroem"`.
     normalise : "standardise", "l2" or "none"
         Scale features by the spread of the first data (`models.scaling`); scale each sample to length one; or neither.
     random_state : int, RandomState or None
@@ -253,6 +258,7 @@ class StreamingKernelClassifier(_TaskClassifier):
         strength_rule: str = "evidence",
         ridge_strength: float = 0.0,
         balanced: bool = False,
+        landmarks: Any = None,
         normalise: str = "standardise",
         random_state: Any = None,
     ) -> None:
@@ -263,6 +269,7 @@ class StreamingKernelClassifier(_TaskClassifier):
         self.strength_rule = strength_rule
         self.ridge_strength = ridge_strength
         self.balanced = balanced
+        self.landmarks = landmarks
         self.normalise = normalise
         self.random_state = random_state
 
@@ -275,6 +282,7 @@ class StreamingKernelClassifier(_TaskClassifier):
             standardise=self.normalise == "standardise",
             head="streaming",
             unit_length=self.normalise == "l2",
+            landmarks=self.landmarks,
             **settings,
         )
 

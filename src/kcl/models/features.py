@@ -50,7 +50,7 @@ class Features:
         if bases < 1 or not width > 0.0:
             raise KclError(f"features need at least one base and a positive width, not {bases} and {width}")
         if (kind == "nystroem") != (landmarks is not None):
-            raise KclError("landmarks belong to features 'nystroem', which need them")
+            raise KclError("give landmarks with features='nystroem', and only there")
         unplaced = cls(kind, inputs, bases, width, unit_length, seed, {})
         if landmarks is not None:
             buffers = NystroemMap.of_landmarks(unplaced.scaled(landmarks))

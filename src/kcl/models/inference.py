@@ -192,7 +192,8 @@ class Answerer:
             raise KclError(NOTHING_LEARNED)
         parts = [self._best(part, candidates, score) for part in self._batches(inputs)]
         joined = Answers(*(torch.cat(column) for column in zip(*parts, strict=True)))
-        return joined._replace(label=joined.label.masked_fill(joined.confidence < abstain_below, -1))
+        sure = joined.confidence >= abstain_below  # false where it is not a number
+        return joined._replace(label=joined.label.masked_fill(~sure, -1))
 
     def _best(self, inputs: Tensor, candidates: Sequence[int], score: str) -> Answers:
         """The answers of the task with the best score."""
