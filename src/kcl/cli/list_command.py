@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from kcl.cli.commands import print_lines
 
-LISTS = ("backbones", "benchmarks", "kernels", "methods", "recipes", "settings")
+if TYPE_CHECKING:
+    from kcl.core.settings import CheckedSettings
+
+LISTS = ("backbones", "benchmarks", "features", "kernels", "methods", "recipes", "settings", "streaming-settings")
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -17,17 +21,21 @@ def add(command: argparse.ArgumentParser) -> None:
 def _list(options: argparse.Namespace) -> int:
     from kcl.benchmarks.registry import BENCHMARKS
     from kcl.core.settings import BACKBONES, Summaries
+    from kcl.methods.feature_maps import FEATURE_MAPS
     from kcl.methods.recipes import METHODS
     from kcl.methods.ridge_kernels import KERNELS
     from kcl.methods.strong_recipe import RECIPES
+    from kcl.models.streaming_heads import StreamingSettings
 
     lists: dict[str, dict[str, str]] = {
         "backbones": BACKBONES,
         "benchmarks": {name: benchmark.description for name, benchmark in BENCHMARKS.items()},
+        "features": dict(Summaries(FEATURE_MAPS)),
         "kernels": dict(Summaries(KERNELS)),
         "methods": {name: f"{method.summary} (keeps: {method.keeps})" for name, method in METHODS.items()},
         "recipes": RECIPES,
         "settings": _setting_lines(),
+        "streaming-settings": {name: _about(StreamingSettings, name) for name in StreamingSettings.names()},
     }
     return print_lines(lists[options.what])
 
@@ -40,8 +48,12 @@ def _setting_lines() -> dict[str, str]:
     for method in METHODS.values():
         settings_type = method.settings_type
         for name in settings_type.names():
-            field, methods = settings_type.field(name), methods_with(name)
+            methods = methods_with(name)
             heading = "every method:" if len(methods) == len(METHODS) else f"{', '.join(methods)}:"
-            text = f"{field.metadata['help']} ({settings_type.describe_range(name)}; default {field.default})"
-            sections.setdefault(heading, {})[f"  {name}"] = text
+            sections.setdefault(heading, {})[f"  {name}"] = _about(settings_type, name)
     return {name: text for heading, lines in sections.items() for name, text in {heading: "", **lines}.items()}
+
+
+def _about(settings_type: type[CheckedSettings], name: str) -> str:
+    field = settings_type.field(name)
+    return f"{field.metadata['help']} ({settings_type.describe_range(name)}; default {field.default})"

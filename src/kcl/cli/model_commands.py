@@ -32,7 +32,7 @@ def add_update(command: argparse.ArgumentParser) -> None:
     command.add_argument("--head", action=OneOf, registry="kcl.models.defaults:HEADS", metavar="NAME",
                          help="for a new model: auto, coreset or streaming (default: auto, by the data)")  # fmt: skip
     command.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", dest="assignments",
-                         help="settings of a new model (see `kcl list settings`)")  # fmt: skip
+                         help="settings of a new model (`kcl list settings` or `streaming-settings`)")  # fmt: skip
     command.add_argument("--seed", type=int, help="seed of a new model (default: 0)")
     command.add_argument("--held-out", type=float, metavar="SHARE", help="for a new model: the share of samples that "
                          "test it, and calibrate it with coresets (default: 0.1)")  # fmt: skip
