@@ -12,6 +12,8 @@ from kcl.core.shapes import Bool, Float, Int
 
 BINS = 15
 STEPS = 80
+MOST = 20.0
+"""Temperatures lie in 1/MOST … MOST: a few samples, all of them wrong, would otherwise make every answer a coin toss."""
 
 
 def expected_calibration_error(
@@ -42,7 +44,7 @@ def fit_temperature(logits: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> 
     def loss(log_sharpness: float) -> float:
         return float(F.cross_entropy(scores * math.exp(log_sharpness), labels, label_smoothing=smoothing))
 
-    low, high = -7.0, 7.0
+    low, high = -math.log(MOST), math.log(MOST)
     for _ in range(STEPS):
         left, right = high - golden * (high - low), low + golden * (high - low)
         low, high = (low, right) if loss(left) <= loss(right) else (left, high)
