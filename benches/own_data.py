@@ -34,7 +34,7 @@ from own_data_streams import HALVES, STREAMS, Stream
 from own_data_table import KEY, replace_sections, sections
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "results" / "own-data" / "results.jsonl"
+RESULTS = ROOT / "results" / "own-data" / "measured.jsonl"
 COST, COST_KEY = "cost.jsonl", ("model", "tasks", "seed")
 DISTRIBUTIONS = {"kcl": "kernel-continual-learning"}
 

@@ -227,8 +227,8 @@ def list_streams() -> str:
 def replace_sections(page: str, made: Mapping[str, str]) -> str:
     """The page with new parts between their markers."""
     for name, part in made.items():
-        before, begin, rest = page.partition(f"<!-- {name}: begin -->")
-        _, end, after = rest.partition(f"<!-- {name}: end -->")
+        before, begin, rest = page.partition(f"<!-- begin {name} -->")
+        _, end, after = rest.partition(f"<!-- end {name} -->")
         if begin and end:
             page = f"{before}{begin}\n\n{part}\n\n{end}{after}"
     return page

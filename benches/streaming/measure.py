@@ -39,7 +39,7 @@ from sklearn.metrics import roc_auc_score
 
 import kcl
 
-RESULTS = Path("results/streaming/results.jsonl")
+RESULTS = Path("results/streaming/measured.jsonl")
 CHOSEN = Path("results/streaming/settings.json")
 CHOICE_BASES, CHOICE_SAMPLES, CHOICE_QUERIES = 2048, 10_000, 2000
 OUR_BASES = 4096

@@ -104,7 +104,7 @@ def test_lines_are_kept_once_and_tables_written(tmp_path: Path) -> None:
     for row in rows:
         assert "error" not in row
         assert 0.0 < row["accuracy"] <= 100.0
-    page.write_text("a\n<!-- own-data-development: begin -->\nold\n<!-- own-data-development: end -->\nz\n")
+    page.write_text("a\n<!-- begin own-data-development -->\nold\n<!-- end own-data-development -->\nz\n")
     own_data.main(["table", "--out", str(out), "--into", str(page)])
     written = page.read_text(encoding="utf-8")
     assert "moons-turning" in written

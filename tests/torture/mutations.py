@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
-from kcl.cli import model_commands
+from kcl.cli import answer_commands
 from kcl.core import results
 from kcl.core.compute import Compute
 from kcl.core.settings import Settings
@@ -296,7 +296,7 @@ def _model(name: str, signed: bool = False) -> Format:
         digest = mock.Mock(hexdigest=lambda: json.loads(whole[model_folder.ABOUT])["sha256"])
         with mock.patch.object(hashlib, "file_digest", return_value=digest) if signed else contextlib.nullcontext():
             with contextlib.redirect_stdout(io.StringIO()):
-                model_commands._inspect(argparse.Namespace(model=path.parent, json=False))
+                answer_commands._inspect(argparse.Namespace(model=path.parent, json=False))
             loaded = model_folder.load_model(path.parent)
             loaded.predict(inputs[:3], "a task")
             loaded.predict(inputs[:3])

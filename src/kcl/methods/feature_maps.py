@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kcl.core.shapes import Float
@@ -45,7 +46,7 @@ class LinearMap(FeatureMap):
         return {}
 
     def apply(self, x: Tensor, buffers: Buffers) -> Tensor:
-        return torch.cat([x, x.new_ones(len(x), 1)], dim=1)
+        return F.pad(x, (0, 1), value=1.0)
 
 
 class RBFMap(FeatureMap):

@@ -13,7 +13,7 @@ from kcl.core.shapes import Bool, Float, Int
 BINS = 15
 STEPS = 80
 MOST = 20.0
-"""Temperatures lie in 1/MOST … MOST: a few samples, all of them wrong, would otherwise make every answer a coin toss."""
+"""Temperatures lie in 1/MOST … MOST: a few wrong samples would otherwise make answers coin tosses."""
 
 
 def expected_calibration_error(
