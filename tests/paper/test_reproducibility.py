@@ -21,7 +21,11 @@ from kcl.report.published import PaperResult
 from kcl.report.summary import Summary, summarise
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted((ROOT / "results").rglob("*.jsonl"))
+FILES = sorted(
+    path
+    for path in (ROOT / "results").rglob("*.jsonl")
+    if path.name != "measured.jsonl"  # written by a bench, in lines of its own
+)
 SEEDS = range(5)
 
 
