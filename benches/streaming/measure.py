@@ -263,7 +263,7 @@ METHODS = {
         fixed={"unit_length": True},
         choice={"bases": CHOICE_BASES},
     ),
-    "fecam": peer("fecam", every(diagonal=(1.0, 10.0, 100.0), rest=(0.0, 1.0))),
+    "fecam": peer("fecam", every(diagonal=(1.0, 3.0, 10.0, 30.0), rest=(0.0, 1.0))),
     "gkeal": peer("gkeal", every(width=(0.7, 1.0, 2.0), strength=(1e-3, 1e-1)), 2, fixed={"unit_length": True}),
     "sgd": peer("sgd", every(alpha=(1e-5,)), 1, fixed={"unit_length": True}),
     "logistic": peer("logistic", every(penalty=(0.1, 0.03, 0.01)), fixed={"unit_length": True}),
