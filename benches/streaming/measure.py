@@ -428,7 +428,7 @@ def mean_and_deviation(values: Sequence[float], digits: int = 2) -> str:
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
-BEGIN, END = "<!-- streaming-results: begin -->", "<!-- streaming-results: end -->"
+BEGIN, END = "<!-- begin streaming -->", "<!-- end streaming -->"
 
 
 def put_between_markers(text: str, content: str) -> str:
