@@ -484,8 +484,10 @@ def run_all(arguments: argparse.Namespace) -> None:
             if stream.data not in data or seed >= METHODS[name].seeds:
                 continue
             settings = METHODS[name].fixed | chosen["clinc150" if stream.data == "both" else stream.data][name]
-            if any(same_run(row, stream_name, name, seed, settings) for row in done):
+            same = [row for row in done if same_run(row, stream_name, name, seed, settings)]
+            if same and not arguments.again:
                 continue
+            done = [row for row in done if row not in same]
             row = {"stream": stream_name, "method": name, "seed": seed, "settings": settings}
             row |= measure(name, stream, data[stream.data], settings, seed)
             row |= {"command": command_line(), "threads": int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1))}
@@ -515,7 +517,7 @@ def main() -> None:
         options.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
         options.add_argument("--streams", nargs="+", choices=STREAMS, default=list(STREAMS))
         options.add_argument("--seeds", type=int, default=5, help="at most; slow and deterministic methods have fewer")
-        options.add_argument("--again", action="store_true", help="choose settings that were chosen before")
+        options.add_argument("--again", action="store_true", help="also what was chosen or measured before")
     options = commands.add_parser("tables")
     options.set_defaults(command=write_tables)
     options.add_argument("--into", type=Path)
