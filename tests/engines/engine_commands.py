@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +29,21 @@ def environment(**more: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(Path(kcl.__file__).parents[1]), "OMP_NUM_THREADS": "1"} | more
 
 
+@cache
+def trapped_folder() -> str:
+    """Of its modules none may be imported by a process that kcl starts there."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    for name in ("kcl", "numpy", "ray", "submitit", "torch"):
+        Path(folder, f"{name}.py").write_text("raise SystemExit('imported from the current folder')\n")
+    return folder
+
+
 def start(arguments: Sequence[str], **more: str) -> subprocess.Popen[str]:
-    """The command line as a process of its own."""
+    """The command line as a process of its own, in a folder with code that must not be run."""
     return subprocess.Popen(
-        [sys.executable, "-m", "kcl", *map(str, arguments)],
+        [sys.executable, "-P", "-m", "kcl", *map(str, arguments)],
+        cwd=trapped_folder(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -12,6 +12,7 @@ import os
 import queue
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -206,7 +207,14 @@ def _connect(address: str | None) -> Any:
         except (OSError, ValueError, OverflowError) as error:
             raise KclError(f"no Ray cluster answers at {address}: {error}") from None
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+        with tempfile.TemporaryDirectory() as empty:  # or workers would import modules from the current folder
+            ray.init(
+                address=address,
+                runtime_env={"working_dir": empty},
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                include_dashboard=False,
+            )
     except (ConnectionError, ValueError, RuntimeError) as error:
         problem = f"the Ray cluster {address or 'of this machine'} cannot be used: {error}"
         hint = "" if address is None else "; if it asks for a token, set RAY_AUTH_MODE and RAY_AUTH_TOKEN"

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -196,7 +198,10 @@ class SlurmEngine(Engine):
 
     def _executor(self, needs: Needs, exclude: str = "") -> Any:
         try:
-            executor = _submitit().AutoExecutor(folder=self._folder, cluster=self._cluster)
+            # Neither jobs nor submitit's own process import anything from the current folder.
+            os.environ["PYTHONSAFEPATH"] = "1"
+            python = {f"{self._cluster}_python": f"{shlex.quote(sys.executable)} -P"}
+            executor = _submitit().AutoExecutor(folder=self._folder, cluster=self._cluster, **python)
             executor.update_parameters(**self.parameters(needs, exclude))
         except (RuntimeError, ValueError, NameError, TypeError) as error:
             raise KclError(f"--engine slurm cannot be used here: {error}") from None
