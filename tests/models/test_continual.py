@@ -208,7 +208,7 @@ class TestLearning:
 @pytest.mark.parametrize(
     ("inputs", "labels", "words"),
     [
-        (np.zeros((4, 5)), [0, 1, 0, 1], r"expected \(6,\)"),
+        (np.zeros((4, 5)), [0, 1, 0, 1], "5 columns; the model takes 6"),
         (np.zeros((4, 6)), [0, 1, 0], "one label each"),
         (np.zeros((4, 6)), [0, 0, 0, 0], "at least two"),
         (np.full((4, 6), np.nan), [0, 1, 0, 1], "not finite"),

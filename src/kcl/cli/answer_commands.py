@@ -69,7 +69,7 @@ def _predict(options: argparse.Namespace) -> int:
     if not 0.0 <= options.abstain_below <= 1.0:
         raise KclError(f"--abstain-below must be a probability from 0 to 1, not {options.abstain_below:g}")
     model = model_folder.load_model(options.model, device=use_device(options))
-    samples = user_data.read(options.input, False, options.label, image_side(model), model.columns)
+    samples = user_data.read(options.input, False, options.label, image_side(model), model.columns, say)
     prediction = model.predict(samples.inputs, options.task, options.score or JOINT, options.abstain_below)
     rows = _rows(samples, prediction)
     text = json.dumps(rows, ensure_ascii=False, indent=1) + "\n" if options.format == "json" else _as_csv(rows)
@@ -89,7 +89,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     from kcl.models.calibration import expected_calibration_error
 
     model = model_folder.load_model(options.model, device=use_device(options))
-    samples = user_data.read(options.data, True, options.label, image_side(model), model.columns)
+    samples = user_data.read(options.data, True, options.label, image_side(model), model.columns, say)
     prediction = model.predict(samples.inputs, options.task)
     expected = [] if samples.labels is None else samples.labels.tolist()
     correct = torch.tensor([a == b for a, b in zip(prediction.label.tolist(), expected, strict=True)])

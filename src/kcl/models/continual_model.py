@@ -17,8 +17,18 @@ from kcl.methods.kcl_settings import KclSettings
 from kcl.models import defaults, scaling
 from kcl.models.coreset_heads import CoresetHeads
 from kcl.models.defaults import HEADS
-from kcl.models.inference import JOINT, NOTHING_LEARNED, Answerer, as_tensor, checked
-from kcl.models.lessons import Label, LearnedTask, Samples, checked_samples, checked_weights
+from kcl.models.inference import JOINT, NOTHING_LEARNED, Answerer
+from kcl.models.inputs import (
+    Label,
+    as_tensor,
+    check_columns,
+    checked,
+    column_names,
+    label_array,
+    labelled,
+    sample_weights,
+)
+from kcl.models.lessons import LearnedTask, Samples
 from kcl.models.streaming_heads import StreamingHeads, StreamingSettings
 from kcl.models.unlearning import Receipt
 from kcl.training.stack import RunStack
@@ -74,7 +84,8 @@ class ContinualModel:
         self.tasks: dict[str, LearnedTask] = {}
         self.history: list[dict[str, Any]] = []
         self.view, self.dtype = View(), torch.float32
-        self.columns: tuple[str, ...] = ()  # names of the input features, where they come from a table
+        self.columns: tuple[str, ...] = ()
+        """Names of the input features, where they come from a table."""
         self.input_shape: tuple[int, ...] | None = None
         self._heads: CoresetHeads | StreamingHeads | None = None
 
@@ -158,7 +169,7 @@ class ContinualModel:
                 raise KclError(f"standardise needs rows of numbers, not {kind}")
             view = scaling.measured(x, self._by_root_of_columns())
         if self.head == "streaming":
-            landmarks = None if self.landmarks is None else view.scale(checked(self.landmarks, x.shape[1:]))
+            landmarks = None if self.landmarks is None else view.scale(checked(as_tensor(self.landmarks), x.shape[1:]))
             heads = StreamingHeads.begin(self.streaming, view.scale(x), self.seed, self.device, landmarks)
             self.adopt(heads, x.shape[1:], x.dtype, view)
         else:
@@ -176,7 +187,7 @@ class ContinualModel:
     def learn(
         self,
         inputs: Any,
-        labels: Any,
+        labels: Any = None,
         task: str | None = None,
         on_step: OnStep = lambda _: None,
         classes: Sequence[Label] = (),
@@ -184,15 +195,16 @@ class ContinualModel:
     ) -> None:
         """Learn a new task, or more samples and new classes of an old one.
 
-        `classes` lists classes of the task that may not have samples yet. If anything fails, the model is left as it
-        was before the lesson.
+        `inputs`: whatever `models.inputs` can read. A torch dataset or loader of pairs brings its labels. Columns with
+        names are remembered, and are to come in the same order ever after. `classes` lists classes of the task that may
+        not have samples yet. If anything fails, the model is left as it was before the lesson.
         """
         unused = (f"task {number}" for number in itertools.count(len(self.tasks)))
         name = next(new for new in unused if new not in self.tasks) if task is None else str(task)
         if not name.strip():
             raise KclError("a task needs a name with at least one visible character")
-        x, sample_labels = checked_samples(inputs, labels)
-        weights = checked_weights(sample_weight, len(x))
+        x, sample_labels = labelled(inputs, labels)
+        names, weights = column_names(inputs), sample_weights(sample_weight, len(x))
         if weights is not None:  # a sample of weight zero is as if it were not there
             kept = weights > 0
             sample_labels = [label for label, learned in zip(sample_labels, kept.tolist(), strict=True) if learned]
@@ -200,8 +212,9 @@ class ContinualModel:
         undo = self._snapshot()
         try:
             if self._heads is None:
-                self._choose(checked(x, x.shape[1:]))
-            self._learn(self._as_stored(x), sample_labels, name, on_step, classes, weights)
+                self._choose(checked(x, x.shape[1:], names))
+                self.columns = names or self.columns
+            self._learn(self._as_stored(x, names), sample_labels, name, on_step, classes, weights)
         except BaseException:
             undo()
             raise
@@ -249,8 +262,8 @@ class ContinualModel:
             raise KclError("give classes or samples, not both")
         given = None
         if samples is not None:
-            x, labels = checked_samples(*samples)
-            given = self._as_stored(x), labels, checked_weights(sample_weight, len(labels))
+            x, labels = labelled(*samples)
+            given = self._as_stored(x, column_names(samples[0])), labels, sample_weights(sample_weight, len(labels))
         undo = self._snapshot()
         try:
             self.tasks, receipt = self.heads.forget(self.tasks, name, classes, given, self.view)
@@ -300,9 +313,9 @@ class ContinualModel:
         """The probabilities of a task's classes, or of all `labels`, in the order of `logits`."""
         return self.logits(inputs, task).softmax(-1)
 
-    def accuracy(self, inputs: Any, labels: Any, task: str | None = None) -> float:
+    def accuracy(self, inputs: Any, labels: Any = None, task: str | None = None) -> float:
         """Percent of inputs classified correctly."""
-        _, expected = checked_samples(inputs, labels)
+        _, expected = labelled(inputs, labels)
         predicted = self.predict(inputs, task).label.tolist()
         return 100.0 * sum(a == b for a, b in zip(predicted, expected, strict=True)) / len(expected)
 
@@ -316,19 +329,20 @@ class ContinualModel:
         device = self.heads.device  # raises if nothing was learned
         if not self.tasks:
             raise KclError(NOTHING_LEARNED)
-        return self.view.scale(self._as_stored(inputs).to(device))
+        return self.view.scale(self._as_stored(as_tensor(inputs), column_names(inputs)).to(device))
 
-    def _as_stored(self, inputs: Any) -> Tensor:
-        """Inputs of the shape and kind that the model learned from."""
-        x, of_bytes = as_tensor(inputs), self.dtype == torch.uint8
+    def _as_stored(self, x: Tensor, names: Sequence[str]) -> Tensor:
+        """Inputs of the shape, columns and kind that the model learned from."""
+        check_columns(self.columns, names)
+        of_bytes = self.dtype == torch.uint8
         if (x.dtype == torch.uint8) != of_bytes:
             kind = "bytes (uint8), which are divided by 255" if of_bytes else "numbers, which are used as they are"
             raise KclError(f"the model learned from {kind}; these inputs are {x.dtype}: convert them")
-        return checked(x if of_bytes else x.float(), self.input_shape or ())
+        return checked(x if of_bytes else x.float(), self.input_shape or (), self.columns)
 
     def _snapshot(self) -> Callable[[], None]:
         """A function that restores the current state."""
-        names = ("_heads", "open", "head", "settings", "standardise", "input_shape", "dtype", "view")
+        names = ("_heads", "open", "head", "settings", "standardise", "input_shape", "dtype", "view", "columns")
         state = {name: getattr(self, name) for name in names}
         state |= {"tasks": dict(self.tasks), "history": list(self.history)}
         restore = None if self._heads is None else self._heads.snapshot()
@@ -339,12 +353,3 @@ class ContinualModel:
                 restore()
 
         return undo
-
-
-def label_array(values: Sequence[Any]) -> np.ndarray:
-    """An array of labels in their data type; of objects where some are None or types are mixed."""
-    if len({type(value) for value in values}) == 1 and values[0] is not None:
-        return np.array(values)
-    objects = np.empty(len(values), dtype=object)
-    objects[:] = values
-    return objects

@@ -65,6 +65,7 @@ class _TaskClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         all_classes = unique_labels(y, *([announced] if announced else []), *([] if reset else [self.classes_]))
         with _as_value_error():
             model = self._make() if reset else self.model_
+            model.columns = tuple(getattr(self, "feature_names_in_", ()))
             name = ONLY_TASK if task is None else str(task)
             model.learn(X, y, name, classes=np.array(announced).tolist(), sample_weight=sample_weight)
         self.model_: ContinualModel = model

@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -215,31 +214,6 @@ class Answerer:
         fit = TASK_SCORES[score](evidence)
         fit = fit.masked_fill(fit.isnan(), -torch.inf)  # never the best
         return Answers(torch.full_like(label, index), label, confidence, evidence.variance, fit)
-
-
-def as_tensor(inputs: Any) -> Tensor:
-    """A tensor from a tensor, an array, nested lists or a pandas table."""
-    try:
-        if isinstance(inputs, Tensor):
-            return inputs
-        array = np.asarray(inputs)
-        shareable = array.flags.writeable and all(stride >= 0 for stride in array.strides)
-        return torch.from_numpy(array if shareable else array.copy())
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise KclError(f"the inputs are not an array of numbers: {error}") from None
-
-
-def checked(inputs: Any, shape: Sequence[int]) -> Tensor:
-    """Queries as a tensor. Raises unless each has the shape that the model expects and finite values."""
-    queries = as_tensor(inputs)
-    if tuple(queries.shape[1:]) != tuple(shape) or queries.ndim < 2:
-        raise KclError(
-            f"inputs have shape {tuple(queries.shape)}; expected {tuple(shape)} for each query, with the queries along "
-            "the first dimension"
-        )
-    if queries.dtype != torch.uint8 and not bool(torch.isfinite(queries.float()).all()):
-        raise KclError("the inputs contain values that are not finite in single precision: remove or replace them")
-    return queries
 
 
 def start_run(

@@ -14,7 +14,8 @@ from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.strong_recipe import recipe_settings
 from kcl.models.continual_model import ContinualModel, Prediction
 from kcl.models.coreset_heads import CoresetHeads
-from kcl.models.inference import Answerer, checked, start_run
+from kcl.models.inference import Answerer, start_run
+from kcl.models.inputs import as_tensor, checked
 from kcl.models.lessons import LearnedTask
 from kcl.nets.backbone import Backbone
 from kcl.training.evaluation import predicted
@@ -81,7 +82,7 @@ class KernelContinualLearner:
     def logits(self, inputs: Any, task: Task | int) -> Tensor:
         """Scores of the task's classes, in the order of `task.classes`, for inputs as the stream stores them."""
         index = self._index(task)
-        queries = checked(inputs, self.stream.input_shape).to(self._stack.device)
+        queries = checked(as_tensor(inputs), self.stream.input_shape).to(self._stack.device)
         return self._answerer.logits(self._stack.kept[index][1](queries), index)
 
     def _index(self, task: Task | int) -> int:

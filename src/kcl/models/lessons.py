@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from kcl.benchmarks.task import Task
@@ -16,9 +15,8 @@ from kcl.errors import KclError
 from kcl.methods.coreset import LARGEST
 from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.methods.method import Learnable
-from kcl.models.inference import as_tensor
+from kcl.models.inputs import Label
 
-Label = str | int | float | bool
 LEAST_HELD_OUT = 10
 """Fewer held-out samples would not calibrate anything."""
 
@@ -120,31 +118,3 @@ def hold_out(x: Tensor, y: Tensor, share: float, rng: np.random.Generator) -> tu
     held = np.delete(order, first)[:count]
     rest = np.delete(np.arange(len(y)), held)
     return x[rest], y[rest], x[held], y[held]
-
-
-def checked_samples(inputs: Any, labels: Any) -> tuple[Tensor, list[Label]]:
-    x = as_tensor(inputs)
-    y = np.asarray(labels)
-    if y.ndim != 1 or x.ndim < 2 or len(x) != len(y):
-        raise KclError(f"inputs of shape {tuple(x.shape)} do not match labels of shape {y.shape}: give one label each")
-    if len(y) == 0:
-        raise KclError("there are no samples to learn from")
-    values = y.tolist()
-    kinds = {type(value) for value in values}
-    if not kinds <= {str, int, float, bool} or len(kinds) > 1:
-        raise KclError(f"labels must be all text or all numbers, not {', '.join(sorted(k.__name__ for k in kinds))}")
-    if float in kinds and not np.isfinite(y).all():
-        raise KclError("some labels are not finite numbers")
-    return (x if x.dtype == torch.uint8 else x.float()), values
-
-
-def checked_weights(values: Any, count: int) -> Float[Tensor, " n"] | None:
-    """Weights of `count` samples, if any are given."""
-    if values is None:
-        return None
-    weights = as_tensor(values).double()
-    if weights.shape != (count,) or not bool(torch.isfinite(weights).all()) or bool((weights < 0).any()):
-        raise KclError(f"sample_weight must be {count} numbers that are not negative, one for each sample")
-    if not bool((weights > 0).any()):
-        raise KclError("all sample weights are zero, so that there is nothing to learn")
-    return weights

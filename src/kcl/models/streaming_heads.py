@@ -25,7 +25,8 @@ from kcl.models.all_classes import ClassAnswers
 from kcl.models.calibration import expected_calibration_error
 from kcl.models.features import Features, median_distance
 from kcl.models.inference import JOINT, Answers
-from kcl.models.lessons import Label, LearnedTask, Samples, hold_out
+from kcl.models.inputs import Label
+from kcl.models.lessons import LearnedTask, Samples, hold_out
 from kcl.models.streaming_ridge import KEPT, StreamingRidge
 from kcl.models.unlearning import Receipt
 from kcl.training.step_progress import OnStep

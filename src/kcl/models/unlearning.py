@@ -17,7 +17,8 @@ from kcl.core.settings import nearest
 from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.functional import statistics
-from kcl.models.lessons import Label, LearnedTask, places_among_all
+from kcl.models.inputs import Label
+from kcl.models.lessons import LearnedTask, places_among_all
 from kcl.models.streaming_ridge import WHOLE, StreamingRidge, Units, joined
 
 Tasks = dict[str, LearnedTask]
