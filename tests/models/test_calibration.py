@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from kcl.models.calibration import expected_calibration_error, fit_temperature
+from kcl.models.calibration import expected_calibration_error, fit_temperature, held_out_notes
 
 
 def test_the_error_by_hand() -> None:
@@ -28,6 +28,16 @@ def test_the_error_of_what_is_calibrated_is_nothing_and_of_no_samples_unknown() 
     assert expected_calibration_error(torch.ones(4), torch.ones(4, dtype=torch.bool)) == 0.0
     assert expected_calibration_error(torch.zeros(4), torch.ones(4, dtype=torch.bool)) == 1.0
     assert expected_calibration_error(torch.zeros(0), torch.ones(0, dtype=torch.bool)) is None
+
+
+def test_scores_that_are_not_finite_are_wrong_answers_without_confidence() -> None:
+    logits = torch.tensor([[3.0, 0.0], [torch.nan, 0.0], [torch.inf, 0.0]])
+    labels = torch.tensor([0, 0, 0])
+    notes = held_out_notes(logits, labels)
+    assert notes["held_out_accuracy"] == pytest.approx(100 / 3)
+    assert notes["held_out_ece"] == pytest.approx((1 - float(logits[0].softmax(0)[0])) / 3)
+    assert fit_temperature(logits, labels) == fit_temperature(logits[:1], labels[:1])
+    assert fit_temperature(logits[1:], labels[1:]) == 1.0
 
 
 @pytest.mark.parametrize("temperature", [0.25, 1.0, 5.0])

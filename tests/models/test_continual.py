@@ -82,19 +82,21 @@ class TestAnswers:
         some = model.predict(ONE[0], abstain_below=threshold)
         assert [label is None for label in some.label] == (some.confidence < threshold).tolist()
 
-    def test_what_is_not_finite_is_withheld(self, tmp_path: Any) -> None:
+    def test_what_is_not_finite_is_withheld(self, tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
         model = kcl.ContinualModel(backbone="identity", kernel="polynomial", feature_norm="none", **SMALL)
         model.learn(*ONE, task="animals")
         far = np.full((1, 6), 1e38, dtype=np.float32)
         assert model.predict(far, "animals").label.tolist() == [None]
         kcl.save_model(model, tmp_path / "m")
-        np.savez(tmp_path / "x.npz", inputs=far)
+        np.savez(tmp_path / "x.npz", inputs=far, labels=ONE[1][:1])
         out = tmp_path / "answers.json"
         asked = ["predict", "--model", str(tmp_path / "m"), "--input", str(tmp_path / "x.npz"), "--format", "json"]
         assert main([*asked, "--out", str(out)]) == 0
         [answer] = json.loads(out.read_text(), parse_constant=pytest.fail)
         assert answer["label"] is None
         assert answer["confidence"] is None
+        assert main(["evaluate", "--model", str(tmp_path / "m"), "--data", str(tmp_path / "x.npz"), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["accuracy"] == 0.0
 
     def test_no_queries(self, model: kcl.ContinualModel) -> None:
         assert len(model.predict(np.zeros((0, 6), dtype=np.float32)).label) == 0

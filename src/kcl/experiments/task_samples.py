@@ -19,6 +19,7 @@ from kcl.benchmarks.task import Stream, Task
 from kcl.core.files import SAMPLES
 from kcl.core.shapes import Float, Shaped
 from kcl.errors import KclError
+from kcl.training.evaluation import predicted
 from kcl.training.stack import RunStack
 
 FORMAT = 1
@@ -79,9 +80,9 @@ def _samples(task: Task, classes: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _mistakes(task: Task, classes: Sequence[str], scores: Float[Tensor, "n c"]) -> list[dict[str, Any]]:
-    """Wrong answers, the most confident first."""
-    confidence, answered = scores.double().softmax(-1).max(-1)
-    wrong = (answered != task.test.labels).nonzero().flatten()
+    """Wrong answers, the most confident first. Without finite scores there is no answer."""
+    confidence, answered = scores.double().softmax(-1).amax(-1), predicted(scores)
+    wrong = ((answered >= 0) & (answered != task.test.labels)).nonzero().flatten()
     worst = wrong[confidence[wrong].argsort(descending=True, stable=True)][:OF_EACH].tolist()
     return [
         {

@@ -15,7 +15,7 @@ from kcl.core.randomness import numpy_generator
 from kcl.errors import KclError
 from kcl.methods.kcl_settings import KclSettings
 from kcl.models.all_classes import ClassAnswers
-from kcl.models.calibration import expected_calibration_error, fit_temperature
+from kcl.models.calibration import fit_temperature, held_out_notes
 from kcl.models.inference import BATCH, DEFAULT_SCORE, JOINT, Answerer, Answers, start_run
 from kcl.models.joint_head import joint_head
 from kcl.models.lessons import LearnedTask, Lesson, LessonLearning, Samples, choose_coreset, hold_out
@@ -118,13 +118,7 @@ class CoresetHeads:
         logits = self.answerer.logits(x, task.lesson).cpu() * task.temperature
         temperature = fit_temperature(logits, y)
         self.answerer.temperatures[task.lesson] = temperature
-        confidence, answers = logits.softmax(-1).max(-1)
-        return task.calibrated(temperature), notes | {
-            "held_out": len(y),
-            "held_out_accuracy": 100.0 * float((answers == y).double().mean()),
-            "held_out_ece": expected_calibration_error(confidence, answers == y),
-            "temperature": temperature,
-        }
+        return task.calibrated(temperature), notes | held_out_notes(logits, y) | {"temperature": temperature}
 
     def answer(
         self,

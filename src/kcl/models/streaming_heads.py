@@ -22,7 +22,7 @@ from kcl.functional.statistics import STRENGTH_RULES
 from kcl.methods.feature_maps import FEATURE_MAPS
 from kcl.models import unlearning
 from kcl.models.all_classes import ClassAnswers
-from kcl.models.calibration import expected_calibration_error
+from kcl.models.calibration import held_out_notes
 from kcl.models.features import Features, median_distance
 from kcl.models.inference import JOINT, Answers
 from kcl.models.inputs import Label
@@ -106,13 +106,9 @@ class StreamingHeads:
             x, y, held_x, held_y = hold_out(x, y, held_out_share, rng)
             if len(held_y):
                 self._add(name, x, y, view, classes, None)
-                logits = self.logits(view.scale(held_x.to(self.device)), {name: task}, name).cpu()
-                confidence, answers = logits.softmax(-1).max(-1)
-                notes = {
-                    "held_out": len(held_y),
-                    "held_out_accuracy": 100.0 * float((answers == held_y).double().mean()),
-                    "held_out_ece": expected_calibration_error(confidence, answers == held_y),
-                }
+                notes = held_out_notes(
+                    self.logits(view.scale(held_x.to(self.device)), {name: task}, name).cpu(), held_y
+                )
                 x, y = held_x, held_y
         self._add(name, x, y, view, classes, weights)
         return task, notes
