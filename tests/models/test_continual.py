@@ -123,7 +123,8 @@ class TestLearning:
 
     def test_one_sample_of_each_class(self) -> None:
         model = kcl.ContinualModel(backbone="identity", **SMALL)
-        model.learn(np.eye(6, dtype=np.float32)[:2], [0, 1])
+        with pytest.warns(kcl.KclWarning, match="single sample of 2 of its 2 classes"):
+            model.learn(np.eye(6, dtype=np.float32)[:2], [0, 1])
         assert model.predict(np.eye(6, dtype=np.float32)[:2], "task 0").label.tolist() == [0, 1]
 
     def test_labels_keep_their_type(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kcl.core.settings import Settings, Summaries, setting
+from kcl.methods.coreset import LARGEST
 from kcl.methods.ridge_kernels import KERNELS
 
 FEATURE_NORMS = {
@@ -21,7 +22,7 @@ BATCH_NORMS = {
 @dataclass(frozen=True)
 class KclSettings(Settings):
     kernel: str = setting("vrf", "kernel of the ridge regression", choices=Summaries(KERNELS))
-    coreset_size_per_class: int = setting(20, "coreset samples kept per class", 1, 100_000)
+    coreset_size_per_class: int = setting(20, "coreset samples kept per class", 1, LARGEST)
     bases: int = setting(1024, "random Fourier features D", 1, 1_000_000)
     tau: float = setting(0.01, "weight of the KL divergence", 0.0, stackable=True)
     monte_carlo_samples: int = setting(1, "draws of ω per training step (L)", 1, 1000)

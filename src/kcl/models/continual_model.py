@@ -238,7 +238,7 @@ class ContinualModel:
         samples = Samples(name, number, x, y, classes, weights)
         self.tasks[name], notes = self.heads.learn(samples, old, self.view, self.held_out_share, on_step)
         self.history.append({"task": name, "samples": len(sample_labels), "classes": len(classes)} | notes)
-        defaults.warn(name, notes, len(classes))
+        defaults.warn(name, notes, self.tasks[name], self.head == "coreset")
 
     # Forgetting
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from kcl.errors import KclWarning
 from kcl.methods.recipes import BENCHMARK_RECIPES
+from kcl.models.lessons import LearnedTask
 
 HEADS = {
     "auto": "where no setting and no backbone is given, streaming for rows of numbers and small images; else coreset",
@@ -26,6 +27,7 @@ TABLE_SETTINGS: dict[str, Any] = {
 """Settings of a coreset for rows of numbers. Our own choice: nothing is published."""
 NO_BETTER_THAN_CHANCE = 1.2
 """A task whose held-out accuracy is below this many times that of guessing is pointed out."""
+SHOWN = 8
 
 
 def streams(shape: Sequence[int], rows: bool) -> bool:
@@ -43,11 +45,21 @@ def coreset_settings(shape: Sequence[int], rows: bool = False) -> dict[str, Any]
     return dict(BENCHMARK_RECIPES[benchmark])
 
 
-def warn(task: str, notes: dict[str, Any], classes: int) -> None:
-    """Say what did not go well in a lesson."""
+def warn(name: str, notes: dict[str, Any], task: LearnedTask, coreset: bool) -> None:
+    """Say what did not go well in a lesson. With sums in place of a coreset, samples may come one by one."""
+    classes = len(task.labels)
+    single = [str(label) for label, seen in zip(task.labels, task.seen, strict=True) if seen == 1]
+    if coreset and single:
+        shown = ", ".join(single[:SHOWN]) + (", …" if len(single) > SHOWN else "")
+        warnings.warn(
+            f"task {name!r} has a single sample of {len(single)} of its {classes} classes ({shown}): answers about "
+            "them are guesses",
+            KclWarning,
+            stacklevel=5,
+        )
     if "lr_factor" in notes:
         warnings.warn(
-            f"the loss of task {task!r} stopped being finite; it was learned with {notes['lr_factor']:g} times the "
+            f"the loss of task {name!r} stopped being finite; it was learned with {notes['lr_factor']:g} times the "
             "learning rate",
             KclWarning,
             stacklevel=5,
@@ -55,7 +67,7 @@ def warn(task: str, notes: dict[str, Any], classes: int) -> None:
     accuracy = notes.get("held_out_accuracy")
     if accuracy is not None and accuracy < NO_BETTER_THAN_CHANCE * 100.0 / classes:
         warnings.warn(
-            f"task {task!r} was learned no better than by chance: {accuracy:.1f} % of its {notes['held_out']} "
+            f"task {name!r} was learned no better than by chance: {accuracy:.1f} % of its {notes['held_out']} "
             f"held-out samples are right, and guessing among {classes} classes gives {100.0 / classes:.1f} %",
             KclWarning,
             stacklevel=5,
