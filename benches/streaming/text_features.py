@@ -52,7 +52,7 @@ def read_banking(folder: Path) -> dict[str, list[tuple[str, str]]]:
     return parts
 
 
-PARTS = {"clinc150": ("train", "val", "test", "oos_val", "oos_test"), "banking77": ("train", "test")}
+PARTS = {"clinc150": ("train", "val", "test", "oos_train", "oos_val", "oos_test"), "banking77": ("train", "test")}
 READERS = {"clinc150": read_clinc, "banking77": read_banking}
 
 

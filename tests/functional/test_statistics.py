@@ -65,6 +65,29 @@ def test_subtracting_samples_is_never_having_seen_them(seed: int, kept: int, dro
     torch.testing.assert_close(_solve(statistics.subtract(whole, part), 0.1), _solve(without, 0.1), rtol=0, atol=1e-8)
 
 
+@given(st.integers(0, 2**31), st.integers(5, 60), st.integers(1, 30), st.sampled_from([1e-4, 1e-2, 1.0, 30.0]))
+def test_distances_are_mahalanobis_by_the_samples_themselves(
+    seed: int, count: int, features: int, strength: float
+) -> None:
+    """One class has no samples."""
+    x, labels = _samples(seed, count, features)
+    queries = _samples(seed + 1, 7, features)[0]
+    labels[labels == 3] = 0
+    whole = statistics.of_samples(x, _one_hot(labels))
+    spectrum = statistics.spectrum(whole)
+    root = statistics.residual_root(spectrum, strength, whole.sums)
+    responses, variance = queries @ _solve(whole, strength), statistics.variance(spectrum, strength, queries)
+    distances = statistics.class_distances(root, strength, whole.sums, responses, variance)
+    rows, direct = x.numpy(), np.full((7, CLASSES), np.inf)
+    means = {label: rows[labels.numpy() == label].mean(0) for label in labels.unique().tolist()}
+    centred = rows - np.stack([means[label] for label in labels.tolist()])
+    covariance = (centred.T @ centred + strength * np.eye(features)) / count
+    for label, mean in means.items():
+        difference = queries.numpy() - mean
+        direct[:, label] = np.sqrt((difference * np.linalg.solve(covariance, difference.T).T).sum(1))
+    np.testing.assert_allclose(distances, direct, rtol=1e-6)
+
+
 def test_a_weight_counts_a_sample_that_many_times() -> None:
     x, labels = _samples(2, 30, 8)
     times = torch.arange(30) % 4

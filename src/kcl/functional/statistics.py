@@ -226,6 +226,40 @@ def variance(spectrum: Spectrum, strength: float, features: Float[Tensor, "n D"]
     return (features.square().sum(-1) - explained).clamp_min(0.0)
 
 
+def residual_root(spectrum: Spectrum, strength: float, counts: Float[Tensor, " c"]) -> Float[Tensor, "c c"]:
+    """R with RRᵀ = S⁻¹, where S = YᵀY − CᵀW is what ridge regression leaves of one-hot targets Y, whose classes have
+    `counts` samples. A class without samples is given one, at the origin.
+    """
+    lengths = counts.where(counts > 0, 1.0).sqrt()
+    explained = spectrum.projected / (spectrum.values + strength).sqrt()[:, None] / lengths
+    rest = torch.eye(len(counts), dtype=explained.dtype, device=explained.device) - explained.mT @ explained
+    values, vectors = torch.linalg.eigh(rest)
+    return vectors / values.clamp_min(len(counts) * torch.finfo(values.dtype).eps).sqrt() / lengths[:, None]
+
+
+def class_distances(
+    root: Float[Tensor, "c c"],
+    strength: float,
+    counts: Float[Tensor, " c"],
+    responses: Float[Tensor, "n c"],
+    variance: Float[Tensor, " n"],
+) -> Float[Tensor, "n c"]:
+    """Mahalanobis distances of ψ to the class means m_c = C_c / n_c with the covariance that classes share, and which is
+    regularised as the ridge regression is: Σ = (G − Σ_c n_c m_cm_cᵀ + λI) / n.
+
+    Woodbury's identity expresses Σ⁻¹ by (G + λI)⁻¹, W and S, so that no second decomposition is needed: with the
+    `responses` r = ψW, their `variance` v = λψ(G + λI)⁻¹ψᵀ and the `root` of S⁻¹,
+
+        d_c² = n (v/λ + (r − e_c)S⁻¹(r − e_c)ᵀ − 1/n_c).
+
+    A class without samples is infinitely far.
+    """
+    left, right = responses @ root, root
+    residuals = left.square().sum(1)[:, None] - 2.0 * left @ right.mT + right.square().sum(1)
+    squares = counts.sum() * (variance[:, None] / strength + residuals - 1.0 / counts)
+    return squares.clamp_min(0.0).sqrt().masked_fill(counts == 0, math.inf)
+
+
 def evidence(spectrum: Spectrum, strength: float) -> float:
     """−2 log p(y | λ) per target, up to a constant, of the Gaussian process y ~ N(0, σ²(K/λ + I)) with σ² at its best
     value (Rasmussen and Williams, "Gaussian processes for machine learning", 2006, Eq. 5.8): lower is better.

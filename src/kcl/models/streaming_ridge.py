@@ -8,7 +8,8 @@ labels are one class.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -35,16 +36,27 @@ Unit = tuple[str, int]
 Units = dict[Unit, Statistics]
 
 
-class Solution(NamedTuple):
+@dataclass(frozen=True)
+class Solution:
     """A solved classifier over c outputs."""
 
     weights: Float[Tensor, "D c"]
     spectrum: statistics.Spectrum
     strength: float
     temperature: float
+    counts: Float[Tensor, " c"]
+    """The weight of each class's samples."""
 
     def variance(self, features: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:
         return statistics.variance(self.spectrum, self.strength, features)
+
+    def distances(self, responses: Float[Tensor, "n c"], variance: Float[Tensor, " n"]) -> Float[Tensor, "n c"]:
+        """Mahalanobis distances of ψ to the class means, by its responses ψW and their variance."""
+        return statistics.class_distances(self._residual_root, self.strength, self.counts, responses, variance)
+
+    @cached_property
+    def _residual_root(self) -> Float[Tensor, "c c"]:
+        return statistics.residual_root(self.spectrum, self.strength, self.counts)
 
 
 class StreamingRidge:
@@ -160,7 +172,7 @@ class StreamingRidge:
         strength = statistics.best_strength(spectrum, self.rule) if fixed is None else fixed * spectrum.scale
         residual = statistics.generalised_cross_validation(spectrum, strength) / whole.count
         temperature = max(min(residual, 1.0) / outputs**TEMPERATURE_EXPONENT, LEAST_TEMPERATURE)
-        return Solution(statistics.weights(spectrum, strength), spectrum, strength, temperature)
+        return Solution(statistics.weights(spectrum, strength), spectrum, strength, temperature, whole.sums)
 
     def weights_apart(
         self, solution: Solution, places: Mapping[str, Sequence[int]], apart: Mapping[str, Sequence[int]]
