@@ -127,6 +127,47 @@ def test_forgetting_and_merging(tmp_path: Path, answers: Any, capsys: Any) -> No
     assert not (tmp_path / "no").exists()
 
 
+def test_unknown_queries(tmp_path: Path, answers: Any, capsys: Any) -> None:
+    one = _write_csv(tmp_path / "one.csv", {"low": 0, "high": 1})
+    two = _write_csv(tmp_path / "two.csv", {"wet": 2, "dry": 3})
+    both = tmp_path / "both.csv"
+    both.write_text(one.read_text("utf-8") + "".join(two.read_text("utf-8").splitlines(keepends=True)[1:]), "utf-8")
+    model = ["--model", str(tmp_path / "m")]
+    assert main(["update", *model, "--data", str(one), "--task", "pump", "--head", "streaming"]) == 0
+    reject = ["reject-unknown", *model, "--known", str(one)]
+    for arguments, words in (
+        (["--error-rate", "0"], "between 0 and 1"),
+        (["--error-rate", "0.001"], "needs 999 known queries"),
+        (["--task", "other"], "was not learned"),
+    ):
+        assert main([*reject, *arguments]) == 2
+        assert words in capsys.readouterr().err
+    assert main([*reject, "--error-rate", "0.1", "--score", "variance"]) == 0
+    assert sorted(path.name for path in (tmp_path / "m").iterdir()) == ["0001", "0002"]
+    capsys.readouterr()
+    assert main(["predict", *model, "--input", str(one)]) == 0
+    captured = capsys.readouterr()
+    rows = list(csv.DictReader(captured.out.splitlines()))
+    assert np.mean([row["label"] == "" for row in rows]) < 0.1
+    assert abs(np.mean([float(row["known"]) for row in rows]) - 0.5) < 1e-5
+    assert "drift" not in captured.err
+    assert main(["predict", *model, "--input", str(two)]) == 0
+    captured = capsys.readouterr()
+    assert {row["label"] for row in csv.DictReader(captured.out.splitlines())} == {""}
+    assert "drift" in captured.err
+    assert main(["evaluate", *model, "--data", str(both), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["unanswered_of_learned_classes"] < 10.0
+    assert result["unanswered_of_unknown_classes"] == 100.0
+    assert main(["evaluate", *model, "--data", str(both)]) == 0
+    assert "100.00 % of the samples of unknown classes" in capsys.readouterr().out
+    assert main(["update", *model, "--data", str(two), "--task", "pump"]) == 0
+    assert main(["inspect", *model[1:]]) == 0
+    assert "stale" in capsys.readouterr().out
+    assert main(["predict", *model, "--input", str(two), "--task", "pump"]) == 0
+    assert "warning: the model has learned more" in capsys.readouterr().err
+
+
 def test_images(tmp_path: Path, answers: Any, capsys: Any) -> None:
     image = pytest.importorskip("PIL.Image")
     random = np.random.default_rng(0)
@@ -177,7 +218,8 @@ def test_json_withheld_answers_and_a_file(tmp_path: Path) -> None:
     assert main([*asked, "--abstain-below", "1"]) == 0
     rows = json.loads(out.read_text(encoding="utf-8"))
     assert {row["label"] for row in rows} == {None}
-    assert set(rows[0]) == {"sample", "task", "label", "confidence", "variance", "task_margin"}
+    assert set(rows[0]) == {"sample", "task", "label", "confidence", "variance", "task_margin", "known"}
+    assert {row["known"] for row in rows} == {None}
 
 
 def test_export(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kcl.cli.commands import print_lines, say
+from kcl.cli.commands import print_lines, say, saying_warnings
 from kcl.cli.model_commands import add_model, image_side
 from kcl.cli.options import COMPILE, OneOf, add_compute, add_stream_options, use_device
 from kcl.errors import KclError
@@ -19,6 +19,10 @@ from kcl.errors import KclError
 if TYPE_CHECKING:
     from kcl.data.user_data import Samples
     from kcl.models.continual_model import Prediction
+    from kcl.models.unknowns import Drift
+
+NUMBERS = ("confidence", "variance", "task_margin", "known")
+"""Of each answer; empty where they are not finite."""
 
 
 def add_predict(command: argparse.ArgumentParser) -> None:
@@ -70,18 +74,31 @@ def _predict(options: argparse.Namespace) -> int:
         raise KclError(f"--abstain-below must be a probability from 0 to 1, not {options.abstain_below:g}")
     model = model_folder.load_model(options.model, device=use_device(options))
     samples = user_data.read(options.input, False, options.label, image_side(model), model.columns, say)
-    prediction = model.predict(samples.inputs, options.task, options.score or JOINT, options.abstain_below)
+    with saying_warnings():
+        prediction = model.predict(samples.inputs, options.task, options.score or JOINT, options.abstain_below)
     rows = _rows(samples, prediction)
     text = json.dumps(rows, ensure_ascii=False, indent=1) + "\n" if options.format == "json" else _as_csv(rows)
     if options.out is not None:
         write_whole(options.out, text.encode())
     else:
         sys.stdout.write(text)
+    if rows[0]["known"] is not None:
+        _say_drift(model.drift(options.task, len(rows)), prediction)
     return 0
+
+
+def _say_drift(drift: Drift, prediction: Prediction) -> None:
+    """Whether these queries, as one window, are like those that the model was told to know."""
+    alarm, (deviation,) = drift.update(prediction.known), drift.deviations
+    unanswered, count = sum(label is None for label in prediction.label), len(prediction.label)
+    say(f"{unanswered} of {count} queries not answered; these are {'less' if deviation < 0.0 else 'better'} known than "
+        f"those of reject-unknown, by {abs(deviation):.1f} standard deviations"
+        + (f": drift (by chance more than {drift.limit:.1f} in one of 1,000 files)" if alarm else ""))  # fmt: skip
 
 
 def _evaluate(options: argparse.Namespace) -> int:
     """Accuracy, calibration and what each class loses, on samples whose labels are known."""
+    import numpy as np
     import torch
 
     from kcl.data import user_data
@@ -90,7 +107,8 @@ def _evaluate(options: argparse.Namespace) -> int:
 
     model = model_folder.load_model(options.model, device=use_device(options))
     samples = user_data.read(options.data, True, options.label, image_side(model), model.columns, say)
-    prediction = model.predict(samples.inputs, options.task)
+    with saying_warnings():
+        prediction = model.predict(samples.inputs, options.task)
     expected = [] if samples.labels is None else samples.labels.tolist()
     correct = torch.tensor([a == b for a, b in zip(prediction.label.tolist(), expected, strict=True)])
     unknown = sorted({label for label in expected if label not in model.labels}, key=str)
@@ -106,28 +124,32 @@ def _evaluate(options: argparse.Namespace) -> int:
         "unknown_classes": list(map(str, unknown)),
         "classes": classes,
     }
+    if not np.isnan(prediction.known).all():  # unknown queries are not answered
+        for name, learned in (("learned", True), ("unknown", False)):
+            of_kind = [answer is None for answer, label in zip(prediction.label, expected, strict=True)
+                       if (label not in unknown) == learned]  # fmt: skip
+            result[f"unanswered_of_{name}_classes"] = 100.0 * sum(of_kind) / len(of_kind) if of_kind else None
     if options.json:
         print(json.dumps(result, ensure_ascii=False, indent=1))
         return 0
     print(f"{result['accuracy']:.2f} % of {len(expected)} samples correct, calibration error {ece or 0.0:.3f}")
     if unknown:
         print(f"the model never learned {', '.join(map(str, unknown[:8]))}: their samples count as wrong")
+    for name in ("learned", "unknown"):
+        if (share := result.get(f"unanswered_of_{name}_classes")) is not None:
+            print(f"{share:.2f} % of the samples of {name} classes not answered")
     print_lines({name: f"{row['accuracy']:6.2f} % of {row['samples']}" for name, row in classes.items()})
     return 0
 
 
 def _rows(samples: Samples, prediction: Prediction) -> list[dict[str, Any]]:
-    columns = [prediction.task.tolist(), prediction.label.tolist(), *(column.tolist() for column in prediction[2:])]
+    numbers = {name: getattr(prediction, name).tolist() for name in NUMBERS}
     return [
-        {
-            "sample": name,
-            "task": task,
-            "label": label,
-            "confidence": round(confidence, 6) if math.isfinite(confidence) else None,
-            "variance": round(variance, 6) if math.isfinite(variance) else None,
-            "task_margin": round(margin, 6) if math.isfinite(margin) else None,
-        }
-        for name, task, label, confidence, variance, margin in zip(samples.names, *columns, strict=True)
+        {"sample": sample, "task": task, "label": label}
+        | {name: round(column[row], 6) if math.isfinite(column[row]) else None for name, column in numbers.items()}
+        for row, (sample, task, label) in enumerate(
+            zip(samples.names, prediction.task.tolist(), prediction.label.tolist(), strict=True)
+        )
     ]
 
 
@@ -162,6 +184,10 @@ def _inspect(options: argparse.Namespace) -> int:
         labels = ", ".join(map(str, task["labels"][:8])) + (", …" if len(task["labels"]) > 8 else "")
         print(f"task       {name}: {len(task['labels'])} classes ({labels}), {sum(task['seen'])} samples seen, "
               f"temperature {task['temperature']:.3f}")  # fmt: skip
+    for known in about.get("known", ()):
+        print(f"unknown    {known['score']} below {known['threshold']:.6g}, as of {100 * known['error_rate']:g} % of "
+              f"{known['queries']} known queries; for {'all classes' if known['task'] is None else known['task']}"
+              f"{'; stale: the model has learned more since' if known['stale'] else ''}")  # fmt: skip
     for number, update in enumerate(about["history"], start=1):
         accuracy = update.get("held_out_accuracy")
         test = "" if accuracy is None else f", {accuracy:.1f} % of {update['held_out']} held-out samples correct"

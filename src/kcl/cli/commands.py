@@ -7,15 +7,17 @@ used, and handlers import what they need, so that `kcl --help` and mistakes in o
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import io
 import shlex
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from kcl import __version__
-from kcl.errors import KclError
+from kcl.errors import KclError, KclWarning
 from kcl.training.stopping import exit_code
 
 FAILED = 1
@@ -24,6 +26,16 @@ FAILED = 1
 
 def say(message: str) -> None:
     print(message, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def saying_warnings() -> Iterator[None]:
+    """Warnings that a person is meant to read become lines on standard error."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", KclWarning)
+        yield
+    for warning in caught:
+        say(f"warning: {warning.message}")
 
 
 def print_lines(lines: dict[str, str]) -> int:
@@ -56,6 +68,7 @@ COMMANDS = {
     "update": Command("teach a model one more task, or more of one, from your own data", "model_commands:add_update"),
     "predict": Command("classify with a model; without --task the task is inferred", "answer_commands:add_predict"),
     "evaluate": Command("how often a model is right, on samples with labels", "answer_commands:add_evaluate"),
+    "reject-unknown": Command("give no answer to queries unlike known ones", "model_commands:add_reject_unknown"),
     "inspect": Command("what a model knows: tasks, classes, memory, settings, history", "answer_commands:add_inspect"),
     "forget": Command("forget a task, classes or samples exactly (streaming heads)", "model_commands:add_forget"),
     "merge": Command("add up models of the same features (streaming heads)", "model_commands:add_merge"),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kcl.cli.commands import say
+from kcl.cli.commands import say, saying_warnings
 from kcl.cli.options import OneOf, add_device, split_assignment, use_device
-from kcl.errors import KclError, KclWarning
+from kcl.errors import KclError
 
 if TYPE_CHECKING:
     from kcl.data.user_data import Samples
@@ -57,6 +56,18 @@ def add_merge(command: argparse.ArgumentParser) -> None:
     command.add_argument("models", type=Path, nargs="+", metavar="DIR", help="models of the same features")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the merged model's versions")
     command.set_defaults(function=_merge)
+
+
+def add_reject_unknown(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--known", type=Path, required=True, metavar="PATH",
+                         help="samples in scope that were not learned, with or without labels")  # fmt: skip
+    command.add_argument("--task", metavar="NAME", help="for answers to this task (default: without a task's name)")
+    command.add_argument("--score", action=OneOf, registry="kcl.models.unknowns:SCORES", metavar="NAME",
+                         help="mahalanobis (default), response or variance; see docs/streaming.md")  # fmt: skip
+    command.add_argument("--error-rate", type=float, metavar="SHARE",
+                         help="share of samples in scope that may be rejected (default: 0.05)")  # fmt: skip
+    add_model(command)
+    command.set_defaults(function=_reject_unknown)
 
 
 def add_export(command: argparse.ArgumentParser) -> None:
@@ -106,12 +117,9 @@ def _learn_more(options: argparse.Namespace, out: Path) -> int:
             )
         model = model_folder.load_model(options.model, device=use_device(options))
         data = user_data.read(options.data, True, options.label, image_side(model), model.columns, say)
-    with _shown_steps(options.task) as on_step, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", KclWarning)
+    with _shown_steps(options.task) as on_step, saying_warnings():
         model.learn(data.inputs, data.labels, options.task, on_step)
     model_folder.save_model(model, out)
-    for warning in caught:
-        say(f"warning: {warning.message}")
     update = model.history[-1]
     print(f"learned {update['samples']} samples of {update['classes']} classes of task {options.task!r}")
     if "held_out" in update:
@@ -198,6 +206,23 @@ def _forget(options: argparse.Namespace) -> int:
                   f"still contained in versions {names}: --purge removes them")  # fmt: skip
             print("copies and exports outside this folder are not known to kcl")
         print(f"model: {out}")
+    return 0
+
+
+def _reject_unknown(options: argparse.Namespace) -> int:
+    from kcl.data import user_data
+    from kcl.models import model_folder
+    from kcl.models.unknowns import DEFAULT_RATE, DEFAULT_SCORE
+
+    with _new_version(options.model) as out:
+        model = model_folder.load_model(options.model, device=use_device(options))
+        data = user_data.read(options.known, False, options.label, image_side(model), model.columns, say)
+        rate = DEFAULT_RATE if options.error_rate is None else options.error_rate
+        known = model.reject_unknown(data.inputs, rate, options.score or DEFAULT_SCORE, options.task)
+        model_folder.save_model(model, out)
+    print(f"queries are answered from a {known.score} score of {known.threshold:.6g} on, as {100 - 100 * rate:g} % of "
+          f"queries like these {len(known.scores)} are")  # fmt: skip
+    print(f"model: {out}")
     return 0
 
 

@@ -244,8 +244,8 @@ def class_distances(
     responses: Float[Tensor, "n c"],
     variance: Float[Tensor, " n"],
 ) -> Float[Tensor, "n c"]:
-    """Mahalanobis distances of ψ to the class means m_c = C_c / n_c with the covariance that classes share, and which is
-    regularised as the ridge regression is: Σ = (G − Σ_c n_c m_cm_cᵀ + λI) / n.
+    """Mahalanobis distances of ψ to the class means m_c = C_c / n_c with the covariance that classes share, regularised
+    as the ridge regression is: Σ = (G − Σ_c n_c m_cm_cᵀ + λI) / n.
 
     Woodbury's identity expresses Σ⁻¹ by (G + λI)⁻¹, W and S, so that no second decomposition is needed: with the
     `responses` r = ψW, their `variance` v = λψ(G + λI)⁻¹ψᵀ and the `root` of S⁻¹,

@@ -13,6 +13,7 @@ from kcl.errors import KclError
 from kcl.models.inference import Answers
 from kcl.models.lessons import LearnedTask, places_among_all
 from kcl.models.streaming_ridge import Solution, StreamingRidge
+from kcl.models.unknowns import SCORES, KnownScores
 
 
 class ClassAnswers:
@@ -46,18 +47,39 @@ class ClassAnswers:
         return torch.cat(scores).float() / self.solution.temperature
 
     @torch.inference_mode()
-    def answer(self, batches: Iterable[Float[Tensor, "n ..."]], abstain_below: float = 0.0) -> Answers:
+    def known_scores(self, batches: Iterable[Float[Tensor, "n ..."]], score: str) -> Float[Tensor, " n"]:
+        """How well queries are known, by a score of `unknowns.SCORES`."""
+        parts = [self.ridge.features(batch) for batch in batches]
+        solution = self.solution
+        return torch.cat([SCORES[score](solution, x @ solution.weights, solution.variance(x)) for x in parts])
+
+    @torch.inference_mode()
+    def answer(
+        self,
+        batches: Iterable[Float[Tensor, "n ..."]],
+        abstain_below: float = 0.0,
+        known_scores: KnownScores | None = None,
+    ) -> Answers:
+        """With `known_scores`, no answer is given to queries that are less known."""
         if not abstain_below >= 0.0:
             raise KclError(f"abstain_below must be a probability, not {abstain_below}")
-        parts = [self._answer(self.ridge.features(batch), abstain_below) for batch in batches]
+        parts = [self._answer(self.ridge.features(batch), abstain_below, known_scores) for batch in batches]
         return Answers(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
-    def _answer(self, features: Float[Tensor, "n D"], abstain_below: float) -> Answers:
-        probabilities = (features @ self.solution.weights / self.solution.temperature).softmax(-1).float()
+    def _answer(
+        self, features: Float[Tensor, "n D"], abstain_below: float, known_scores: KnownScores | None
+    ) -> Answers:
+        solution = self.solution
+        responses, variance = features @ solution.weights, solution.variance(features)
+        probabilities = (responses / solution.temperature).softmax(-1).float()
         best = probabilities.topk(min(2, probabilities.shape[1]), dim=-1)
         confidence, label = best.values[:, 0], best.indices[:, 0]
         alone = self.named or probabilities.shape[1] == 1
         margin = torch.full_like(confidence, torch.inf) if alone else confidence - best.values[:, 1]
         owner = (features @ self._apart).masked_fill(self._labels != label[:, None], -torch.inf).argmax(-1)
-        position = torch.where(confidence >= abstain_below, self._positions[owner], -1)  # -1 also where not a number
-        return Answers(self._lessons[owner], position, confidence, self.solution.variance(features).float(), margin)
+        answered, known = confidence >= abstain_below, torch.full_like(confidence, torch.nan)
+        if known_scores is not None:
+            scores = SCORES[known_scores.score](solution, responses, variance)
+            answered, known = answered & known_scores.accepts(scores), known_scores.share_below(scores).float()
+        position = torch.where(answered, self._positions[owner], -1)  # -1 also where not a number
+        return Answers(self._lessons[owner], position, confidence, variance.float(), margin, known)

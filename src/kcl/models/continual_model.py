@@ -30,6 +30,7 @@ from kcl.models.inputs import (
 )
 from kcl.models.lessons import LearnedTask, Samples
 from kcl.models.streaming_heads import StreamingHeads, StreamingSettings
+from kcl.models.unknowns import DEFAULT_RATE, DEFAULT_SCORE, Drift, KnownScores
 from kcl.models.unlearning import Receipt
 from kcl.training.stack import RunStack
 from kcl.training.step_progress import OnStep
@@ -44,6 +45,8 @@ class Prediction(NamedTuple):
     confidence: np.ndarray
     variance: np.ndarray
     task_margin: np.ndarray
+    known: np.ndarray
+    """The share of known queries that are less known (`reject_unknown`), else not a number."""
 
 
 class ContinualModel:
@@ -141,9 +144,7 @@ class ContinualModel:
         """A model that has learned nothing, with this one's features, scaling and settings: where models that are to be
         merged begin.
         """
-        heads = self.heads
-        if not isinstance(heads, StreamingHeads):
-            raise KclError("only a model with a streaming head has features that a copy could share")
+        heads = self._streaming()
         model = ContinualModel(
             self.seed, None, self.device, self.standardise, self.held_out_share, "streaming", **heads.settings.to_dict()
         )
@@ -151,6 +152,11 @@ class ContinualModel:
         model.adopt(blank, self.input_shape or (), self.dtype, self.view)
         model.columns = self.columns
         return model
+
+    def _streaming(self) -> StreamingHeads:
+        if not isinstance(self.heads, StreamingHeads):
+            raise KclError("this needs a streaming head (head='streaming'); the model has a network and coresets")
+        return self.heads
 
     def _choose(self, x: Tensor) -> None:
         """Choose head, settings and scaling from the first samples, where they were left open, and begin."""
@@ -301,6 +307,40 @@ class ContinualModel:
             label_array(chosen),
             *(column.cpu().numpy() for column in answers[2:]),
         )
+
+    # Unknown queries
+
+    def reject_unknown(
+        self,
+        inputs: Any,
+        error_rate: float = DEFAULT_RATE,
+        score: str = DEFAULT_SCORE,
+        task: str | None = None,
+    ) -> KnownScores:
+        """From now on give no answer (None) to queries that are less known than nearly all of these `inputs`, which are
+        known to be in scope: of further ones like them `error_rate` are rejected. They must not have been learned, and
+        need no labels. `score`: of `unknowns.SCORES`. For predictions without a task, or for those of a task.
+
+        After more lessons do it again: until then the rate may be another, and predictions warn. Forgetting undoes it.
+        """
+        known = KnownScores.of(score, error_rate, self.known_scores(inputs, score, task))
+        heads = self._streaming()
+        heads.known = {**heads.known, None if task is None else str(task): known}
+        return known
+
+    def known_scores(self, inputs: Any, score: str = DEFAULT_SCORE, task: str | None = None) -> Tensor:
+        """How well inputs are known, higher is better, by a score of `unknowns.SCORES`."""
+        heads, queries = self._streaming(), self._prepare(inputs)
+        return heads.known_scores(queries, self.tasks, None if task is None else self._known(task), score)
+
+    def drift(self, task: str | None = None, window: int = 100, false_alarms: float = 1e-3) -> Drift:
+        """What tells whether queries are still like those of `reject_unknown`: `update` it with the column `known` of
+        predictions.
+        """
+        known = self._streaming().known_for(self.tasks, None if task is None else self._known(task))
+        if known is None:
+            raise KclError("tell the model known queries first: reject_unknown")
+        return Drift(len(known.scores), window, false_alarms)
 
     def logits(self, inputs: Any, task: str | None = None) -> Tensor:
         """Calibrated scores of a task's classes, in the order of `tasks[task].labels`, or of all `labels` without a

@@ -13,6 +13,7 @@ from kcl.errors import KclError
 from kcl.models.continual_model import ContinualModel
 from kcl.models.defaults import TABLE_SETTINGS
 from kcl.models.streaming_heads import StreamingSettings
+from kcl.models.unknowns import DEFAULT_RATE, DEFAULT_SCORE
 from kcl.models.unlearning import Receipt
 
 try:
@@ -296,6 +297,34 @@ class StreamingKernelClassifier(_TaskClassifier):
     ) -> Self:
         """Learn a new task, or more of an old one. Without a name, it is the same task every time."""
         return self._learn(X, y, classes, task, not hasattr(self, "model_"), sample_weight)
+
+    def reject_unknown(
+        self, X: Any, error_rate: float = DEFAULT_RATE, score: str = DEFAULT_SCORE, task: Hashable | None = None
+    ) -> Self:
+        """Take the threshold of `is_known` from rows in scope that were not learned: of further ones like them
+        `error_rate` are called unknown.
+        """
+        X = self._queries(X)
+        with _as_value_error():
+            self.model_.reject_unknown(X, error_rate, score, None if task is None else str(task))
+        return self
+
+    def score_samples(
+        self, X: Any, task: Hashable | None = None, score: str = DEFAULT_SCORE
+    ) -> npt.NDArray[np.float64]:
+        """How well each row is known, higher is better, by a score of `models.unknowns.SCORES`."""
+        X = self._queries(X)
+        with _as_value_error():
+            return self.model_.known_scores(X, score, None if task is None else str(task)).cpu().numpy()
+
+    def is_known(self, X: Any, task: Hashable | None = None) -> npt.NDArray[np.bool_]:
+        """Which rows are not called unknown, after `reject_unknown`. `predict` names a class for the others too."""
+        X = self._queries(X)
+        with _as_value_error():
+            prediction = self.model_.predict(X, None if task is None else str(task))
+            if np.isnan(prediction.known).all():
+                raise KclError("say which rows are known first: reject_unknown")
+        return np.array([label is not None for label in prediction.label])
 
     def forget(
         self,

@@ -74,6 +74,8 @@ class Answers(NamedTuple):
     """The task's predictive variance: near zero close to its coreset, near k(x, x) far from it."""
     task_margin: Float[Tensor, " n"]
     """Difference between the best and second-best task score; infinite if the task was named or is the only one."""
+    known: Float[Tensor, " n"]
+    """The share of known queries that are less known than this one; not a number where the model was told none."""
 
 
 class Answerer:
@@ -213,7 +215,9 @@ class Answerer:
         confidence, label = evidence.logits.softmax(-1).max(-1)
         fit = TASK_SCORES[score](evidence)
         fit = fit.masked_fill(fit.isnan(), -torch.inf)  # never the best
-        return Answers(torch.full_like(label, index), label, confidence, evidence.variance, fit)
+        return Answers(
+            torch.full_like(label, index), label, confidence, evidence.variance, fit, torch.full_like(fit, torch.nan)
+        )
 
 
 def start_run(

@@ -6,8 +6,9 @@ ridge regression on everything learned so far.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from kcl.benchmarks.task import View
 from kcl.core.randomness import numpy_generator
 from kcl.core.settings import CheckedSettings, Summaries, setting
 from kcl.core.shapes import Float
-from kcl.errors import KclError
+from kcl.errors import KclError, KclWarning
 from kcl.functional.statistics import STRENGTH_RULES
 from kcl.methods.feature_maps import FEATURE_MAPS
 from kcl.models import unlearning
@@ -28,6 +29,7 @@ from kcl.models.inference import JOINT, Answers
 from kcl.models.inputs import Label
 from kcl.models.lessons import LearnedTask, Samples, hold_out
 from kcl.models.streaming_ridge import KEPT, StreamingRidge
+from kcl.models.unknowns import KnownScores, checked_score
 from kcl.models.unlearning import Receipt
 from kcl.training.step_progress import OnStep
 
@@ -61,6 +63,8 @@ class StreamingHeads:
         self.ridge = StreamingRidge(
             features.to(device), settings.keep, settings.strength_rule, strength, settings.balanced
         )
+        self.known: dict[str | None, KnownScores] = {}
+        """By task, or None for all classes together: what decides which queries are not answered."""
         self._classifiers: dict[str | None, ClassAnswers] = {}
         self._version = self.ridge.version
 
@@ -111,6 +115,8 @@ class StreamingHeads:
                 )
                 x, y = held_x, held_y
         self._add(name, x, y, view, classes, weights)
+        touched = {key: replace(scores, stale=True) for key, scores in self.known.items() if key in (None, name)}
+        self.known = self.known | touched
         return task, notes
 
     def _add(
@@ -142,7 +148,10 @@ class StreamingHeads:
             what = f"classes {', '.join(map(str, classes))} of task {task!r}"
         else:
             removal, what = unlearning.of_task(self.ridge, tasks, task), f"task {task!r}"
-        return removal.tasks, unlearning.carry_out(self.ridge, tasks, removal, what)
+        receipt = unlearning.carry_out(self.ridge, tasks, removal, what)
+        # Scores by a model that knew what is forgotten would tell of it.
+        self.known = {key: scores for key, scores in self.known.items() if key not in (None, task)}
+        return removal.tasks, receipt
 
     # Answering
 
@@ -161,7 +170,28 @@ class StreamingHeads:
         """Without a task, all classes compete."""
         if score != JOINT:
             raise KclError("this model compares all classes at once: it has no scores to infer a task by")
-        return self.classifier(tasks, task).answer(queries.split(BATCH), abstain_below)
+        known = self.known_for(tasks, task)
+        if known is not None and known.stale:
+            warnings.warn(
+                "the model has learned more since it was told known queries: tell it again, or the share of known "
+                "queries that it rejects may be another",
+                KclWarning,
+                stacklevel=3,
+            )
+        return self.classifier(tasks, task).answer(queries.split(BATCH), abstain_below, known)
+
+    # Unknown queries
+
+    def known_scores(
+        self, queries: Tensor, tasks: Mapping[str, LearnedTask], task: str | None, score: str
+    ) -> Float[Tensor, " n"]:
+        """How well queries are known, by a score of `unknowns.SCORES`."""
+        return self.classifier(tasks, task).known_scores(queries.split(BATCH), checked_score(score))
+
+    def known_for(self, tasks: Mapping[str, LearnedTask], task: str | None) -> KnownScores | None:
+        """What decides for a task, or for all classes, which are the same if there is only one task."""
+        keys = (task, None, *tasks) if len(tasks) == 1 else (task,)
+        return next((self.known[key] for key in keys if key in self.known), None)
 
     def classifier(self, tasks: Mapping[str, LearnedTask], task: str | None) -> ClassAnswers:
         """The classifier of a task, or of all classes; made when it is first needed after a lesson."""
@@ -173,8 +203,13 @@ class StreamingHeads:
 
     def snapshot(self) -> Callable[[], None]:
         """A function that restores the current state."""
-        units, moment = self.ridge.units, self.ridge.moment
-        return lambda: self.ridge.install(units, moment)
+        units, moment, known = self.ridge.units, self.ridge.moment, self.known
+
+        def undo() -> None:
+            self.ridge.install(units, moment)
+            self.known = known
+
+        return undo
 
 
 def _width(x: Tensor, settings: StreamingSettings, seed: int) -> float:

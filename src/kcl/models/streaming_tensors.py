@@ -2,13 +2,14 @@
 
 `features.…` are those of the feature map. `rows` and `matrices` hold the second moments of the units one after the
 other (a matrix as its upper triangle), `cross`, `sums`, `squares` and `counts` the rest of their statistics, `total`
-the sum of all second moments. Which unit has what is listed in `model.json`.
+the sum of all second moments, `known` the scores of known queries. Which unit has what is listed in `model.json`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,14 +23,16 @@ from kcl.models.continual_model import ContinualModel
 from kcl.models.features import Features
 from kcl.models.streaming_heads import StreamingHeads, StreamingSettings
 from kcl.models.streaming_ridge import WHOLE
+from kcl.models.unknowns import KnownScores
 
+_OF_KNOWN = ("score", "error_rate", "threshold", "stale")
 AS_MATRIX = -1
 """In place of the number of rows: the second moment is kept as a matrix."""
 
 
 def tensors_of(model: ContinualModel) -> dict[str, Tensor]:
     """All tensors of the model, by name."""
-    head = _heads(model).ridge
+    head, known = _heads(model).ridge, _heads(model).known.values()
     units = list(head.units.values())
     dimension = head.features.dimension
     empty = torch.zeros(0, dimension, dtype=torch.float64)
@@ -44,6 +47,8 @@ def tensors_of(model: ContinualModel) -> dict[str, Tensor]:
         "squares": torch.cat([unit.squares for unit in units]),
         "counts": torch.tensor([unit.count for unit in units], dtype=torch.float64),
     }
+    if known:
+        tensors["known"] = torch.cat([each.scores for each in known])
     return tensors if head.moment is None else tensors | {"total": head.moment.tensor}
 
 
@@ -59,6 +64,10 @@ def about(model: ContinualModel) -> dict[str, Any]:
         "settings": heads.settings.to_dict(),
         "features": heads.ridge.features.identity(),
         "units": units,
+        "known": [
+            {"task": task} | {name: getattr(known, name) for name in _OF_KNOWN} | {"queries": len(known.scores)}
+            for task, known in heads.known.items()
+        ],
         "total": None if moment is None else AS_MATRIX if moment.rows is None else len(moment.rows),
     }
 
@@ -94,6 +103,7 @@ def restore(
         raise ValueError("the shape of its total does not match its features")
     moment = SecondMoment(matrix=total) if about["total"] == AS_MATRIX else SecondMoment(rows=total)
     heads.ridge.install(units, None if total is None else _to(moment, device))
+    heads.known = _known(model, about.get("known", []), tensors.get("known", torch.zeros(0)).to(device))
     model.adopt(heads, shape, dtype, view)
 
 
@@ -129,6 +139,19 @@ def _features(saved: Mapping[str, Any], file: Any, inputs: int) -> Features:
     if features.identity()["sha256"] != sha256:
         raise ValueError("its features do not have the SHA-256 that it says")
     return features
+
+
+def _known(model: ContinualModel, entries: list[dict[str, Any]], scores: Tensor) -> dict[str | None, KnownScores]:
+    """The scores of known queries that decide which are not answered."""
+    several, known = scores.split([int(entry["queries"]) for entry in entries]), {}
+    for entry, of_entry in zip(entries, several, strict=True):
+        task, stale = entry["task"], entry["stale"]
+        if task not in {None, *model.tasks} or task in known or type(stale) is not bool:
+            raise ValueError("the known queries do not match its tasks")
+        known[task] = replace(KnownScores.of(entry["score"], entry["error_rate"], of_entry), stale=stale)
+        if known[task].threshold != entry["threshold"]:
+            raise ValueError("the threshold is not that of its known queries")
+    return known
 
 
 def _moments(counts: list[int], rows: Tensor, matrices: Tensor, dimension: int) -> list[SecondMoment]:
