@@ -181,6 +181,8 @@ class Spectrum(NamedTuple):
     vectors: Float[Tensor, "D k"]
     projected: Float[Tensor, "k c"]
     """UᵀC."""
+    energy: Float[Tensor, " k"]
+    """Its squares, summed over targets."""
     squares: float
     """Σ y² over samples and targets."""
     samples: float
@@ -208,7 +210,10 @@ def spectrum(statistics: Statistics) -> Spectrum:
         values = values[kept]
         vectors = (rows.mT @ left[:, kept]) / values.sqrt()
     scale = statistics.moment.trace / count
-    return Spectrum(values, vectors, vectors.mT @ cross, float(statistics.squares.sum()), count, scale)
+    projected = vectors.mT @ cross
+    return Spectrum(
+        values, vectors, projected, projected.square().sum(1), float(statistics.squares.sum()), count, scale
+    )
 
 
 def weights(spectrum: Spectrum, strength: float, cross: Float[Tensor, "D k"] | None = None) -> Float[Tensor, "D k"]:
@@ -268,7 +273,7 @@ def evidence(spectrum: Spectrum, strength: float) -> float:
     (n − k) log λ.
     """
     values, count = spectrum.values, spectrum.samples
-    explained = float((spectrum.projected.square().sum(1) / (values + strength)).sum())
+    explained = float((spectrum.energy / (values + strength)).sum())
     residual = max(spectrum.squares - explained, 1e-12 * max(spectrum.squares, 1e-300))
     determinant = float(torch.log1p(values / strength).sum())  # log|K/λ + I|
     return count * math.log(residual) + determinant
@@ -280,7 +285,7 @@ def generalised_cross_validation(spectrum: Spectrum, strength: float) -> float:
     Both parts are sums of positive terms, because they vanish together as λ → 0 where n ≤ D.
     """
     positive = spectrum.values > 0
-    values, energy = spectrum.values[positive], spectrum.projected[positive].square().sum(1)
+    values, energy = spectrum.values[positive], spectrum.energy[positive]
     left = strength / (values + strength)
     unexplained = spectrum.squares - float((energy / values).sum())
     if unexplained < 1e-10 * spectrum.squares:  # rounding: the features explain every target
