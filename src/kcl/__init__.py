@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kcl.models.merging import merge
     from kcl.models.model_folder import load_model, save_model
     from kcl.models.onnx_export import export_onnx
+    from kcl.nets.frozen import FrozenFeatures
 
 __version__ = "0.1.0"
 
@@ -26,6 +27,7 @@ __all__ = [
     "ArrayStream",
     "ContinualModel",
     "Examples",
+    "FrozenFeatures",
     "KclError",
     "KclSettings",
     "KclWarning",
@@ -55,6 +57,7 @@ _HOMES = {
     "ArrayStream": "kcl.benchmarks.array_stream",
     "ContinualModel": "kcl.models.continual_model",
     "Examples": "kcl.benchmarks.task",
+    "FrozenFeatures": "kcl.nets.frozen",
     "KclError": "kcl.errors",
     "KclSettings": "kcl.methods.kcl_settings",
     "KclWarning": "kcl.errors",

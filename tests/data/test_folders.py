@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import kcl
-from kcl.data import image_cache, image_files, image_folders, mapped_images
+from kcl.data import file_cache, image_files, image_folders, mapped_images
 from kcl.errors import KclError
 
 Image = pytest.importorskip("PIL.Image")
@@ -285,13 +285,13 @@ class TestCache:
             mapped_images.verify(path)
 
     def test_how_large_it_is_and_that_it_can_be_cleared(self, make: Any, cache: Path) -> None:
-        assert image_cache.usage() == (cache / "images", 0)
+        assert file_cache.usage() == (cache, 0)
         image_folders.load(make(cat=6, dog=6), side=8)
-        folder, size = image_cache.usage()
+        folder, size = file_cache.usage()
         assert size > 12 * 3 * 64
-        assert image_cache.clear() == (folder, size)
-        assert not folder.exists()
-        assert image_cache.clear()[1] == 0
+        assert file_cache.clear() == (folder, size)
+        assert not list(folder.rglob("*.safetensors"))
+        assert file_cache.clear()[1] == 0
 
     def test_many_at_once(self, make: Any) -> None:
         root, loaded = make(cat=6, dog=6), list[Any]()

@@ -65,6 +65,9 @@ COMMANDS = {
     "tune": Command("search settings on the first tasks, then train once on the whole stream", "run_commands:add_tune"),
     "report": Command("results as a page, as text or as a figure", "report_commands:add_options"),
     "data": Command("find, fetch, verify and prepare data", "data_commands:add"),
+    "features": Command(
+        "features of your own data from a pretrained network, for `update`", "data_commands:add_features"
+    ),
     "update": Command("teach a model one more task, or more of one, from your own data", "model_commands:add_update"),
     "predict": Command("classify with a model; without --task the task is inferred", "answer_commands:add_predict"),
     "evaluate": Command("how often a model is right, on samples with labels", "answer_commands:add_evaluate"),

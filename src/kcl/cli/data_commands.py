@@ -1,4 +1,4 @@
-"""`kcl data`: where the datasets are, how to get them, and whether they are intact."""
+"""`kcl data`: where the datasets are, how to get them, and whether they are intact. `kcl features` of a user's data."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kcl.cli.commands import say
+from kcl.cli.options import add_device, use_device
 from kcl.errors import KclError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def add(data: argparse.ArgumentParser) -> None:
     fetch = add_command("fetch", _fetch, "download into the cache and verify")
     verify = add_command("verify", _verify, "check every file")
     prepare = add_command("prepare", _prepare, "decode images into one file, for a machine without Pillow")
-    add_command("clear", _clear, "remove decoded images from the cache; they can be made again")
+    add_command("clear", _clear, "remove decoded images and features from the cache; they can be made again")
     for command in (fetch, verify, prepare):
         command.add_argument("name", metavar="NAME")
     for command in (verify, prepare):
@@ -34,18 +35,56 @@ def add(data: argparse.ArgumentParser) -> None:
     prepare.add_argument("--out", type=Path, metavar="DIR", help="write it below DIR, which then serves as --data-dir")
 
 
+def add_features(command: argparse.ArgumentParser) -> None:
+    command.add_argument("data", type=Path, metavar="PATH", help="a folder of images by class, or an .npz file")
+    command.add_argument("--backbone", type=Path, required=True, metavar="FILE", help="the network, an ONNX file")
+    command.add_argument("--out", type=Path, required=True, metavar="FILE", help="an .npz file for `kcl update`")
+    command.add_argument("--unlabelled", action="store_true", help="without classes, for `kcl predict`")
+    images = command.add_argument_group("what the network expects of images")
+    images.add_argument("--size", type=int, metavar="PIXELS", help="the side of the square it takes")
+    images.add_argument("--mean", type=float, nargs="+", metavar="M", help="of each channel, of pixels in 0 … 1")
+    images.add_argument("--std", type=float, nargs="+", metavar="S", help="the same")
+    images.add_argument(
+        "--crop", type=float, default=1.0, metavar="SHARE", help="of the side that is kept (default: 1)"
+    )
+    images.add_argument("--filter", default="bicubic", metavar="NAME", help="bicubic (default) or bilinear")
+    command.add_argument("--batch", type=int, default=64, metavar="N", help="inputs at once (default: 64)")
+    command.add_argument("--no-cache", action="store_true", help="compute everything, and keep nothing in the cache")
+    add_device(command)
+    command.set_defaults(function=_features)
+
+
+def _features(options: argparse.Namespace) -> int:
+    from kcl.data import user_data
+    from kcl.nets.frozen import FrozenFeatures
+
+    if options.out.suffix != ".npz":
+        raise KclError(f"--out {options.out}: expected a name that ends in .npz")
+    use_device(options)
+    features = FrozenFeatures(
+        options.backbone, options.size, options.mean, options.std, options.crop, options.filter,
+        batch=options.batch, device=options.device, cache=not options.no_cache,
+    )  # fmt: skip
+    samples = features.read(options.data, not options.unlabelled, say)
+    user_data.write_arrays(options.out, samples)
+    print(f"{options.out}: {len(samples.inputs)} rows of {samples.inputs.shape[1]} features")
+    return 0
+
+
 def _list(_: argparse.Namespace) -> int:
-    from kcl.data import image_cache
+    from kcl.data import file_cache
     from kcl.data.datasets import DATASETS
 
     for name, dataset in DATASETS.items():
         print(f"{name}\n  where:   {dataset.where() or 'not found'}\n  size:    {dataset.size}")
         print(f"  licence: {dataset.licence}\n  to get:  {dataset.how_to_get}")
     try:
-        folder, size = image_cache.usage()
+        folder, size = file_cache.usage()
     except KclError:  # without a cache folder there is nothing in it
         return 0
-    print(f"decoded images\n  where:   {folder}\n  size:    {size / 1e6:.0f} MB\n  to free: kcl data clear")
+    print(
+        f"decoded images and features\n  where:   {folder}\n  size:    {size / 1e6:.0f} MB\n  to free: kcl data clear"
+    )
     return 0
 
 
@@ -71,8 +110,8 @@ def _prepare(options: argparse.Namespace) -> int:
 
 
 def _clear(_: argparse.Namespace) -> int:
-    from kcl.data import image_cache
+    from kcl.data import file_cache
 
-    folder, size = image_cache.clear()
+    folder, size = file_cache.clear()
     print(f"removed {size / 1e6:.0f} MB from {folder}")
     return 0

@@ -7,6 +7,7 @@ processes that fetch the same file do the work twice and leave the same bytes.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from pathlib import Path
 from kcl.errors import KclError
 
 CACHE_VARIABLE = "KCL_CACHE"
+DERIVED = ("images", "features")
+"""Folders of the cache whose files can be made again: decoded images and packed data, features of frozen networks."""
 Say = Callable[[str], None]
 
 
@@ -69,3 +72,22 @@ def move_aside(path: Path) -> Path:
     except OSError as error:
         raise KclError(f"{path} is broken and cannot be moved aside: {error.strerror or error}") from error
     return aside
+
+
+def usage() -> tuple[Path, int]:
+    """The cache folder and the size in bytes of what can be made again."""
+    folder = cache_dir()
+    files = [path for name in DERIVED for path in (folder / name).rglob("*") if path.is_file()]
+    return folder, sum(path.stat().st_size for path in files)
+
+
+def clear() -> tuple[Path, int]:
+    """Remove what can be made again, and return what `usage` said. Fetched files stay."""
+    folder, size = usage()
+    for name in DERIVED:
+        try:
+            if (folder / name).exists():
+                shutil.rmtree(folder / name)
+        except OSError as error:
+            raise KclError(f"{folder / name} cannot be removed: {error.strerror or error}") from None
+    return folder, size

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
 
 from kcl.data import file_cache, mapped_images
@@ -40,23 +39,6 @@ def load(images: ImageSet, say: Say) -> tuple[Dataset, Path]:
         mapped_images.write(private / path.name, images, key)
         file_cache.publish(private / path.name, path)
     return mapped_images.read(path)[0], path
-
-
-def usage() -> tuple[Path, int]:
-    """The folder of decoded images and its size in bytes."""
-    folder = file_cache.cache_dir() / FOLDER
-    return folder, sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def clear() -> tuple[Path, int]:
-    """Remove the decoded images, which can be made again, and return what `usage` said. Fetched files stay."""
-    folder, size = usage()
-    try:
-        if folder.exists():
-            shutil.rmtree(folder)
-    except OSError as error:
-        raise KclError(f"{folder} cannot be removed: {error.strerror or error}") from None
-    return folder, size
 
 
 def _key(images: ImageSet, folder: Path) -> str:

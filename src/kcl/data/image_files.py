@@ -19,22 +19,23 @@ INSTALL = 'pip install "kernel-continual-learning[images]"'
 BATCH = 256
 
 
-def decode_all(paths: Sequence[Path], side: int) -> Iterator[np.ndarray]:
+def decode_all(paths: Sequence[Path], side: int, resampling: str = "bilinear") -> Iterator[np.ndarray]:
     """The images in order, in batches (k, 3, side, side); in threads, as Pillow releases the GIL while decoding."""
     try:
         from PIL import Image
     except ImportError:
         raise KclError(f"reading image files needs Pillow, which is missing: {INSTALL}") from None
+    one = partial(decode, side=side, resampling=resampling)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for start in range(0, len(paths), BATCH):
             with warnings.catch_warnings():
                 # Pillow warns about suspiciously large images and refuses ones twice that size; refuse both.
                 warnings.simplefilter("error", Image.DecompressionBombWarning)
-                batch = list(pool.map(partial(decode, side=side), paths[start : start + BATCH]))
+                batch = list(pool.map(one, paths[start : start + BATCH]))
             yield np.stack(batch)
 
 
-def decode(path: Path, side: int) -> np.ndarray:
+def decode(path: Path, side: int, resampling: str = "bilinear") -> np.ndarray:
     """One image as (3, side, side).
 
     It is rotated by its EXIF orientation, converted to RGB (grey becomes three equal channels, transparency is
@@ -55,5 +56,5 @@ def decode(path: Path, side: int) -> np.ndarray:
     except Exception as error:
         raise KclError(f"{path} cannot be read as a JPEG, PNG or WebP image ({error}); remove or fix it") from None
     if colour.size != (side, side):
-        colour = ImageOps.fit(colour, (side, side), Image.Resampling.BILINEAR)
+        colour = ImageOps.fit(colour, (side, side), Image.Resampling[resampling.upper()])
     return np.asarray(colour).transpose(2, 0, 1)

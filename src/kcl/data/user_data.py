@@ -2,7 +2,8 @@
 
 folder       CLASS/… with images for training; images at any depth for prediction
 image file   one image for prediction
-.npz         arrays `inputs` (or `x`, `X`) and `labels` (or `y`), never pickled objects
+.npz         arrays `inputs` (or `x`, `X`) and `labels` (or `y`), never pickled objects; `kcl features` adds
+             `kcl_names` of the samples and `kcl_columns`, which only fit a model of the same columns
 .csv         a header, one column of labels, numbers in all others
 .parquet     the same
 """
@@ -10,6 +11,7 @@ image file   one image for prediction
 from __future__ import annotations
 
 import csv
+import io
 import zipfile
 from array import array
 from collections.abc import Callable, Sequence
@@ -19,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kcl.core.files import write_whole
 from kcl.data import image_files, image_folders
 from kcl.data.file_cache import Say, quiet
 from kcl.errors import KclError
@@ -27,6 +30,7 @@ LARGEST = 2**34
 """The most bytes of arrays that are read into memory."""
 DEFAULT_LABEL = "label"
 _INPUTS, _LABELS = ("inputs", "x", "X"), ("labels", "y")
+_NAMES, _COLUMNS = "kcl_names", "kcl_columns"
 _INDEX = "__index_level_"
 """The beginning of the names of pandas' index columns."""
 
@@ -58,7 +62,7 @@ def read(
         if path.is_dir() or suffix in image_files.SUFFIXES:
             samples = _images(path, labelled, image_folders.DEFAULT_SIDE if side is None else side, say)
         elif suffix == ".npz":
-            samples = _arrays(path, labelled)
+            samples = _arrays(path, labelled, columns)
         elif suffix in tables:
             choose = partial(_choose_columns, path, labelled, label, columns, say)
             samples = _check_table(path, tables[suffix](path, label if labelled else None, choose))
@@ -71,8 +75,8 @@ def read(
     return samples
 
 
-def _images(path: Path, labelled: bool, side: int, say: Say) -> Samples:
-    image_folders.check_side(side)
+def image_paths(path: Path, labelled: bool, say: Say = quiet) -> tuple[list[Path], np.ndarray | None, list[str]]:
+    """The image files of a folder, with the classes of those for training and the names of the others."""
     labels = None
     if labelled and not path.is_dir():
         raise KclError(f"{path} is one image; training needs a folder that holds a folder of images for every class")
@@ -87,13 +91,18 @@ def _images(path: Path, labelled: bool, side: int, say: Say) -> Samples:
         files = [file for file in candidates if image_folders.is_image(file)]
     if not files:
         raise KclError(f"{path} holds no JPEG, PNG or WebP images")
+    return files, labels, [str(file.relative_to(path)) if path.is_dir() else file.name for file in files]
+
+
+def _images(path: Path, labelled: bool, side: int, say: Say) -> Samples:
+    image_folders.check_side(side)
+    files, labels, names = image_paths(path, labelled, say)
     if len(files) * 3 * side**2 > LARGEST:
         raise KclError(f"the {len(files)} images of {path} take more than {LARGEST} bytes at {side} × {side}")
-    names = [str(file.relative_to(path)) if path.is_dir() else file.name for file in files]
     return Samples(np.concatenate(list(image_files.decode_all(files, side))), labels, names)
 
 
-def _arrays(path: Path, labelled: bool) -> Samples:
+def _arrays(path: Path, labelled: bool, columns: Sequence[str]) -> Samples:
     """Bytes stay as they are; all other numbers become single precision."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -103,6 +112,8 @@ def _arrays(path: Path, labelled: bool) -> Samples:
         with np.load(path, allow_pickle=False) as arrays:
             inputs = _first(_INPUTS, arrays, path)
             labels = _first(_LABELS, arrays, path) if labelled else None
+            texts = (arrays[name].ravel() if name in arrays.files else [] for name in (_NAMES, _COLUMNS))
+            names, present = (list(map(str, values)) for values in texts)
         if inputs.dtype.kind not in "fiub" or inputs.ndim < 2 or 0 in inputs.shape[1:]:
             raise KclError(f"{path}: expected rows of numbers, not inputs of shape {inputs.shape} ({inputs.dtype.str})")
         if labels is not None and labels.shape != inputs.shape[:1]:
@@ -125,7 +136,21 @@ def _arrays(path: Path, labelled: bool) -> Samples:
         if place := _not_finite(inputs):
             where = f"inputs[{', '.join(map(str, place))}]"
             raise _no_number(path, where, inputs[place])
-    return Samples(inputs, labels, [str(row) for row in range(len(inputs))])
+    if (names and len(names) != len(inputs)) or (present and len(present) != inputs.shape[1]):
+        raise KclError(f"{path}: {_NAMES} and {_COLUMNS} do not match inputs of shape {inputs.shape}")
+    if columns and present and list(columns) != present:
+        raise KclError(f"{path} holds features of another network or preparation than the model was trained on")
+    return Samples(inputs, labels, names or [str(row) for row in range(len(inputs))], tuple(present))
+
+
+def write_arrays(path: Path, samples: Samples) -> None:
+    """An .npz file of samples, whole or not at all."""
+    arrays = {"x": samples.inputs, _NAMES: np.array(samples.names), _COLUMNS: np.array(samples.columns)}
+    if samples.labels is not None:
+        arrays["y"] = samples.labels
+    content = io.BytesIO()
+    np.savez(content, **arrays)  # type: ignore[arg-type]
+    write_whole(path, content.getvalue())
 
 
 def _first(names: Sequence[str], arrays: Any, path: Path) -> np.ndarray:

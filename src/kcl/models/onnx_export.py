@@ -12,12 +12,7 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +25,8 @@ from kcl.methods.feature_maps import FEATURE_MAPS
 from kcl.methods.ridge_head import Head
 from kcl.models.continual_model import ContinualModel
 from kcl.models.streaming_heads import StreamingHeads
+from kcl.nets.onnx_graph import trace
 
-INSTALL = 'pip install "kernel-continual-learning[onnx]"'
 LARGEST = 2**31 - 2**24
 """Bytes of tensors that fit into one ONNX file, with room for its graph."""
 _ABSENT = -1e9
@@ -138,10 +133,6 @@ class AllSums(nn.Module):
 def export_onnx(model: ContinualModel, path: str | Path) -> Path:
     """Write the model to one ONNX file. A failed export leaves no file behind."""
     path = Path(path)
-    try:
-        import onnxscript  # noqa: F401
-    except ImportError:
-        raise KclError(f"ONNX export needs the packages onnx and onnxscript: {INSTALL}") from None
     heads = model.heads
     module = (AllSums(model, heads) if isinstance(heads, StreamingHeads) else AllHeads(model)).eval()
     size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
@@ -150,7 +141,8 @@ def export_onnx(model: ContinualModel, path: str | Path) -> Path:
             f"the model has {size:,} bytes of weights and heads; an ONNX file holds at most {LARGEST:,}: use save_model"
         )
     example = torch.zeros(2, *(model.input_shape or ()), dtype=model.dtype)
-    proto = _trace(module, example)
+    names = {"input_names": ["inputs", "task"], "output_names": ["logits"]}
+    proto = trace(module, (example, torch.zeros(1, dtype=torch.int64)), **names)
     for name, value in (
         ("kcl_tasks", list(model.tasks)),
         ("kcl_labels", list(model.labels)),
@@ -160,34 +152,3 @@ def export_onnx(model: ContinualModel, path: str | Path) -> Path:
         entry.key, entry.value = name, json.dumps(value, ensure_ascii=False)
     write_whole(path, proto.SerializeToString())
     return path
-
-
-def _trace(module: nn.Module, example: Tensor) -> Any:
-    queries = torch.export.Dim("n", min=1)
-    with _quiet_exporter(), torch.no_grad():
-        program = torch.onnx.export(
-            module,
-            (example, torch.zeros(1, dtype=torch.int64)),
-            input_names=["inputs", "task"],
-            output_names=["logits"],
-            dynamic_shapes={"x": {0: queries}, "task": None},
-            dynamo=True,
-            verbose=False,
-        )
-    if program is None:
-        raise KclError("PyTorch's ONNX exporter returned no program for this model")
-    return program.model_proto
-
-
-@contextmanager
-def _quiet_exporter() -> Iterator[None]:
-    """Hide the exporter's warnings about itself and optional packages, which do not concern the user."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
