@@ -9,18 +9,14 @@ from typing import Any
 
 import pytest
 
+from committed_results import ROOT, RUN_RESULTS
 from kcl.core import results
 from kcl.core.settings import Settings, setting
 from kcl.experiments.run_spec import RunSpec, by_training, key_of, with_current_settings
 from kcl.methods.recipes import METHODS, published_settings
 from kcl.methods.sgd import NaiveSGD
 
-ROOT = Path(__file__).parents[2]
-COMMITTED = sorted(
-    path.relative_to(ROOT)
-    for path in (ROOT / "results").rglob("*.jsonl")
-    if path.name != "measured.jsonl"  # written by a bench, in lines of its own
-)
+COMMITTED = [path.relative_to(ROOT) for path in RUN_RESULTS]
 EVERY_METHOD = {name: value for kind in METHODS.values() for name, value in kind.settings_type().to_dict().items()}
 """The settings that a line held before they belonged to methods."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from committed_results import ROOT, RUN_RESULTS
 from kcl.cli import requested_runs
 from kcl.cli.commands import _parser
 from kcl.core.results import read
@@ -20,12 +21,6 @@ from kcl.paper.page_sections import judge, section
 from kcl.report.published import PaperResult
 from kcl.report.summary import Summary, summarise
 
-ROOT = Path(__file__).parents[2]
-FILES = sorted(
-    path
-    for path in (ROOT / "results").rglob("*.jsonl")
-    if path.name != "measured.jsonl"  # written by a bench, in lines of its own
-)
 SEEDS = range(5)
 
 
@@ -34,7 +29,7 @@ def _committed() -> FinishedRuns:
     return FinishedRuns(records, FULL, SEEDS, [ROOT / "results" / "inference-time"])
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+@pytest.mark.parametrize("file", RUN_RESULTS, ids=lambda file: str(file.relative_to(ROOT)))
 def test_committed_results_parse(file: Path) -> None:
     warnings: list[str] = []
     records = read(file, warnings.append)
