@@ -11,8 +11,7 @@ import pytest
 
 from kcl.cli.commands import main
 from kcl.core.files import write_json
-from kcl.paper.cell import FULL, QUICK
-from kcl.paper.finished_runs import FinishedRuns
+from kcl.paper.cell import FULL, QUICK, FinishedRuns
 from kcl.paper.inference_time import PAPER, InferenceTime, file_of
 from kcl.report import figures
 

@@ -20,13 +20,10 @@ from kcl.experiments.speeds import BATCH, SPEEDS
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.recipes import METHODS, published_settings
 from kcl.methods.strong_recipe import strong_settings
-from kcl.paper.cell import FULL, QUICK, Cell
-from kcl.paper.cell_table import NOT_MEASURED
-from kcl.paper.contents import GROUPS, ITEMS, STRONG, find_items
-from kcl.paper.finished_runs import FinishedRuns
-from kcl.paper.item import Item
+from kcl.paper.cell import FULL, QUICK, Cell, FinishedRuns
+from kcl.paper.item import NOT_MEASURED, Item
 from kcl.paper.panels import MEASURES
-from kcl.paper.reproduce import estimate, required_runs
+from kcl.paper.reproduce import GROUPS, ITEMS, STRONG, estimate, find_items, required_runs
 from kcl.paper.run_cost import cost_of, task_shapes
 from kcl.paper.strong_parts import GUARDS, RAMPS, Ablation, AverageHorizon, ingredients
 from kcl.paper.strong_results import BENCHMARKS as FOUR

@@ -24,6 +24,7 @@ from kcl.methods.recipes import METHODS, published_backbone, select_settings
 from kcl.methods.strong_recipe import strong_settings
 from kcl.nets.backbone import Backbone
 from kcl.ops.compiler import need_compiler
+from kcl.report.formatting import aligned
 from kcl.training.stack import RunStack
 
 ROUNDS, MAX_STEPS = 7, 4000
@@ -198,10 +199,4 @@ def table(rows: Sequence[StepTime]) -> str:
             "–" if number is None else f"{number:.{digits}f}" for number, digits in zip(numbers, DIGITS, strict=True)
         ]
         lines.append([row.work, row.engine, str(row.runs), *cells])
-    return aligned(lines)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Lines with every column padded to its widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(aligned(lines))

@@ -6,12 +6,11 @@ import math
 from functools import partial
 from typing import Any
 
-from kcl.paper.cell import Cell
-from kcl.paper.cell_table import ComparedTables
-from kcl.paper.finished_runs import FinishedRuns
-from kcl.paper.panels import Panel, accuracy_curves, first_tasks, sweep
+from kcl.paper.cell import Cell, FinishedRuns
+from kcl.paper.item import ComparedTables
+from kcl.paper.panels import accuracy_curves, first_tasks, sweep
 from kcl.paper.paper_tables import KCL, method_cells
-from kcl.report.figures import FIRST_TASKS, Curve, average_accuracy_curve, task_curve
+from kcl.report.figures import FIRST_TASKS, Curve, Panel, average_accuracy_curve, task_curve
 from kcl.report.groups import SeedGroup
 from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET, PERMUTED, ROTATED, TABLE_5
 

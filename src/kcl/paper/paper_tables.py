@@ -7,10 +7,8 @@ from typing import Any
 
 from kcl.benchmarks.registry import find_benchmark
 from kcl.methods.recipes import published_settings
-from kcl.paper.cell import Cell
-from kcl.paper.cell_table import ComparedTables
-from kcl.paper.finished_runs import FinishedRuns
-from kcl.paper.item import Item
+from kcl.paper.cell import Cell, FinishedRuns
+from kcl.paper.item import ComparedTables, Item
 from kcl.report.formatting import MISSING, markdown_table
 from kcl.report.published import (
     BENCHMARK_TITLES,

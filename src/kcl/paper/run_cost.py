@@ -9,9 +9,8 @@ from kcl.benchmarks.ways import DEFAULT_WAYS
 from kcl.experiments.run_spec import RunSpec
 from kcl.methods.training_compute import Shape, TrainingCompute, training_compute
 from kcl.methods.views import copies_at_test
-from kcl.paper.cell import Cell
-from kcl.paper.cell_table import TableColumn
-from kcl.paper.finished_runs import FinishedRuns
+from kcl.paper.cell import Cell, FinishedRuns
+from kcl.paper.item import TableColumn
 from kcl.report.formatting import MISSING
 from kcl.report.published import CIFAR100, MINIIMAGENET, PERMUTED, ROTATED
 

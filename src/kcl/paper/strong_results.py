@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kcl.methods.strong_recipe import strong_settings
-from kcl.paper.cell import Cell
-from kcl.paper.cell_table import (
+from kcl.paper.cell import Cell, FinishedRuns
+from kcl.paper.item import (
     COMMAND,
     JUST_LEARNED,
     MEASURED,
@@ -22,9 +22,9 @@ from kcl.paper.cell_table import (
     forgetting_text,
     paper_text,
 )
-from kcl.paper.finished_runs import FinishedRuns
-from kcl.paper.panels import Panel, Point, scatter
+from kcl.paper.panels import Point, scatter
 from kcl.paper.run_cost import COST, NOTE, cost_of
+from kcl.report.figures import Panel
 from kcl.report.formatting import MISSING
 from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET, PERMUTED, ROTATED, TABLE_5, PaperResult
 from kcl.report.summary import Summary

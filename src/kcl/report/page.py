@@ -36,14 +36,14 @@ def page(
     version: str | None = None,
     unfinished: Sequence[Running] = (),
     samples: Sequence[Samples] = (),
-    standing: Sequence[dict[str, Any]] = (),
+    statuses: Sequence[dict[str, Any]] = (),
 ) -> str:
     """The page as text. With a version it is served live: it asks whether there is a newer one."""
     live = version is not None
     groups = group_runs(records) if records or not live else []
     finished = [group for group in groups if group.runs]
     seen = samples_html(finished, samples)
-    running = unfinished_html(unfinished, standing) or muted("There are no unfinished runs.")
+    running = unfinished_html(unfinished, statuses) or muted("There are no unfinished runs.")
     sections = [
         section("facts", "What was run", _facts(groups)),
         section("running", "Not finished yet", running) if live else "",
