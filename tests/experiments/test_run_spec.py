@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 COMMITTED = sorted(
     path.relative_to(ROOT)
     for path in (ROOT / "results").rglob("*.jsonl")
-    if path.name != "measured.jsonl"  # written by a bench, in lines of its own
+    if path.name not in ("measured.jsonl", "cost.jsonl")  # written by a bench, in lines of its own
 )
 EVERY_METHOD = {name: value for kind in METHODS.values() for name, value in kind.settings_type().to_dict().items()}
 """The settings that a line held before they belonged to methods."""
