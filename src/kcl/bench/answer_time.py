@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import torch
 
 from kcl.bench import reference_loop
-from kcl.bench.step_time import WORKS, Work, duration
+from kcl.bench.step_time import WORKS, Work, seconds_taken
 from kcl.benchmarks.task import View
 from kcl.errors import KclError
 from kcl.functional.noise import RunNoise
@@ -149,14 +149,14 @@ def _median_ms(calls: Calls[Key], device: torch.device, limit: float = SECONDS) 
     """The median time of every call; the calls take turns."""
     times: dict[Key, list[float]] = {key: [] for key in calls}
     for call in calls.values():
-        duration(call, device)  # warms up
+        seconds_taken(call, device)  # warms up
     for _ in range(ROUNDS):
         for key, call in calls.items():
             until = time.perf_counter() + limit / ROUNDS
             for number in range(CALLS):
                 if number and time.perf_counter() > until:
                     break
-                times[key].append(duration(call, device))
+                times[key].append(seconds_taken(call, device))
     return {key: 1e3 * statistics.median(taken) for key, taken in times.items()}
 
 

@@ -16,7 +16,7 @@ from kcl.report import figures, results_table
 from kcl.report.groups import Record, group_runs
 from kcl.report.live import LOCAL, LivePage
 from kcl.report.page import page, write_page
-from kcl.report.page_samples import Samples, read_samples
+from kcl.report.page_samples import SavedSamples, read_samples
 from kcl.report.unfinished import engine_statuses, running
 from kcl.training.stopping import Stop
 
@@ -67,7 +67,7 @@ def read_all(files: Sequence[Path], warn: Callable[[str], None]) -> list[Record]
     return [with_current_settings(record) for file in files for record in results.read(file, warn)]
 
 
-def samples_beside(files: Sequence[Path]) -> list[Samples]:
+def samples_beside(files: Sequence[Path]) -> list[SavedSamples]:
     """The samples that `kcl run --save-samples` saved beside these results."""
     from kcl.experiments.run_spec import with_current_settings  # loads PyTorch
 

@@ -21,7 +21,7 @@ from kcl.experiments.admission import RunPlan, dataset_key, step_count
 from kcl.experiments.group_training import LOGS, Failure
 from kcl.experiments.grouping import Experiment
 from kcl.experiments.loggers import Loggers
-from kcl.experiments.progress import Display, duration
+from kcl.experiments.progress import Display, format_duration
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunGroup
 from kcl.experiments.speeds import TOGETHER, speed_of
@@ -180,7 +180,7 @@ def status_lines(status: dict[str, Any]) -> list[str]:
     if status["average_accuracy"] is not None:
         parts.append(f"average accuracy {status['average_accuracy']:.2f} %")
     if status["seconds_left"] is not None:
-        parts.append(f"about {duration(status['seconds_left'])} left")
+        parts.append(f"about {format_duration(status['seconds_left'])} left")
     workers = [worker for worker in status["workers"] if worker["doing"]][:WORKERS_SHOWN]
     return [
         ", ".join(parts),

@@ -37,7 +37,7 @@ FORMAT = 1
 DEVICES = ("cpu", "cuda")
 WAYS = ("plain", "uncollapsed", "collapsed", "backbone")
 AXES = {"coreset": "coreset samples per class", "bases": "random Fourier features D"}
-PAPER = {
+PRINTED = {
     "coreset": {5: 0.0017, 10: 0.0017, 20: 0.0017, 40: 0.0018},
     "bases": {256: 0.0014, 512: 0.0015, 1024: 0.0015, 2048: 0.0017},
 }
@@ -81,7 +81,7 @@ class InferenceTime(Item):
         paper = {"device": "the paper's", "queries": None, "way": "published"}
         rows: list[dict[str, Any]] = [
             {"table": table, "value": value, **paper, "seconds": seconds}
-            for table, printed in PAPER.items()
+            for table, printed in PRINTED.items()
             for value, seconds in printed.items()
         ]
         for content in _measurements(runs):
@@ -96,7 +96,7 @@ class InferenceTime(Item):
         for row in self.rows(runs):
             lines.setdefault(_line(row), {})[row["value"]] = row
         parts = []
-        for table, printed in PAPER.items():
+        for table, printed in PRINTED.items():
             texts = []
             for line, measured in lines.items():
                 if line[0] == table:
@@ -195,7 +195,7 @@ def _growth(axes: Axes, rows: list[dict[str, Any]], xlabel: str) -> None:
         line = [row for row in rows if row["way"] == way]
         if line:
             mean = np.array([row[RELATIVE] for row in line])
-            figures.draw(axes, np.array([row["value"] for row in line]), Curve(mean, 0.0 * mean), index, way)
+            figures.draw_curve(axes, np.array([row["value"] for row in line]), Curve(mean, 0.0 * mean), index, way)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     for axis, values in ((axes.xaxis, sorted({row["value"] for row in rows})), (axes.yaxis, (1, 2, 4, 8))):

@@ -160,7 +160,7 @@ MEASURED = (
     _measure("forgetting", "forgetting", "forgetting", 3),
 )
 JUST_LEARNED = _measure("just learned %", "just learned", "learning_accuracy", 2)
-PAPER = (
+PAPER_COLUMNS = (
     TableColumn(
         "paper: accuracy %",
         lambda cell, _: paper_text(cell.published),
@@ -195,17 +195,32 @@ def paired_difference(name: str, references: Iterable[Cell]) -> TableColumn:
 
 
 class CellTables(Item):
-    """Tables whose rows are cells, one after the other, and a legend for all of them."""
+    """Tables whose rows are cells: one per benchmark, its rows compared with a reference row and with the paper."""
 
-    legend: str
+    reference: str
+    row_heading: str
 
-    @abstractmethod
+    @property
+    def legend(self) -> str:
+        return (
+            f"{SPREAD} The column “vs. {self.reference}” is the mean of the paired differences in accuracy to that "
+            "row, over the seeds that both have, with its 95 % interval."
+        )
+
     def columns(self) -> Sequence[TableColumn]:
         """The columns of the CSV file."""
+        references = [cell for cell in self.cells() if cell.row == self.reference]
+        return [*MEASURED, paired_difference(self.reference, references), *PAPER_COLUMNS]
 
-    @abstractmethod
     def tables(self, runs: FinishedRuns) -> list[str]:
         """The tables in Markdown, with their headings."""
+        columns: dict[str, list[Cell]] = {}
+        for cell in self.cells():
+            columns.setdefault(cell.column, []).append(cell)
+        return [
+            f"## {title}{runs.scale.suffix}\n\n{cell_table(self.row_heading, self.columns(), cells, runs)}"
+            for title, cells in columns.items()
+        ]
 
     def markdown(self, runs: FinishedRuns) -> str:
         return "\n".join([*(f"{table}\n" for table in self.tables(runs)), self.legend, ""])
@@ -216,31 +231,4 @@ class CellTables(Item):
             {"benchmark": cell.column, "row": cell.row}
             | {name: number for column in columns for name, number in column.numbers(cell, runs).items()}
             for cell in self.cells()
-        ]
-
-
-class ComparedTables(CellTables):
-    """One table per benchmark, whose rows are compared with a reference row and with the paper."""
-
-    reference: str
-    row_heading: str
-
-    @property
-    def legend(self) -> str:  # type: ignore[override]
-        return (
-            f"{SPREAD} The column “vs. {self.reference}” is the mean of the paired differences in accuracy to that "
-            "row, over the seeds that both have, with its 95 % interval."
-        )
-
-    def columns(self) -> list[TableColumn]:
-        references = [cell for cell in self.cells() if cell.row == self.reference]
-        return [*MEASURED, paired_difference(self.reference, references), *PAPER]
-
-    def tables(self, runs: FinishedRuns) -> list[str]:
-        columns: dict[str, list[Cell]] = {}
-        for cell in self.cells():
-            columns.setdefault(cell.column, []).append(cell)
-        return [
-            f"## {title}{runs.scale.suffix}\n\n{cell_table(self.row_heading, self.columns(), cells, runs)}"
-            for title, cells in columns.items()
         ]

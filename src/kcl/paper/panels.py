@@ -32,7 +32,7 @@ def accuracy_curves(axes: Axes, cells: Sequence[Cell], runs: FinishedRuns, rows:
     figures.average_accuracy(axes, groups, [looks.index(group.label) for group in groups])
 
 
-def first_tasks(axes: Axes, cell: Cell, runs: FinishedRuns) -> None:
+def first_task_curves(axes: Axes, cell: Cell, runs: FinishedRuns) -> None:
     """Accuracy on each of the first tasks over the stream."""
     if (group := runs.group(cell)) and group.runs:
         figures.first_tasks(axes, group)
@@ -46,7 +46,7 @@ def sweep(axes: Axes, lines: Mapping[str, Mapping[float, Cell]], runs: FinishedR
         if points:
             mean = np.array([summary.mean for summary in points.values()])
             band = np.array([summary.deviation or 0.0 for summary in points.values()])
-            figures.draw(axes, np.array(list(points)), Curve(mean, band), index, label)
+            figures.draw_curve(axes, np.array(list(points)), Curve(mean, band), index, label)
     axes.set(xlabel=xlabel, ylabel=MEASURES[measure])
 
 

@@ -14,7 +14,7 @@ from kcl.paper.item import TableColumn
 from kcl.report.formatting import MISSING
 from kcl.report.published import CIFAR100, MINIIMAGENET, PERMUTED, ROTATED
 
-NOTE = (
+COST_NOTE = (
     "Bytes kept: samples and everything else that a method keeps of its tasks; average: the averaged weights, which "
     "are kept beside the network. Images per sample: images that pass the backbone during training for each training "
     "sample of the stream. This is counted exactly and is the same on every machine: a batch and the coreset or the "
@@ -24,7 +24,7 @@ NOTE = (
 )
 SAMPLES_PER_CLASS = 500
 """Training samples of a class of CIFAR-100 and miniImageNet."""
-DIGITS = (143, 146, 142, 147, 145, 146, 145, 144, 140, 144)
+DIGIT_SAMPLES = (143, 146, 142, 147, 145, 146, 145, 144, 140, 144)
 """Training samples of each of scikit-learn's digits."""
 
 
@@ -37,8 +37,8 @@ def task_shapes(spec: RunSpec) -> list[Shape]:
         return [Shape(spec.train_per_task or SAMPLES_PER_CLASS * ways, ways)] * (spec.tasks or 100 // ways)
     if spec.benchmark == "split-digits":
         starts = range(0, ways * (spec.tasks or 2), ways)
-        return [Shape(sum(DIGITS[start : start + ways]), ways) for start in starts]
-    return [Shape(sum(DIGITS), 10)] * (spec.tasks or 20)
+        return [Shape(sum(DIGIT_SAMPLES[start : start + ways]), ways) for start in starts]
+    return [Shape(sum(DIGIT_SAMPLES), 10)] * (spec.tasks or 20)
 
 
 def run_compute(spec: RunSpec) -> TrainingCompute:

@@ -103,7 +103,7 @@ RAMPS_WITH_METRIC = {CIFAR100: (2.0,), MINIIMAGENET: (1.0, 1.25, 2.0)}
 """With the metric of all coresets, which was added later: the recipe's, and on Split miniImageNet its neighbours."""
 
 
-class AverageHorizon(StrongTables):
+class StrongHorizon(StrongTables):
     name = "strong-reach"
     title = "How far back averaged weights reach"
     note = (

@@ -154,7 +154,7 @@ def average_accuracy(axes: Axes, groups: Sequence[SeedGroup], looks: Sequence[in
         if not group.has_history:  # multi-task training is measured once, at the end
             axes.axhline(float(curve.mean[-1]), label=label, **look(index, marker=False))
             continue
-        draw(axes, seen, curve, index, label)
+        draw_curve(axes, seen, curve, index, label)
     axes.set(xlabel="tasks learned", ylabel="average accuracy %")
     axes.set_title("average over the tasks seen, mean ± s.d. over seeds", loc="left")
     _whole_ticks(axes)
@@ -164,7 +164,7 @@ def first_tasks(axes: Axes, group: SeedGroup, title_width: int = 60) -> None:
     """Accuracy on each of the first tasks, from when it is learned to the end; the title is wrapped at a width."""
     for task in range(min(FIRST_TASKS, group.tasks)):
         seen = np.arange(task + 1, group.tasks + 1)
-        draw(axes, seen, task_curve(group, task), task, f"task {task + 1}")
+        draw_curve(axes, seen, task_curve(group, task), task, f"task {task + 1}")
     axes.set_title(_wrapped(group.label, title_width), loc="left")
     _whole_ticks(axes)
 
@@ -217,7 +217,7 @@ def _draw_benchmark(part: SubFigure, name: str, groups: list[SeedGroup]) -> None
     right.legend(*cells.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=FIRST_TASKS)
 
 
-def draw(axes: Axes, seen: npt.NDArray[np.int_], curve: Curve, index: int, label: str) -> None:
+def draw_curve(axes: Axes, seen: npt.NDArray[np.int_], curve: Curve, index: int, label: str) -> None:
     style, step = look(index), max(1, len(seen) // 6)
     axes.plot(seen, curve.mean, label=label, markevery=(index % step, step), **style)
     axes.fill_between(seen, curve.mean - curve.band, curve.mean + curve.band, color=style["color"], alpha=0.18, lw=0)
