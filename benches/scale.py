@@ -26,13 +26,11 @@ import torch
 
 from kcl.benchmarks.registry import find_benchmark
 from kcl.core import results
-from kcl.core.compute import Compute
+from kcl.core.devices import Compute
 from kcl.core.metrics import AccuracyMatrix
-from kcl.engines.dispatcher import Dispatcher
-from kcl.engines.engine import Engine, Event
-from kcl.engines.job import Job, Needs
+from kcl.engines.dispatcher import Dispatcher, StatusTracker
+from kcl.engines.engine import Engine, Event, Job, Needs
 from kcl.engines.local_workers import LocalWorkers
-from kcl.engines.status_tracker import StatusTracker
 from kcl.experiments.admission import admit
 from kcl.experiments.group_training import train_group
 from kcl.experiments.grouping import Experiment, remaining_groups

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from kcl.core.results import read
-from kcl.paper.cell import FULL, Cell
-from kcl.paper.contents import ITEMS
-from kcl.paper.finished_runs import FinishedRuns
+from kcl.paper.cell import FULL, Cell, FinishedRuns
+from kcl.paper.reproduce import ITEMS
 from kcl.report import results_table
 from kcl.report.groups import group_runs
 from kcl.report.published import TABLE_5

@@ -35,7 +35,7 @@ from kcl.benchmarks.joint_task import join
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.benchmarks.task import Stream, Task
-from kcl.core.compute import Compute
+from kcl.core.devices import Compute
 from kcl.core.randomness import numpy_generator
 from kcl.core.settings import Settings
 from kcl.data.dataset import Dataset

@@ -23,7 +23,7 @@ from kcl.bench import answer_time
 from kcl.bench.step_time import Work
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
-from kcl.core.compute import Compute
+from kcl.core.devices import Compute
 from kcl.data.dataset import Dataset
 from kcl.experiments import task_free
 from kcl.experiments.run_spec import RunSpec

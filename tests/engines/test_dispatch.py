@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from kcl.cli.execution import describe_failures
-from kcl.engines.dispatcher import Dispatcher, take
-from kcl.engines.engine import Engine, Event
-from kcl.engines.job import Job, Needs
-from kcl.engines.status_tracker import JobState, StatusTracker
+from kcl.engines.dispatcher import Dispatcher, JobState, StatusTracker, take
+from kcl.engines.engine import Engine, Event, Job, Needs
 from kcl.experiments.group_training import Failure
 from kcl.training.stopping import Interrupted, Stop
 

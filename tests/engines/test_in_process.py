@@ -12,7 +12,8 @@ from engine_commands import RUNS, records
 from kcl.cli import commands
 from kcl.errors import KclError
 from kcl.experiments import group_training
-from kcl.experiments.grouping import Experiment, RunGroup
+from kcl.experiments.grouping import Experiment
+from kcl.experiments.run_spec import RunGroup
 
 pytest.importorskip("sklearn")
 THREE = [*RUNS, "--seeds", "0..2", "--quiet"]

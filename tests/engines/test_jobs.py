@@ -12,15 +12,16 @@ import torch
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
-from kcl.core.compute import Compute
+from kcl.core.devices import Compute
 from kcl.data.dataset import Dataset
 from kcl.engines import worker
-from kcl.engines.job import Job, estimate_length, estimate_needs, make_jobs
+from kcl.engines.distributed import estimate_length, estimate_needs, make_jobs
+from kcl.engines.engine import Job
 from kcl.experiments.admission import admit
-from kcl.experiments.grouping import Experiment, RunGroup, group_trainings
+from kcl.experiments.grouping import Experiment, group_trainings
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
-from kcl.experiments.run_spec import RunSpec, by_training, key_of
+from kcl.experiments.run_spec import RunGroup, RunSpec, by_training, key_of
 from kcl.methods.kcl_settings import KclSettings
 from kcl.training.checkpointer import Every
 from kcl.training.stopping import Stop

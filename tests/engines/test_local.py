@@ -13,9 +13,9 @@ import torch
 from engine_commands import LONG, RUNS, environment, finish, lasting, records, start, until
 
 from kcl.cli import commands
-from kcl.core.compute import Compute
+from kcl.core.devices import Compute
 from kcl.engines import worker
-from kcl.engines.job import Job, Message
+from kcl.engines.engine import Job, Message
 from kcl.experiments import resuming
 from kcl.training.stopping import Stop
 

@@ -14,15 +14,17 @@ import torch
 from engine_commands import LONG, lasting, records
 
 from kcl.cli import commands, requested_runs
-from kcl.core.compute import Compute
+from kcl.core.devices import Compute
 from kcl.engines import worker
-from kcl.engines.job import Job, make_jobs
+from kcl.engines.distributed import make_jobs
+from kcl.engines.engine import Job
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints
 from kcl.experiments.admission import admit
-from kcl.experiments.grouping import Experiment, RunGroup
+from kcl.experiments.grouping import Experiment
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
+from kcl.experiments.run_spec import RunGroup
 from kcl.training import checkpoint
 from kcl.training.checkpoint import Saved
 from kcl.training.checkpointer import Every, newest

@@ -14,7 +14,7 @@ from kcl.experiments.run_folder import MANY, Folder, merged_settings
 from kcl.experiments.run_spec import RunSpec
 from kcl.methods.kcl_settings import KclSettings
 from kcl.report.page import page
-from kcl.report.unfinished import STALE, standings
+from kcl.report.unfinished import STALE, engine_statuses
 
 
 def _specs(count: int, **changes: Any) -> list[RunSpec]:
@@ -71,8 +71,8 @@ class TestStanding:
         return path
 
     def test_is_on_the_live_page(self, tmp_path: Path) -> None:
-        [own] = standings([self._written(tmp_path / "a.json")], now=1001.0)
-        text = page([], "heading", "version", standing=[own])
+        [own] = engine_statuses([self._written(tmp_path / "a.json")], now=1001.0)
+        text = page([], "heading", "version", statuses=[own])
         assert "<dt>queued</dt><dd>4</dd>" in text
         assert "<td>12.5</td>" in text
         assert "&lt;b&gt;" in text
@@ -82,9 +82,9 @@ class TestStanding:
         "changes", [{"format": 2}, {"workers": 3}, {"workers": [3]}, {"queued": "4"}, {"time": "x"}]
     )
     def test_what_is_not_sound_is_left_out(self, tmp_path: Path, changes: dict[str, Any]) -> None:
-        assert standings([self._written(tmp_path / "a.json", **changes)], now=1001.0) == []
+        assert engine_statuses([self._written(tmp_path / "a.json", **changes)], now=1001.0) == []
 
     def test_what_is_stale_broken_or_gone_is_left_out(self, tmp_path: Path) -> None:
         written = self._written(tmp_path / "a.json")
         (tmp_path / "b.json").write_text("{")
-        assert standings([written, tmp_path / "b.json", tmp_path / "c.json"], now=1000.0 + STALE) == []
+        assert engine_statuses([written, tmp_path / "b.json", tmp_path / "c.json"], now=1000.0 + STALE) == []

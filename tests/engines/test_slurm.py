@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from engine_commands import RUNS, finish, lasting, records, start, until
 
-from kcl.engines.job import Job, Needs
+from kcl.engines.engine import Job, Needs
 from kcl.engines.slurm_engine import SlurmEngine, parse_options
 from kcl.errors import KclError
 

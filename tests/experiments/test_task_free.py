@@ -13,7 +13,7 @@ import torch
 import kcl
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.cli.commands import main
-from kcl.core.compute import Compute
+from kcl.core.devices import Compute
 from kcl.data import digits
 from kcl.experiments import admission, task_free
 from kcl.experiments.run_spec import RunSpec
@@ -59,9 +59,9 @@ def test_mistakes(capsys: pytest.CaptureFixture[str], arguments: list[str], word
 
 def test_held_out_samples_are_not_trained_on() -> None:
     task = kcl.PermutedDigits(tasks=2, train_per_task=300)[1]
-    split = task_free.hold_out(task, 5, 100)
-    assert len(split.examples) == 100
-    assert sorted([*split.task.train.rows.tolist(), *split.examples.rows.tolist()]) == sorted(task.train.rows.tolist())
+    left, examples = task_free.set_aside(task, 5, 100)
+    assert len(examples) == 100
+    assert sorted([*left.train.rows.tolist(), *examples.rows.tolist()]) == sorted(task.train.rows.tolist())
 
 
 def test_what_is_told_is_what_the_answers_say() -> None:

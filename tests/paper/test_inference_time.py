@@ -11,9 +11,8 @@ import pytest
 
 from kcl.cli.commands import main
 from kcl.core.files import write_json
-from kcl.paper.cell import FULL, QUICK
-from kcl.paper.finished_runs import FinishedRuns
-from kcl.paper.inference_time import PAPER, InferenceTime, file_of
+from kcl.paper.cell import FULL, QUICK, FinishedRuns
+from kcl.paper.inference_time import PRINTED, InferenceTime, file_of
 from kcl.report import figures
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +22,7 @@ def _kept(folder: Path, kind: str = "cpu", **changes: Any) -> Path:
     """Times that grow with the coreset, and not with the bases."""
     rows = [
         {"table": table, "value": value, "queries": 1, "way": way, "ms": ms, "times_plain": None}
-        for table, printed in PAPER.items()
+        for table, printed in PRINTED.items()
         for value in printed
         for way, ms in (("plain", 0.5 * value if table == "coreset" else 3.0), ("collapsed", 2.0))
     ]

@@ -12,11 +12,9 @@ import pytest
 
 from kcl.errors import KclError
 from kcl.methods.recipes import published_settings
-from kcl.paper.cell import FULL, QUICK, Cell
-from kcl.paper.contents import ITEMS, find_items
-from kcl.paper.finished_runs import FinishedRuns
+from kcl.paper.cell import FULL, QUICK, Cell, FinishedRuns
 from kcl.paper.item import Item
-from kcl.paper.reproduce import estimate, required_runs, write_report
+from kcl.paper.reproduce import ITEMS, estimate, find_items, required_runs, write_report
 from kcl.report.published import TABLE_5
 
 SEEDS = [0, 1, 2]

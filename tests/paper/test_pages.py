@@ -7,10 +7,9 @@ import pytest
 from kcl.cli.commands import main
 from kcl.core.results import read
 from kcl.errors import KclError
-from kcl.paper.cell import FULL
-from kcl.paper.contents import ITEMS, STRONG
-from kcl.paper.finished_runs import FinishedRuns
+from kcl.paper.cell import FULL, FinishedRuns
 from kcl.paper.page_sections import replace_sections, section_names
+from kcl.paper.reproduce import ITEMS, STRONG
 
 ROOT = Path(__file__).parents[2]
 PAGES = {

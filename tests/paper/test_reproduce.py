@@ -10,8 +10,7 @@ import pytest
 from kcl.cli.commands import main
 from kcl.core.results import read
 from kcl.paper.cell import FULL, QUICK
-from kcl.paper.contents import ITEMS
-from kcl.paper.reproduce import estimate, required_runs
+from kcl.paper.reproduce import ITEMS, estimate, required_runs
 
 
 def _run(*arguments: str) -> int:

@@ -12,12 +12,10 @@ from committed_results import ROOT, RUN_RESULTS
 from kcl.cli import requested_runs
 from kcl.cli.commands import _parser
 from kcl.core.results import read
-from kcl.paper.cell import FULL, QUICK, Cell
-from kcl.paper.cell_table import NOT_MEASURED
-from kcl.paper.contents import ITEMS
-from kcl.paper.finished_runs import FinishedRuns
-from kcl.paper.item import Item
+from kcl.paper.cell import FULL, QUICK, Cell, FinishedRuns
+from kcl.paper.item import NOT_MEASURED, Item
 from kcl.paper.page_sections import judge, section
+from kcl.paper.reproduce import ITEMS
 from kcl.report.published import PaperResult
 from kcl.report.summary import Summary, summarise
 

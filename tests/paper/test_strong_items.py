@@ -20,16 +20,13 @@ from kcl.experiments.speeds import BATCH, SPEEDS
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.recipes import METHODS, published_settings
 from kcl.methods.strong_recipe import strong_settings
-from kcl.paper.cell import FULL, QUICK, Cell
-from kcl.paper.cell_table import NOT_MEASURED
-from kcl.paper.contents import GROUPS, ITEMS, STRONG, find_items
-from kcl.paper.finished_runs import FinishedRuns
-from kcl.paper.item import Item
+from kcl.paper.cell import FULL, QUICK, Cell, FinishedRuns
+from kcl.paper.item import NOT_MEASURED, Item
 from kcl.paper.panels import MEASURES
-from kcl.paper.reproduce import estimate, required_runs
+from kcl.paper.reproduce import GROUPS, ITEMS, STRONG, estimate, find_items, required_runs
 from kcl.paper.run_cost import cost_of, task_shapes
-from kcl.paper.strong_parts import GUARDS, RAMPS, Ablation, AverageHorizon, ingredients
-from kcl.paper.strong_results import BENCHMARKS as FOUR
+from kcl.paper.strong_parts import GUARDS, RAMPS, Ablation, StrongHorizon, ingredients
+from kcl.paper.strong_results import ALL_FOUR as FOUR
 from kcl.paper.strong_results import TARGETS, StrongCost, StrongResults, method_tests
 from kcl.report.published import CIFAR100, MINIIMAGENET, PERMUTED, ROTATED
 from kcl.report.summary import Summary
@@ -174,22 +171,22 @@ class TestResults:
 class TestAverageHorizon:
     def test_all_rows_of_a_benchmark_are_the_recipe_s_one_training(self) -> None:
         for benchmark in RAMPS:
-            cells = [cell for cell in AverageHorizon().cells() if cell.benchmark == benchmark]
+            cells = [cell for cell in StrongHorizon().cells() if cell.benchmark == benchmark]
             specs = [FULL.specs(cell, [0])[0] for cell in (*cells, Cell("", benchmark, recipe="strong"))]
             assert len(by_training(specs)) == 1
             assert [spec.settings for spec in specs].count(strong_settings(benchmark, "kcl")) == 2
         left_out = [cell for cell in Ablation().removed() if cell.row == "without the metric of all coresets"]
-        assert FULL.specs(left_out[0], [0])[0] in AverageHorizon().specs(FULL, [0])
+        assert FULL.specs(left_out[0], [0])[0] in StrongHorizon().specs(FULL, [0])
 
     def test_the_table_marks_the_recipe_and_the_figure_has_every_measure(self) -> None:
-        cells = AverageHorizon().cells()
+        cells = StrongHorizon().cells()
         records = [_record(cell, seed, 60.0 + place + seed) for place, cell in enumerate(cells) for seed in SEEDS]
         runs = FinishedRuns(records, FULL, SEEDS)
-        text = AverageHorizon().markdown(runs)
+        text = StrongHorizon().markdown(runs)
         assert text.count("(the recipe)") == 2
         assert "| r = 1 | 3 | 61.00 ± 1.00 |" in text
         assert "| the last weights | 3 | 66.00 ± 1.00 |" in text
-        figure = AverageHorizon().figure(runs)
+        figure = StrongHorizon().figure(runs)
         labels = [axes.get_ylabel() for axes in figure.axes]
         assert labels == [label for _ in RAMPS for label in MEASURES.values()]
         assert [len(axes.lines[0].get_xdata()) for axes in figure.axes] == [5] * 3 + [6] * 3

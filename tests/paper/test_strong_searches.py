@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kcl.report.point_of import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET, PERMUTED, ROTATED
 
 from kcl.cli import requested_runs, tune_command
 from kcl.cli.commands import _parser
@@ -19,9 +20,8 @@ from kcl.core.results import read
 from kcl.methods.recipes import settings_record
 from kcl.methods.strong_recipe import strong_settings
 from kcl.paper.strong_parts import RAMPS
-from kcl.paper.strong_results import BENCHMARKS
-from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET, PERMUTED, ROTATED
-from kcl.tuning.space import published
+from kcl.paper.strong_results import ALL_FOUR
+from kcl.tuning.space import point_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "strong-search.md").read_text(encoding="utf-8").replace("\\\n", " ")
@@ -107,7 +107,7 @@ def test_the_commands_search_around_the_recipe_without_test_data() -> None:
         assert (search.protocol.tasks, search.protocol.test_data_seen) == (3, False)
         assert not set(range(5)) & set(search.protocol.seeds), "the table's seeds decide nothing"
         assert seeds in ([], [0, 1, 2, 3, 4])
-        if published(search.space, search.base.settings) is not None:
+        if point_of(search.space, search.base.settings) is not None:
             holding.add((options.benchmark, search.base.settings == strong_settings(options.benchmark, "kcl")))
         values = {dimension.name: dimension.values for dimension in search.space}
         structural = math.prod(len(values[name]) for name in ("kernel", "updates_per_batch") if name in values)
@@ -115,9 +115,9 @@ def test_the_commands_search_around_the_recipe_without_test_data() -> None:
         points = [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
         keys = {search.base.settings.replace(**point).stacking_key() for point in points}
         assert len(keys) == structural  # numbers are trained together
-    assert {(benchmark, "kcl") for benchmark in BENCHMARKS} < searched
+    assert {(benchmark, "kcl") for benchmark in ALL_FOUR} < searched
     # On Split miniImageNet one search chose the averaging horizon and another what else acts at test.
-    assert {(benchmark, benchmark != MINIIMAGENET) for benchmark in BENCHMARKS} <= holding
+    assert {(benchmark, benchmark != MINIIMAGENET) for benchmark in ALL_FOUR} <= holding
 
 
 def test_the_longest_average_of_each_search_is_the_best() -> None:

@@ -16,8 +16,8 @@ from kcl.cli.commands import main
 from kcl.core import results
 from kcl.errors import KclError
 from kcl.methods.kcl_settings import KclSettings
+from kcl.report.charts import plotly
 from kcl.report.page import page, write_page
-from kcl.report.vendor import plotly
 
 VOID = {"meta", "br", "input"}
 

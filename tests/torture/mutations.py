@@ -29,7 +29,7 @@ import torch
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.cli import answer_commands
 from kcl.core import results
-from kcl.core.compute import Compute
+from kcl.core.devices import Compute
 from kcl.core.settings import Settings
 from kcl.data import mapped_images, mnist, pickles
 from kcl.data.dataset import Dataset

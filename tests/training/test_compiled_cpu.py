@@ -20,7 +20,7 @@ from torch._inductor import config as inductor_config
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.cli import commands
-from kcl.core.compute import Compute
+from kcl.core.devices import Compute
 from kcl.errors import KclError
 from kcl.experiments import resuming, task_free
 from kcl.experiments.admission import admit, build_learner

@@ -15,15 +15,15 @@ import torch
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.benchmarks.task import Task
-from kcl.core.compute import Compute
+from kcl.core.devices import Compute
 from kcl.errors import KclError
 from kcl.experiments import admission, group_training, grouping, resuming
 from kcl.experiments.admission import admit, build_learner
 from kcl.experiments.group_training import train_group
-from kcl.experiments.grouping import Experiment, RunGroup, fitting_trainings, group_trainings, remaining_groups
+from kcl.experiments.grouping import Experiment, fitting_trainings, group_trainings, remaining_groups
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
-from kcl.experiments.run_spec import RunSpec, by_training
+from kcl.experiments.run_spec import RunGroup, RunSpec, by_training
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.recipes import METHODS, methods_with, select_settings
 from kcl.report import results_table

@@ -13,14 +13,14 @@ import torch
 
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
-from kcl.core.compute import Compute
+from kcl.core.devices import Compute
 from kcl.core.settings import Settings
 from kcl.experiments.admission import admit
 from kcl.experiments.group_training import train_group
-from kcl.experiments.grouping import Experiment, RunGroup, remaining_groups
+from kcl.experiments.grouping import Experiment, remaining_groups
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
-from kcl.experiments.run_spec import RunSpec
+from kcl.experiments.run_spec import RunGroup, RunSpec
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Method
 from kcl.methods.recipes import METHODS, published_backbone

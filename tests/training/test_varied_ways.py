@@ -12,7 +12,7 @@ import torch
 
 from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.benchmarks.split import SplitClasses
-from kcl.core.compute import Compute
+from kcl.core.devices import Compute
 from kcl.data.dataset import Dataset
 from kcl.experiments.admission import admit
 from kcl.experiments.group_training import train_group

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kcl.benchmarks.held_out import hold_out
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
+from kcl.experiments.admission import with_held_out
 
 
 def _dataset() -> Dataset:
@@ -25,7 +25,7 @@ def _dataset() -> Dataset:
 
 def test_the_parts_make_the_training_data_and_nothing_else() -> None:
     before = _dataset()
-    after = hold_out(before, 0.2)
+    after = with_held_out(before, 0.2)
     learned, judged = after.train_inputs.flatten().tolist(), after.test_inputs.flatten().tolist()
     assert sorted(learned + judged) == list(map(float, range(100)))
     assert after.test_labels.bincount().tolist() == [5, 5, 5, 5]
@@ -36,10 +36,10 @@ def test_the_parts_make_the_training_data_and_nothing_else() -> None:
 def test_the_same_are_held_out_whatever_the_test_data_are() -> None:
     one, two = _dataset(), _dataset()
     two.test_inputs.fill_(7.0)
-    assert torch.equal(hold_out(one, 0.3).test_inputs, hold_out(two, 0.3).test_inputs)
+    assert torch.equal(with_held_out(one, 0.3).test_inputs, with_held_out(two, 0.3).test_inputs)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 0.001, 0.999])
 def test_shares_that_leave_nothing_are_refused(share: float) -> None:
     with pytest.raises(KclError):
-        hold_out(_dataset(), share)
+        with_held_out(_dataset(), share)

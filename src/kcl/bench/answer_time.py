@@ -23,13 +23,14 @@ from typing import Any, TypeVar
 import torch
 
 from kcl.bench import reference_loop
-from kcl.bench.step_time import WORKS, Work, aligned, duration
+from kcl.bench.step_time import WORKS, Work, seconds_taken
 from kcl.benchmarks.task import View
 from kcl.errors import KclError
 from kcl.functional.noise import RunNoise
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.method import Memory
 from kcl.models.inference import Answerer
+from kcl.report.formatting import aligned
 from kcl.training.stack import RunStack
 
 CORESETS, BASES, TASKS = (5, 10, 20, 40), (256, 512, 1024, 2048), (20, 100, 1000)
@@ -138,28 +139,24 @@ def _many_tasks(name: str, tasks: int, model: _Model, queries: Sequence[int]) ->
         model.answerer.head(index)
     for count in queries:
         turns = itertools.cycle([partial(model.answerer.logits, model.queries[:count], task) for task in range(tasks)])
-        ms = _median_ms({0: partial(_next, turns)}, model.device)[0]
+        ms = _median_ms({0: lambda turns=turns: next(turns)()}, model.device)[0]  # type: ignore[misc]
         yield AnswerTime(name, "tasks", tasks, count, "named task", ms)
     ms = _median_ms({0: lambda: model.answerer.answer(model.queries[:1])}, model.device)[0]
     yield AnswerTime(name, "tasks", tasks, 1, "task inferred", ms)
-
-
-def _next(turns: Iterator[Callable[[], Any]]) -> Any:
-    return next(turns)()
 
 
 def _median_ms(calls: Calls[Key], device: torch.device, limit: float = SECONDS) -> dict[Key, float]:
     """The median time of every call; the calls take turns."""
     times: dict[Key, list[float]] = {key: [] for key in calls}
     for call in calls.values():
-        duration(call, device)  # warms up
+        seconds_taken(call, device)  # warms up
     for _ in range(ROUNDS):
         for key, call in calls.items():
             until = time.perf_counter() + limit / ROUNDS
             for number in range(CALLS):
                 if number and time.perf_counter() > until:
                     break
-                times[key].append(duration(call, device))
+                times[key].append(seconds_taken(call, device))
     return {key: 1e3 * statistics.median(taken) for key, taken in times.items()}
 
 
@@ -169,4 +166,4 @@ def table(rows: Sequence[AnswerTime]) -> str:
     for row in rows:
         ratio = "–" if row.times_plain is None else f"{row.times_plain:.1f}"
         lines.append((row.work, row.table, str(row.value), str(row.queries), row.way, f"{row.ms:.3f}", ratio))
-    return aligned(lines)
+    return "\n".join(aligned(lines))

@@ -24,12 +24,13 @@ from kcl.methods.recipes import METHODS, published_backbone, select_settings
 from kcl.methods.strong_recipe import strong_settings
 from kcl.nets.backbone import Backbone
 from kcl.ops.compiler import need_compiler
+from kcl.report.formatting import aligned
 from kcl.training.stack import RunStack
 
 ROUNDS, MAX_STEPS = 7, 4000
 """On a CPU kcl and the plain loop take turns for this many rounds, fewer where kcl would take more steps than this."""
 REFERENCE_STEPS = 100
-DIGITS = (3, 3, 1, 1, 1, 0)
+DECIMALS = (3, 3, 1, 1, 1, 0)
 """Decimals of the numbers in the table."""
 Reference = Callable[[], float | None]
 
@@ -150,17 +151,17 @@ def _measure(
     work: str, engine: str, learner: RunStack, task: Task, reference: Reference, reference_ms: float | None
 ) -> StepTime:
     settings, runs, on_gpu = learner.method.settings, learner.count, learner.device.type == "cuda"
-    first_task_s = duration(lambda: learner.learn([task] * runs, lambda _: None), learner.device)
+    first_task_s = seconds_taken(lambda: learner.learn([task] * runs, lambda _: None), learner.device)
     coreset = settings.coreset_size_per_class * task.ways if isinstance(settings, KclSettings) else 0
     steps = (len(task.train) - coreset) // settings.batch_size * settings.updates_per_batch
     second = replace(task, index=1)
     if on_gpu:
-        step_ms = 1e3 * duration(lambda: learner.learn([second] * runs, lambda _: None), learner.device) / steps
+        step_ms = 1e3 * seconds_taken(lambda: learner.learn([second] * runs, lambda _: None), learner.device) / steps
         ratio = None if reference_ms is None else reference_ms / (step_ms / runs)
     else:
         step_ms, ratio = _in_turns(learner, second, reference, max(1, min(ROUNDS, MAX_STEPS // steps)))
     learner.accuracy([second] * runs)
-    evaluation_ms = 1e3 * duration(lambda: learner.accuracy([second] * runs), learner.device)
+    evaluation_ms = 1e3 * seconds_taken(lambda: learner.accuracy([second] * runs), learner.device)
     peak_mib = torch.cuda.max_memory_allocated() / 2**20 if on_gpu else None
     return StepTime(work, engine, runs, step_ms, step_ms / runs, ratio, evaluation_ms, first_task_s, peak_mib)
 
@@ -179,7 +180,7 @@ def _in_turns(learner: RunStack, task: Task, reference: Reference, rounds: int) 
     return statistics.median(step_ms), statistics.median(ratios) if ratios else None
 
 
-def duration(action: Callable[[], object], device: torch.device) -> float:
+def seconds_taken(action: Callable[[], object], device: torch.device) -> float:
     """How long it takes until it has finished on the device."""
     started = time.perf_counter()
     action()
@@ -195,13 +196,7 @@ def table(rows: Sequence[StepTime]) -> str:
     for row in rows:
         numbers = list(astuple(row)[3:])
         cells = [
-            "–" if number is None else f"{number:.{digits}f}" for number, digits in zip(numbers, DIGITS, strict=True)
+            "–" if number is None else f"{number:.{digits}f}" for number, digits in zip(numbers, DECIMALS, strict=True)
         ]
         lines.append([row.work, row.engine, str(row.runs), *cells])
-    return aligned(lines)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Lines with every column padded to its widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(aligned(lines))

@@ -201,8 +201,7 @@ def _task_free(options: argparse.Namespace) -> int:
     import torch
 
     from kcl.cli import requested_runs
-    from kcl.core.compute import Compute
-    from kcl.core.devices import describe_machine
+    from kcl.core.devices import Compute, describe_machine
     from kcl.core.files import write_json
     from kcl.experiments import task_free
     from kcl.models.lessons import LEAST_HELD_OUT

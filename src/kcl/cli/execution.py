@@ -14,8 +14,7 @@ import torch
 
 from kcl.cli.commands import FAILED
 from kcl.cli.options import COMPILE, choose_engine, choose_saving
-from kcl.core.compute import Compute
-from kcl.core.devices import choose_device, choose_threads
+from kcl.core.devices import Compute, choose_device, choose_threads
 from kcl.core.files import STATUS
 from kcl.core.locking import locked
 from kcl.core.packages import load_package
@@ -26,11 +25,11 @@ from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
 from kcl.experiments.admission import DatasetKey, admit
 from kcl.experiments.group_training import Failure, train_groups
-from kcl.experiments.grouping import Experiment, RunGroup, remaining_groups
+from kcl.experiments.grouping import Experiment, remaining_groups
 from kcl.experiments.loggers import Loggers
 from kcl.experiments.progress import Display, make_display
 from kcl.experiments.run_folder import Folder
-from kcl.experiments.run_spec import RunSpec
+from kcl.experiments.run_spec import RunGroup, RunSpec
 from kcl.report import results_table
 from kcl.training.stopping import Stop, exit_code
 from kcl.training.stream_run import OnProgress

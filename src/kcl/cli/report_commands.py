@@ -16,8 +16,8 @@ from kcl.report import figures, results_table
 from kcl.report.groups import Record, group_runs
 from kcl.report.live import LOCAL, LivePage
 from kcl.report.page import page, write_page
-from kcl.report.page_samples import Samples, read_samples
-from kcl.report.unfinished import running, standings
+from kcl.report.page_samples import SavedSamples, read_samples
+from kcl.report.unfinished import engine_statuses, running
 from kcl.training.stopping import Stop
 
 FORMATS = ("html", "md", "png", "pdf")
@@ -67,7 +67,7 @@ def read_all(files: Sequence[Path], warn: Callable[[str], None]) -> list[Record]
     return [with_current_settings(record) for file in files for record in results.read(file, warn)]
 
 
-def samples_beside(files: Sequence[Path]) -> list[Samples]:
+def samples_beside(files: Sequence[Path]) -> list[SavedSamples]:
     """The samples that `kcl run --save-samples` saved beside these results."""
     from kcl.experiments.run_spec import with_current_settings  # loads PyTorch
 
@@ -101,8 +101,8 @@ def live(
     def make(files: Sequence[Path], version: str) -> str:
         kept = [path for path in files if path.name not in (METRICS, STATUS)]
         going_on = running(path for path in files if path.name == METRICS)
-        standing = standings(path for path in files if path.name == STATUS)
-        return page(read_all(kept, lambda _: None), title, version, going_on, samples_beside(kept), standing)
+        statuses = engine_statuses(path for path in files if path.name == STATUS)
+        return page(read_all(kept, lambda _: None), title, version, going_on, samples_beside(kept), statuses)
 
     server = LivePage(find, make, LOCAL if host == "localhost" else host, port)
     if host not in (LOCAL, "localhost"):

@@ -20,12 +20,11 @@ from kcl.core.settings import nearest
 from kcl.errors import KclError
 from kcl.experiments.progress import make_display
 from kcl.experiments.run_spec import RunSpec
-from kcl.paper.cell import FULL, QUICK, Scale
-from kcl.paper.contents import ITEMS, STRONG, find_items
-from kcl.paper.finished_runs import FinishedRuns
-from kcl.paper.item import Item, MeasureOptions
+from kcl.paper.cell import FULL, QUICK, FinishedRuns, Scale
+from kcl.paper.inference_time import InferenceTime, file_of
+from kcl.paper.item import Item
 from kcl.paper.page_sections import replace_sections, section_names
-from kcl.paper.reproduce import estimate, required_runs, write_report
+from kcl.paper.reproduce import ITEMS, STRONG, estimate, find_items, required_runs, write_report
 from kcl.report import figures
 
 SEVERAL = 4
@@ -150,13 +149,15 @@ def reproduce(options: argparse.Namespace) -> int:
 
 def _measure(request: Reproduction, options: argparse.Namespace) -> None:
     """Measure what runs do not record."""
-    device, display = use_device(options), make_display(options.quiet)
-    how = MeasureOptions(
-        request.out, device, options.precision, request.scale, options.resume, options.command_line, display.say
-    )
-    try:
-        with locked(request.out):
-            for item in request.items:
-                item.measure(how)
-    finally:
-        display.close()
+    times = next((item for item in request.items if isinstance(item, InferenceTime)), None)
+    if times is None:
+        return
+    device, say = use_device(options), make_display(options.quiet).say
+    path = file_of(request.out, device)
+    with locked(request.out):
+        if not path.exists():
+            times.measure(path, device, options.precision, request.scale, options.command_line, say)
+        elif options.resume:
+            say(f"{path} is kept as it is")
+        else:
+            raise KclError(f"{path} exists already; add --resume to keep it, or choose another --out")

@@ -84,7 +84,8 @@ def tune_settings(options: argparse.Namespace) -> int:
     if records:
         page.write_page(records, out / "report.html", report_commands.default_title(records))
     if not options.quiet:
-        print(f"best of {len(trials)} trials: {tune.show(best.settings)}, {best.value:.2f} % on held-out samples")
+        chosen = tune.show_settings(best.settings)
+        print(f"best of {len(trials)} trials: {chosen}, {best.value:.2f} % on held-out samples")
         if records:
             print(results_table.text(records))
             print(f"results: {out / RESULTS}\npage:    {out / 'report.html'}")

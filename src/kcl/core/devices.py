@@ -1,8 +1,9 @@
-"""Which device computes, and with how many threads."""
+"""How runs are computed: the device, its threads, the speed and the last digits; their settings say what."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kcl import __version__
@@ -10,6 +11,32 @@ from kcl.errors import KclError
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(frozen=True)
+class Compute:
+    device: str = "cpu"
+    compiled: bool | None = None
+    """Whether PyTorch's compiler fuses the training step; None: only that of long runs on a GPU."""
+    precision: str = "tf32"
+    """One of `ops.precision.PRECISIONS`."""
+    runs_at_once: int | None = None
+    """Trainings per group on a GPU; None: as many as fit in its memory. On a CPU every training is its own group."""
+
+    @property
+    def torch_device(self) -> torch.device:
+        import torch
+
+        return torch.device(self.device)
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.torch_device.type == "cpu"
+
+    @property
+    def plain(self) -> bool:
+        """Whether trainings are stepped one at a time without vmap: on a CPU, unless the step is compiled."""
+        return self.on_cpu and not self.compiled
 
 
 def device_name(device: torch.device) -> str:

@@ -43,7 +43,7 @@ def append(path: str | Path, *records: dict[str, Any]) -> None:
     """Append runs, each as one line: checked, written at once, and on disk when this returns."""
     path, content = Path(path), b""
     try:
-        lines = [_encode(record) for record in records]
+        lines = [json.dumps(record, allow_nan=False, ensure_ascii=False).encode() for record in records]
         for line in lines:
             if len(line) >= MAX_LINE_BYTES:
                 raise KclError(f"its record is longer than {MAX_LINE_BYTES} bytes")
@@ -125,10 +125,6 @@ def _check_metrics(record: dict[str, Any]) -> None:
         tolerance = _PERCENT_TOLERANCE if name.endswith("_accuracy") else _FRACTION_TOLERANCE
         if stored is not None and (derived is None or abs(stored - derived) > tolerance):
             raise KclError(f"the field {name!r} is {stored}, but the accuracy matrix gives {derived}")
-
-
-def _encode(record: dict[str, Any]) -> bytes:
-    return json.dumps(record, allow_nan=False, ensure_ascii=False).encode()
 
 
 def _repair(file: BinaryIO, path: Path) -> int:

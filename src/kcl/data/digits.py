@@ -10,6 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from kcl.core.packages import load_package
 from kcl.data.dataset import Dataset
 from kcl.data.file_cache import Say, quiet
 from kcl.data.source import DataSource
@@ -62,10 +63,8 @@ DIGITS = DigitsSource()
 
 def _read() -> tuple[Tensor, Tensor]:
     """All images, (1797, 8, 8), and their labels, in file order."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise KclError(f"the digits come with scikit-learn, which is missing: {INSTALL}") from None
-    bunch = load_digits()
+    bunch = load_package(
+        "sklearn.datasets", "digits", "the digits come with scikit-learn, which is missing"
+    ).load_digits()
     images = torch.from_numpy(bunch.images)
     return (images * 255 / BRIGHTEST).round().byte(), torch.from_numpy(bunch.target).long()

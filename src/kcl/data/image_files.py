@@ -11,20 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
+from kcl.core.packages import load_package
 from kcl.errors import KclError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 FORMATS = ("JPEG", "PNG", "WEBP")
-INSTALL = 'pip install "kernel-continual-learning[images]"'
 BATCH = 256
 
 
 def decode_all(paths: Sequence[Path], side: int, resampling: str = "bilinear") -> Iterator[np.ndarray]:
     """The images in order, in batches (k, 3, side, side); in threads, as Pillow releases the GIL while decoding."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise KclError(f"reading image files needs Pillow, which is missing: {INSTALL}") from None
+    Image = load_package("PIL.Image", "images", "reading image files needs Pillow")
     one = partial(decode, side=side, resampling=resampling)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for start in range(0, len(paths), BATCH):

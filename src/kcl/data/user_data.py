@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kcl.core.files import write_whole
+from kcl.core.packages import load_package
 from kcl.data import image_files, image_folders
 from kcl.data.file_cache import Say, quiet
 from kcl.errors import KclError
@@ -191,13 +192,9 @@ def _csv(path: Path, label: str | None, choose: Callable[[Sequence[str]], tuple[
 
 
 def _parquet(path: Path, label: str | None, choose: Callable[[Sequence[str]], tuple[str, ...]]) -> Samples:
-    try:
-        import pyarrow
-        import pyarrow.parquet as parquet
-    except ImportError:
-        raise KclError(
-            'reading Parquet needs pyarrow, which is missing: pip install "kernel-continual-learning[parquet]"'
-        ) from None
+    parquet = load_package("pyarrow.parquet", "parquet", "reading Parquet needs pyarrow")
+    import pyarrow
+
     try:
         table = parquet.read_table(path)
         columns = choose([name for name in table.column_names if not name.startswith(_INDEX)])

@@ -1,25 +1,31 @@
-"""Groups trained by the workers of an engine: their messages become results, logs, and a status for the user."""
+"""Groups trained by the workers of an engine: groups become jobs; messages become results, logs and a status."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from kcl.core.files import STATUS, write_json
-from kcl.engines.dispatcher import Dispatcher
-from kcl.engines.engine import Engine
-from kcl.engines.job import Message, Needs, make_jobs
-from kcl.engines.status_tracker import JobState, StatusTracker
+from kcl.engines.dataset_file import DatasetFile, pack
+from kcl.engines.dispatcher import Dispatcher, JobState, StatusTracker
+from kcl.engines.engine import Engine, Job, Message, Needs
 from kcl.errors import KclError
 from kcl.experiments import resuming
+from kcl.experiments.admission import RunPlan, dataset_key, step_count
 from kcl.experiments.group_training import LOGS, Failure
-from kcl.experiments.grouping import Experiment, RunGroup
+from kcl.experiments.grouping import Experiment
 from kcl.experiments.loggers import Loggers
-from kcl.experiments.progress import Display, duration
+from kcl.experiments.progress import Display, format_duration
 from kcl.experiments.run_folder import Folder
+from kcl.experiments.run_spec import RunGroup
+from kcl.experiments.speeds import TOGETHER, speed_of
+from kcl.methods.views import copies_at_test, rotations
 from kcl.training.stopping import Stop
 from kcl.training.stream_run import OnProgress, Progress, RunProgress
 
@@ -62,6 +68,57 @@ def run_distributed(
     finally:
         with suppress(OSError):
             (folder.path / STATUS).unlink(missing_ok=True)
+
+
+def make_jobs(experiment: Experiment, groups: Sequence[RunGroup], gpu_gigabytes: float | None = None) -> list[Job]:
+    """The longest job first, so that the last ones end at about the same time. `gpu_gigabytes`: memory of one GPU."""
+    plan, files = experiment.plan, {}
+    for key, dataset in plan.datasets.items():
+        digest, path = pack(dataset)
+        files[key] = DatasetFile(key, digest, str(path.resolve()))
+    jobs = [
+        Job(
+            runs=[spec.fields() for spec in group.specs],
+            command=experiment.command,
+            out=str(experiment.store.path.resolve()),
+            datasets=tuple(files[key] for key in dict.fromkeys(map(dataset_key, group.specs))),
+            compute=plan.compute,
+            plain=group.plain,
+            resumed=group.resumed,
+            threads=torch.get_num_threads(),
+            save_samples=experiment.save_samples,
+            saving=experiment.saving._replace(stop=None),
+            code=resuming.code(),
+            length=estimate_length(plan, group),
+            needs=estimate_needs(plan, group, gpu_gigabytes),
+            notes=dict(experiment.notes),
+        )
+        for group in groups
+    ]
+    return sorted(jobs, key=lambda job: -job.length)
+
+
+def estimate_length(plan: RunPlan, group: RunGroup) -> float:
+    """Seconds on the machine that was measured."""
+    spec = group.specs[0]
+    speed = speed_of(spec.settings.backbone)
+    steps = step_count(spec.settings, sum(size.train for size in plan.task_sizes[spec.key])) * rotations(spec.settings)
+    rounds = math.ceil(len(group.trainings) / TOGETHER)
+    return steps * (speed.kcl if spec.method == "kcl" else speed.others) / 1e3 * rounds
+
+
+def estimate_needs(plan: RunPlan, group: RunGroup, gpu_gigabytes: float | None) -> Needs:
+    """As many CPUs as threads, and on a GPU the share of its memory; the whole GPU if its memory is not known. Testing
+    with several views of a sample multiplies the memory.
+    """
+    threads = torch.get_num_threads()
+    if plan.compute.on_cpu:
+        return Needs(threads)
+    if gpu_gigabytes is None:
+        return Needs(threads, 1.0)
+    views = max(copies_at_test(spec.settings) for spec in group.specs)
+    gigabytes = speed_of(group.specs[0].settings.backbone).gigabytes / TOGETHER * views * len(group.trainings)
+    return Needs(threads, min(1.0, math.ceil(100 * gigabytes / gpu_gigabytes) / 100))
 
 
 class _Reporter(StatusTracker):
@@ -123,7 +180,7 @@ def status_lines(status: dict[str, Any]) -> list[str]:
     if status["average_accuracy"] is not None:
         parts.append(f"average accuracy {status['average_accuracy']:.2f} %")
     if status["seconds_left"] is not None:
-        parts.append(f"about {duration(status['seconds_left'])} left")
+        parts.append(f"about {format_duration(status['seconds_left'])} left")
     workers = [worker for worker in status["workers"] if worker["doing"]][:WORKERS_SHOWN]
     return [
         ", ".join(parts),

@@ -17,8 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import kcl
-from kcl.engines.engine import Engine, Event, RunningJob
-from kcl.engines.job import Job, Message, Needs
+from kcl.engines.engine import Engine, Event, Job, Message, Needs, RunningJob
 from kcl.engines.worker import run_job
 from kcl.training.stopping import Stop
 
@@ -77,7 +76,7 @@ class WorkerProcess:
         assert self.process.stdout is not None  # noqa: S101
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
         os.set_blocking(self.stdout.fileno(), False)
-        self.alive, self._rest = True, b""
+        self.alive = True
 
     def give(self, job: Job) -> None:
         self.running = RunningJob(job, self.name)
@@ -86,15 +85,14 @@ class WorkerProcess:
             self.stdin.flush()
 
     def events(self) -> list[Event]:
-        messages: list[Message] = []
+        blocks: list[bytes] = []
         with suppress(BlockingIOError):  # there is nothing more to read
             while block := os.read(self.stdout.fileno(), 1 << 20):
-                *lines, self._rest = (self._rest + block).split(b"\n")
-                messages += [json.loads(line) for line in lines]
+                blocks.append(block)
             self.alive = False
         if self.running is None:
             return []
-        events = self.running.receive(messages)
+        events = self.running.read(b"".join(blocks))
         if self.running.end is None and not self.alive:
             code = self.process.wait()
             death = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"

@@ -21,8 +21,7 @@ from typing import Any
 
 from kcl.core.packages import load_package
 from kcl.engines.dataset_file import DatasetFile
-from kcl.engines.engine import Engine, Event, RunningJob
-from kcl.engines.job import ENDS, Job, Message, Needs
+from kcl.engines.engine import ENDS, Engine, Event, Job, Message, Needs, RunningJob
 from kcl.engines.worker import run_job
 from kcl.errors import KclError
 from kcl.training.stopping import Stop

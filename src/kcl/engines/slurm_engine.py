@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kcl.core.packages import load_package
-from kcl.engines.engine import Engine, Event, RunningJob
-from kcl.engines.job import ENDS, Job, Message, Needs
+from kcl.engines.engine import ENDS, Engine, Event, Job, Message, Needs, RunningJob
 from kcl.engines.worker import run_job
 from kcl.errors import KclError
 from kcl.training.stopping import Stop
@@ -88,7 +87,7 @@ class _SlurmJob(RunningJob):
     def __init__(self, job: Job, handle: Any, path: Path) -> None:
         super().__init__(job, f"job {handle.job_id}")
         self.handle, self.path = handle, path
-        self._position, self._rest, self._ended_polls = 0, b"", 0
+        self._position, self._ended_polls = 0, 0
 
     def events(self) -> list[Event]:
         block = b""
@@ -96,8 +95,7 @@ class _SlurmJob(RunningJob):
             file.seek(self._position)
             block = file.read()
         self._position += len(block)
-        *lines, self._rest = (self._rest + block).split(b"\n")
-        events = self.receive(json.loads(line) for line in lines)
+        events = self.read(block)
         self._ended_polls = self._ended_polls + 1 if self.handle.done() else 0
         if self.end is None and self._ended_polls > 4:  # by now its last message would be in the shared folder
             error = f"job {self.handle.job_id} ended ({self.handle.state})"

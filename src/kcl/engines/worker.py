@@ -12,14 +12,14 @@ import torch
 
 from kcl.core.devices import choose_device
 from kcl.engines.dataset_file import DatasetFile, unpack
-from kcl.engines.job import Job, Message
+from kcl.engines.engine import Job, Message
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
 from kcl.experiments.admission import admit
 from kcl.experiments.group_training import first_line, train_group
-from kcl.experiments.grouping import Experiment, RunGroup, group_trainings, resumed_group
+from kcl.experiments.grouping import Experiment, group_trainings, resumed_group
 from kcl.experiments.run_folder import ResultStore
-from kcl.experiments.run_spec import by_training
+from kcl.experiments.run_spec import RunGroup, by_training
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import OnProgress, Progress
 

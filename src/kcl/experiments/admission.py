@@ -12,15 +12,17 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kcl.benchmarks.held_out import hold_out
+import torch
+
 from kcl.benchmarks.registry import find_benchmark
 from kcl.benchmarks.task import Stream
-from kcl.core.compute import Compute
+from kcl.core.devices import Compute
+from kcl.core.randomness import numpy_generator
 from kcl.core.results import MOST_TASKS
 from kcl.core.settings import Settings
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
-from kcl.experiments.run_spec import CHOICES, RunSpec, by_training, chosen_fields
+from kcl.experiments.run_spec import CHOICES, RunSpec, Training, by_training, chosen_fields
 from kcl.methods.method import Method
 from kcl.methods.recipes import check_backbone, find_method, published_backbone
 from kcl.ops.compiler import need_compiler
@@ -29,8 +31,8 @@ from kcl.training.stack import RunStack
 LONG = 40_000
 """Steps from which compiling, which takes about 15 seconds, pays off on a GPU."""
 
-Training = Sequence[RunSpec]
-"""Runs that share one training and differ only in how they are tested."""
+HOLD_OUT_SEED = 0
+"""The same samples are held out for every run's seed, so that all runs are compared on the same ones."""
 
 DatasetKey = tuple[str, int | None, float | None]
 """Benchmark, image size and held-out share: runs that agree in these share their arrays."""
@@ -61,10 +63,6 @@ class RunPlan:
 
     def stream(self, spec: RunSpec) -> Stream:
         return _stream(spec, self.dataset(spec))
-
-    def steps(self, spec: RunSpec) -> int:
-        """About how many steps a run takes."""
-        return step_count(spec.settings, sum(size.train for size in self.task_sizes[spec.key]))
 
     def pending(self, finished: Collection[str]) -> list[RunSpec]:
         """The runs whose keys are not among the finished ones."""
@@ -115,7 +113,8 @@ def admit(
         spec = replace(spec, **{**benchmark.load_choices, **choices})
         if dataset_key(spec) not in plan.datasets:
             dataset = benchmark.load(data_dir, say, **chosen_fields(spec, benchmark.load_choices))
-            plan.datasets[dataset_key(spec)] = dataset if spec.held_out is None else hold_out(dataset, spec.held_out)
+            held_out = spec.held_out
+            plan.datasets[dataset_key(spec)] = dataset if held_out is None else with_held_out(dataset, held_out)
         identity = tuple(getattr(spec, field.name) for field in dataclasses.fields(spec) if field.name != "settings")
         check = (identity, spec.settings.stacking_key(), spec.settings.testing_key())
         if check not in checked:  # a grid over numbers has the same tasks in every cell
@@ -145,6 +144,34 @@ def _stream(spec: RunSpec, dataset: Dataset) -> Stream:
     benchmark = find_benchmark(spec.benchmark)
     choices = chosen_fields(spec, ("tasks", "train_per_task", *benchmark.stream_choices))
     return benchmark.stream(dataset, seed=spec.seed, **choices)
+
+
+def with_held_out(dataset: Dataset, share: float) -> Dataset:
+    """The dataset with `share` of every class's training samples as its test data and the rest as its training data,
+    for choosing settings: nothing is left of its test data.
+
+    Held out of the dataset, not of a task: where tasks transform the same samples, no task trains on them.
+    """
+    if not 0.0 < share < 1.0:
+        raise KclError(f"the share of training samples held out must lie between 0 and 1, not {share:g}")
+    held = torch.zeros(len(dataset.train_labels), dtype=torch.bool)
+    for label, name in enumerate(dataset.class_names):
+        rows = (dataset.train_labels == label).nonzero().flatten()
+        count = round(share * len(rows))
+        if not 0 < count < len(rows):
+            raise KclError(
+                f"{share:g} of the {len(rows)} training samples of class {name!r} are {count}: "
+                "hold out a share that leaves some on both sides"
+            )
+        chosen = numpy_generator(HOLD_OUT_SEED, "held out", label).choice(len(rows), count, replace=False)
+        held[rows[torch.from_numpy(chosen)]] = True
+    return replace(
+        dataset,
+        train_inputs=dataset.train_inputs[~held],
+        train_labels=dataset.train_labels[~held],
+        test_inputs=dataset.train_inputs[held],
+        test_labels=dataset.train_labels[held],
+    )
 
 
 def build_method(spec: RunSpec, stream: Stream) -> Method:

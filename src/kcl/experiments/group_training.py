@@ -14,14 +14,14 @@ import torch
 
 import kcl
 from kcl.core import results
-from kcl.core.compute import Compute
-from kcl.core.devices import device_name
+from kcl.core.devices import Compute, device_name
 from kcl.core.files import write_whole
 from kcl.errors import KclError
 from kcl.experiments import resuming, task_samples
 from kcl.experiments.admission import build_learner
-from kcl.experiments.grouping import Experiment, RunGroup
+from kcl.experiments.grouping import Experiment
 from kcl.experiments.remote_checkpoints import MirroringCheckpointer
+from kcl.experiments.run_spec import RunGroup
 from kcl.ops.precision import used
 from kcl.training.state import CannotStack
 from kcl.training.stream_run import OnProgress, Outcome, run_streams
@@ -130,12 +130,12 @@ def _train(experiment: Experiment, group: RunGroup, on_progress: OnProgress) -> 
         "made with": resuming.made_with(plan.compute),
         "command": experiment.command,
     }
-    keeper = MirroringCheckpointer(saving.checkpoints, folder, about, saving.every, saving.stop, experiment.say)
+    checkpointer = MirroringCheckpointer(saving.checkpoints, folder, about, saving.every, saving.stop, experiment.say)
     streams = [plan.stream(training[0]) for training in group.trainings]
     learner = build_learner(group.trainings, streams, plan.compute, group.plain)
     shared = [(stream, len(runs)) for runs, stream in zip(group.trainings, streams, strict=True) for _ in runs]
     streams_of_runs = [stream for stream, _ in shared]
-    outcomes = run_streams(learner, streams_of_runs, on_progress, keeper)
+    outcomes = run_streams(learner, streams_of_runs, on_progress, checkpointer)
     for spec, identity, (_, shared_by), outcome in zip(group.specs, identities, shared, outcomes, strict=True):
         if spec.key in store.finished:
             continue

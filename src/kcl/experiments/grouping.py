@@ -6,17 +6,17 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from kcl.benchmarks.joint_task import join
 from kcl.errors import KclError
 from kcl.experiments import resuming
-from kcl.experiments.admission import RunPlan, Training, build_learner, dataset_key
+from kcl.experiments.admission import RunPlan, build_learner, dataset_key
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import ResultStore
-from kcl.experiments.run_spec import RunSpec, by_training
+from kcl.experiments.run_spec import RunGroup, RunSpec, Training, by_training
 from kcl.training.state import CannotStack
 
 MEMORY_SHARE = 0.7
@@ -36,20 +36,6 @@ class Experiment:
     """Added to the result of every run."""
     save_samples: bool = False
     """Whether images of tasks, coresets and mistakes are saved."""
-
-
-class RunGroup(NamedTuple):
-    """Trainings that are done together."""
-
-    trainings: Sequence[Training]
-    plain: bool = False
-    """A single training that is stepped without vmap: on a CPU, or because its runs cannot be stacked."""
-    resumed: bool = False
-    """Whether there is a checkpoint of exactly this group."""
-
-    @property
-    def specs(self) -> list[RunSpec]:
-        return list(chain.from_iterable(self.trainings))
 
 
 def remaining_groups(experiment: Experiment, default_size: int | None = None) -> list[RunGroup]:

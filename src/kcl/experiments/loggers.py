@@ -23,7 +23,7 @@ from kcl.training.stream_run import OnProgress, Progress, RunProgress
 
 
 class Logger(Protocol):
-    def task_learned(self, label: str, spec: RunSpec, standing: RunProgress, seconds: float) -> None:
+    def task_learned(self, label: str, spec: RunSpec, run: RunProgress, seconds: float) -> None:
         """Log a run after its newest task. `label`: unique within the command; `seconds`: since training started."""
 
     def close(self) -> None:
@@ -47,9 +47,9 @@ class CsvLogger:
         if self._file.tell() == 0:
             self._writer.writerow(self.COLUMNS)
 
-    def task_learned(self, label: str, spec: RunSpec, standing: RunProgress, seconds: float) -> None:
-        identity = (label, spec.benchmark, spec.method, spec.kernel, spec.seed, len(standing.accuracies), spec.tasks)
-        measured = (standing.average_accuracy, standing.forgetting, standing.accuracies[-1], round(seconds, 3))
+    def task_learned(self, label: str, spec: RunSpec, run: RunProgress, seconds: float) -> None:
+        identity = (label, spec.benchmark, spec.method, spec.kernel, spec.seed, len(run.accuracies), spec.tasks)
+        measured = (run.average_accuracy, run.forgetting, run.accuracies[-1], round(seconds, 3))
         self._writer.writerow((*identity, *measured))
         self._file.flush()
 
@@ -66,12 +66,12 @@ class TensorBoardLogger:
         )
         self._out, self._writers = out / "tensorboard", dict[str, Any]()
 
-    def task_learned(self, label: str, spec: RunSpec, standing: RunProgress, seconds: float) -> None:  # noqa: ARG002
+    def task_learned(self, label: str, spec: RunSpec, run: RunProgress, seconds: float) -> None:  # noqa: ARG002
         if label not in self._writers:
             folder = self._out / re.sub(r"[^\w.=-]+", "-", label)
             self._writers[label] = self._tensorboard.SummaryWriter(str(folder))
-        for name, value in _values(standing, seconds).items():
-            self._writers[label].add_scalar(name, value, len(standing.accuracies))
+        for name, value in _values(run, seconds).items():
+            self._writers[label].add_scalar(name, value, len(run.accuracies))
         self._writers[label].flush()
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class WandbLogger:
         self._wandb = load_package("wandb", "wandb", "--log wandb needs wandb")
         self._out, self._runs = out, dict[str, Any]()
 
-    def task_learned(self, label: str, spec: RunSpec, standing: RunProgress, seconds: float) -> None:
+    def task_learned(self, label: str, spec: RunSpec, run: RunProgress, seconds: float) -> None:
         if label not in self._runs:
             identity = {"benchmark": spec.benchmark, "method": spec.method, "seed": spec.seed, "tasks": spec.tasks}
             self._runs[label] = self._wandb.init(
@@ -97,7 +97,7 @@ class WandbLogger:
                 dir=str(self._out),
                 reinit="create_new",  # the runs of a group are open at the same time
             )
-        self._runs[label].log(_values(standing, seconds), step=len(standing.accuracies))
+        self._runs[label].log(_values(run, seconds), step=len(run.accuracies))
 
     def close(self) -> None:
         for run in self._runs.values():
@@ -124,17 +124,17 @@ class Loggers:
         def on_progress(progress: Progress) -> None:
             if progress.step is None:
                 seconds = time.perf_counter() - start
-                for label, spec, standing in zip(labels, specs, progress.runs, strict=True):
-                    if standing.accuracies:
-                        self._log(label, spec, standing, seconds)
+                for label, spec, run in zip(labels, specs, progress.runs, strict=True):
+                    if run.accuracies:
+                        self._log(label, spec, run, seconds)
             then(progress)
 
         return on_progress
 
-    def _log(self, label: str, spec: RunSpec, standing: RunProgress, seconds: float) -> None:
+    def _log(self, label: str, spec: RunSpec, run: RunProgress, seconds: float) -> None:
         for logger in list(self._loggers):
             try:
-                logger.task_learned(label, spec, standing, seconds)
+                logger.task_learned(label, spec, run, seconds)
             except OSError as error:
                 self._loggers.remove(logger)
                 with suppress(OSError):
@@ -147,7 +147,7 @@ class Loggers:
                 logger.close()
 
 
-def _values(standing: RunProgress, seconds: float) -> dict[str, float]:
-    accuracies = {f"accuracy/task_{task:02d}": value for task, value in enumerate(standing.accuracies)}
-    values = {"average_accuracy": standing.average_accuracy, "forgetting": standing.forgetting, "seconds": seconds}
+def _values(run: RunProgress, seconds: float) -> dict[str, float]:
+    accuracies = {f"accuracy/task_{task:02d}": value for task, value in enumerate(run.accuracies)}
+    values = {"average_accuracy": run.average_accuracy, "forgetting": run.forgetting, "seconds": seconds}
     return {name: value for name, value in (values | accuracies).items() if value is not None}

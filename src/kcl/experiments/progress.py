@@ -22,10 +22,10 @@ def make_display(quiet: bool) -> Display:
     return Lines()
 
 
-SHAPE = "{desc} {percentage:3.0f}% {elapsed}<{remaining}{postfix}"
+BAR_FORMAT = "{desc} {percentage:3.0f}% {elapsed}<{remaining}{postfix}"
 EVERY = 0.1
 """Seconds between two updates of the bars: a display must not slow down what it shows."""
-STATUS_EVERY = 10.0
+STATUS_LINE_EVERY = 10.0
 """Seconds between two status lines of an engine where lines are not drawn over."""
 
 
@@ -89,14 +89,14 @@ class Lines(Display):
             self.update(progress)
             self.say(
                 f"{label}: task {progress.task + 1} of {progress.tasks} learned, {_accuracy(progress)}"
-                f"{_forgetting(progress)}, {duration(elapsed)}, about {duration(left)} left"
-                + ("" if all_left is None else f", {duration(all_left)} for all {self.total} runs")
+                f"{_forgetting(progress)}, {format_duration(elapsed)}, about {format_duration(left)} left"
+                + ("" if all_left is None else f", {format_duration(all_left)} for all {self.total} runs")
             )
 
         return show
 
     def show_status(self, lines: Sequence[str]) -> None:
-        if time.monotonic() - self._status_shown >= STATUS_EVERY:
+        if time.monotonic() - self._status_shown >= STATUS_LINE_EVERY:
             self._status_shown = time.monotonic()
             self.say(lines[0])
 
@@ -115,7 +115,7 @@ class Bar(Display):
 
     def watch(self, label: str) -> OnProgress:
         self.close()
-        current = self._add(desc=label, bar_format=SHAPE)
+        current = self._add(desc=label, bar_format=BAR_FORMAT)
         overall = self._add() if self.total > 1 else None
         runs_bar = None  # created once the number of runs in the group is known
         shown = 0.0
@@ -139,7 +139,7 @@ class Bar(Display):
                 runs_bar.set_description_str("  " + ", ".join(map(_run_accuracy, progress.runs)))
             if overall is not None:
                 left = self.seconds_left(progress)
-                about = "" if left is None else f", about {duration(left)} left"
+                about = "" if left is None else f", about {format_duration(left)} left"
                 overall.set_description_str(f"{self.runs_done(progress):.1f} of {self.total} runs done{about}")
             self.update(progress)
 
@@ -187,7 +187,7 @@ def _run_accuracy(run: RunProgress) -> str:
     return f"seed {run.seed} " + ("–" if run.average_accuracy is None else f"{run.average_accuracy:.1f} %")
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 import kcl
-from kcl.core.compute import Compute
-from kcl.core.devices import device_name
+from kcl.core.devices import Compute, device_name
 from kcl.errors import KclError
 from kcl.experiments.run_spec import key_of, with_current_settings
 from kcl.ops.precision import used

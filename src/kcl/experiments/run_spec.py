@@ -1,4 +1,4 @@
-"""Everything that decides what a run computes, and the key by which two runs are known to be the same."""
+"""Everything that decides what a run computes, the key by which two runs are the same, and groups of runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 from kcl.benchmarks.ways import Ways
 from kcl.core.settings import Settings
@@ -34,7 +35,7 @@ class RunSpec:
     """The identity of the data, where different data go by the same name."""
     held_out: float | None = None
     """For choosing settings: the share of the training samples that the run is tested on, instead of the test data,
-    which it never sees (`benchmarks.held_out`).
+    which it never sees (`admission.with_held_out`).
     """
 
     @property
@@ -81,6 +82,24 @@ def by_training(specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
     for spec in specs:
         trainings.setdefault(spec.trained, []).append(spec)
     return list(trainings.values())
+
+
+Training = Sequence[RunSpec]
+"""Runs that share one training and differ only in how they are tested."""
+
+
+class RunGroup(NamedTuple):
+    """Trainings that are done together."""
+
+    trainings: Sequence[Training]
+    plain: bool = False
+    """A single training that is stepped without vmap: on a CPU, or because its runs cannot be stacked."""
+    resumed: bool = False
+    """Whether there is a checkpoint of exactly this group."""
+
+    @property
+    def specs(self) -> list[RunSpec]:
+        return list(chain.from_iterable(self.trainings))
 
 
 CHOICES = ("ways", "class_order", "image_size")

@@ -19,24 +19,18 @@ import torch
 from torch import Tensor
 
 from kcl.benchmarks.task import Examples, Stream, Task
-from kcl.core.compute import Compute
+from kcl.core.devices import Compute
 from kcl.core.randomness import numpy_generator
 from kcl.errors import KclError
 from kcl.experiments.admission import RunPlan, admit, build_learner
-from kcl.experiments.grouping import RunGroup, group_trainings
-from kcl.experiments.run_spec import RunSpec
+from kcl.experiments.grouping import group_trainings
+from kcl.experiments.run_spec import RunGroup, RunSpec
 from kcl.models.calibration import expected_calibration_error, fit_temperature
 from kcl.models.inference import TASK_SCORES, Answerer
+from kcl.report.formatting import aligned
 from kcl.training.state import CannotStack
 
 COVERAGES = (0.5, 0.8, 0.9, 1.0)
-
-
-class HeldOut(NamedTuple):
-    """A task without its held-out samples, and these samples."""
-
-    task: Task
-    examples: Examples
 
 
 class SampleCounts(NamedTuple):
@@ -76,9 +70,9 @@ def _measure_group(
     temperatures = [dict[int, float]() for _ in specs]
     for index in range(len(streams[0])):
         splits = [
-            hold_out(stream[index], spec.seed, samples.held_out) for stream, spec in zip(streams, specs, strict=True)
+            set_aside(stream[index], spec.seed, samples.held_out) for stream, spec in zip(streams, specs, strict=True)
         ]
-        learner.learn([split.task for split in splits], lambda _: None)
+        learner.learn([task for task, _ in splits], lambda _: None)
         for run, (task, examples) in enumerate(splits):
             if learner.diverged[run]:
                 raise KclError(f"seed {specs[run].seed}: the loss is not finite in task {index}; try a lower lr")
@@ -100,16 +94,14 @@ def _measure_group(
         }
 
 
-def hold_out(task: Task, seed: int, count: int) -> HeldOut:
-    """Set `count` training samples aside; the seed decides which."""
+def set_aside(task: Task, seed: int, count: int) -> tuple[Task, Examples]:
+    """A task without `count` of its training samples, and these samples; the seed decides which."""
     if count * 2 > len(task.train):
         raise KclError(f"--held-out {count} takes more than half of the {len(task.train)} training samples of a task")
     order = torch.from_numpy(numpy_generator(seed, "held out", task.index).permutation(len(task.train)))
     train, (held, rest) = task.train, (order[:count], order[count:].sort().values)
-    return HeldOut(
-        replace(task, train=Examples(train.inputs, train.rows[rest], train.labels[rest])),
-        Examples(train.inputs, train.rows[held], train.labels[held]),
-    )
+    left = Examples(train.inputs, train.rows[rest], train.labels[rest])
+    return replace(task, train=left), Examples(train.inputs, train.rows[held], train.labels[held])
 
 
 def _inputs(task: Task, examples: Examples, device: str) -> Tensor:
@@ -168,8 +160,7 @@ def table(rows: Sequence[Any]) -> str:
     for score in TASK_SCORES:
         inferred, correct = (mean("scores", score, name) for name in ("task_accuracy", "task_free_accuracy"))
         lines.append((f"by {score}", f"{inferred:.1f}", f"{correct:.1f}"))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    text = ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines]
+    text = aligned(lines)
     surest = ", ".join(f"{100 * c:g} %: {mean('accuracy_of_the_surest', f'{c:g}'):.1f}" for c in COVERAGES)
     before, after = mean("ece_uncalibrated"), mean("ece_calibrated")
     text.append(f"expected calibration error, task named: {before:.3f}, with the fitted temperatures {after:.3f}")

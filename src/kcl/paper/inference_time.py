@@ -16,20 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-import kcl
 from kcl.bench.answer_time import QUERIES, SECONDS, SETTINGS, paper_tables
 from kcl.bench.step_time import WORKS, Work
-from kcl.core.devices import device_name
+from kcl.core.devices import describe_machine
 from kcl.core.files import read_json, write_json
+from kcl.data.file_cache import Say
 from kcl.errors import KclError
 from kcl.methods.recipes import published_settings
 from kcl.ops.precision import at_test, products
-from kcl.paper.cell import Scale
-from kcl.paper.finished_runs import FinishedRuns
-from kcl.paper.item import Item, MeasureOptions
-from kcl.paper.panels import Panel
+from kcl.paper.cell import FinishedRuns, Scale
+from kcl.paper.item import Item
 from kcl.report import figures
-from kcl.report.figures import Curve
+from kcl.report.figures import Curve, Panel
 from kcl.report.formatting import MISSING, markdown_table
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ FORMAT = 1
 DEVICES = ("cpu", "cuda")
 WAYS = ("plain", "uncollapsed", "collapsed", "backbone")
 AXES = {"coreset": "coreset samples per class", "bases": "random Fourier features D"}
-PAPER = {
+PRINTED = {
     "coreset": {5: 0.0017, 10: 0.0017, 20: 0.0017, 40: 0.0018},
     "bases": {256: 0.0014, 512: 0.0015, 1024: 0.0015, 2048: 0.0017},
 }
@@ -60,45 +58,36 @@ class InferenceTime(Item):
         "weights and samples are random, which costs the same."
     )
 
-    def measure(self, options: MeasureOptions) -> None:
+    def measure(self, path: Path, device: str, precision: str, scale: Scale, command: str, say: Say) -> None:
         """Measure both tables on one device, and keep them in one file."""
-        path = file_of(options.folder, options.device)
-        if path.exists():
-            if not options.resume:
-                raise KclError(f"{path} exists already; add --resume to keep it, or choose another --out")
-            options.say(f"{path} is kept as it is")
-            return
-        work, queries, seconds = _workload(options.scale)
+        work, queries, seconds = _workload(scale)
         rows = []
-        with products(at_test(options.precision)):
-            for row in paper_tables(self.name, work, queries, options.device, seconds):
+        with products(at_test(precision)):
+            for row in paper_tables(self.name, work, queries, device, seconds):
                 rows.append({name: value for name, value in asdict(row).items() if name != "work"})
-                options.say(f"{row.table} {row.value}, {row.queries} queries, {row.way}: {row.ms:.3f} ms")
+                say(f"{row.table} {row.value}, {row.queries} queries, {row.way}: {row.ms:.3f} ms")
         content = {
             "format": FORMAT,
-            "miniature": bool(options.scale.note),
-            "command": options.command,
-            "device": device_name(torch.device(options.device)),
+            "miniature": bool(scale.note),
+            "command": command,
+            **describe_machine(device),
             "threads": torch.get_num_threads(),
-            "precision": options.precision if options.device == "cuda" else "float32",
-            "versions": {"kcl": kcl.__version__, "torch": torch.__version__},
+            "precision": precision if device == "cuda" else "float32",
             "rows": rows,
         }
         write_json(path, content)
 
     def rows(self, runs: FinishedRuns) -> list[dict[str, Any]]:
-        names = ("table", "value", "device", "queries", "way", "seconds")
-        times: list[tuple[Any, ...]] = [
-            (table, value, "the paper's", None, "published", seconds)
-            for table, printed in PAPER.items()
+        paper = {"device": "the paper's", "queries": None, "way": "published"}
+        rows: list[dict[str, Any]] = [
+            {"table": table, "value": value, **paper, "seconds": seconds}
+            for table, printed in PRINTED.items()
             for value, seconds in printed.items()
         ]
-        times += [
-            (row["table"], row["value"], content["device"], row["queries"], row["way"], row["ms"] / 1e3)
-            for content in _measurements(runs)
-            for row in content["rows"]
-        ]
-        rows = [dict(zip(names, values, strict=True)) for values in times]
+        for content in _measurements(runs):
+            for row in content["rows"]:
+                place = {"table": row["table"], "value": row["value"], "device": content["device"]}
+                rows.append(place | {"queries": row["queries"], "way": row["way"], "seconds": row["ms"] / 1e3})
         first = {_line(row): row["seconds"] for row in reversed(rows)}
         return [row | {RELATIVE: row["seconds"] / first[_line(row)]} for row in rows]
 
@@ -107,7 +96,7 @@ class InferenceTime(Item):
         for row in self.rows(runs):
             lines.setdefault(_line(row), {})[row["value"]] = row
         parts = []
-        for table, printed in PAPER.items():
+        for table, printed in PRINTED.items():
             texts = []
             for line, measured in lines.items():
                 if line[0] == table:
@@ -206,7 +195,7 @@ def _growth(axes: Axes, rows: list[dict[str, Any]], xlabel: str) -> None:
         line = [row for row in rows if row["way"] == way]
         if line:
             mean = np.array([row[RELATIVE] for row in line])
-            figures.draw(axes, np.array([row["value"] for row in line]), Curve(mean, 0.0 * mean), index, way)
+            figures.draw_curve(axes, np.array([row["value"] for row in line]), Curve(mean, 0.0 * mean), index, way)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     for axis, values in ((axes.xaxis, sorted({row["value"] for row in rows})), (axes.yaxis, (1, 2, 4, 8))):

@@ -12,10 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kcl.errors import KclError
-from kcl.paper.cell import Cell
-from kcl.paper.cell_table import NOT_MEASURED, forgetting_text, paper_text
-from kcl.paper.finished_runs import FinishedRuns, change_options
-from kcl.paper.item import Item
+from kcl.paper.cell import Cell, FinishedRuns, change_options
+from kcl.paper.item import NOT_MEASURED, Item, forgetting_text, paper_text
 from kcl.report.formatting import MISSING, markdown_table, spread
 from kcl.report.published import PaperResult
 from kcl.report.summary import Summary

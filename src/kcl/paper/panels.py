@@ -1,23 +1,18 @@
-"""The panels of the paper's figures in the report's style, and the figure that puts them side by side."""
+"""The panels of the paper's figures, in the report's style."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from kcl.paper.cell import Cell
-from kcl.paper.finished_runs import FinishedRuns
+from kcl.paper.cell import Cell, FinishedRuns
 from kcl.report import figures
 from kcl.report.figures import Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-Panel = tuple[str, Callable[["Axes"], None]]
-"""A title, and the function that draws the panel."""
 
 MEASURES = {
     "average_accuracy": "average accuracy %",
@@ -25,40 +20,6 @@ MEASURES = {
     "forgetting": "forgetting",
 }
 """Measures that a sweep can show, and their axis labels."""
-
-
-def side_by_side(panels: Sequence[Panel], miniature: bool, width: float, columns: int) -> Figure:
-    """Panels side by side, at most `columns` in a row, with one legend below if it is the same for all."""
-    columns = min(columns, len(panels))
-    lines = -(-len(panels) // columns)
-    with figures.style():
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(width * columns, 0.5 + 3.1 * lines), layout="constrained")
-        if miniature:
-            figure.suptitle("In miniature, on scikit-learn's digits: not the paper's experiment", fontweight="bold")
-        grid = list(figure.subplots(lines, columns, squeeze=False).flat)
-        for axes, (title, draw) in zip(grid, panels, strict=False):
-            draw(axes)
-            axes.set_title(title, loc="left")
-            if not axes.has_data():
-                axes.text(0.5, 0.5, "no finished runs", ha="center", transform=axes.transAxes)
-        for axes in grid[len(panels) :]:
-            axes.set_axis_off()
-        _legends(figure, grid[: len(panels)])
-        figures.settle_layout(figure)
-    return figure
-
-
-def _legends(figure: Figure, grid: Sequence[Axes]) -> None:
-    legends = [axes.get_legend_handles_labels() for axes in grid]
-    longest = max(legends, key=lambda legend: len(legend[1]))
-    if all(set(labels) <= set(longest[1]) for _, labels in legends):  # a panel may lack runs
-        if len(longest[1]) > 1:
-            figure.legend(*longest, loc="outside lower center", ncols=min(4, len(longest[1])), fontsize=8)
-        return
-    for axes, (handles, labels) in zip(grid, legends, strict=True):
-        axes.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, -0.18), fontsize=7.5)
 
 
 def accuracy_curves(axes: Axes, cells: Sequence[Cell], runs: FinishedRuns, rows: Sequence[str] = ()) -> None:
@@ -71,7 +32,7 @@ def accuracy_curves(axes: Axes, cells: Sequence[Cell], runs: FinishedRuns, rows:
     figures.average_accuracy(axes, groups, [looks.index(group.label) for group in groups])
 
 
-def first_tasks(axes: Axes, cell: Cell, runs: FinishedRuns) -> None:
+def first_task_curves(axes: Axes, cell: Cell, runs: FinishedRuns) -> None:
     """Accuracy on each of the first tasks over the stream."""
     if (group := runs.group(cell)) and group.runs:
         figures.first_tasks(axes, group)
@@ -85,7 +46,7 @@ def sweep(axes: Axes, lines: Mapping[str, Mapping[float, Cell]], runs: FinishedR
         if points:
             mean = np.array([summary.mean for summary in points.values()])
             band = np.array([summary.deviation or 0.0 for summary in points.values()])
-            figures.draw(axes, np.array(list(points)), Curve(mean, band), index, label)
+            figures.draw_curve(axes, np.array(list(points)), Curve(mean, band), index, label)
     axes.set(xlabel=xlabel, ylabel=MEASURES[measure])
 
 

@@ -6,19 +6,18 @@ import math
 from functools import partial
 from typing import Any
 
-from kcl.paper.cell import Cell
-from kcl.paper.cell_table import ComparedTables
-from kcl.paper.finished_runs import FinishedRuns
-from kcl.paper.panels import Panel, accuracy_curves, first_tasks, sweep
+from kcl.paper.cell import Cell, FinishedRuns
+from kcl.paper.item import CellTables
+from kcl.paper.panels import accuracy_curves, first_task_curves, sweep
 from kcl.paper.paper_tables import KCL, method_cells
-from kcl.report.figures import FIRST_TASKS, Curve, average_accuracy_curve, task_curve
+from kcl.report.figures import FIRST_TASKS, Curve, Panel, average_accuracy_curve, task_curve
 from kcl.report.groups import SeedGroup
 from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET, PERMUTED, ROTATED, TABLE_5
 
-BENCHMARKS = (PERMUTED, ROTATED, CIFAR100)
+SHOWN = (PERMUTED, ROTATED, CIFAR100)
 
 
-class StreamFigure(ComparedTables):
+class StreamFigure(CellTables):
     """Average accuracy over the tasks seen, after each task."""
 
     def rows(self, runs: FinishedRuns) -> list[dict[str, Any]]:
@@ -45,7 +44,7 @@ class FirstTasks(StreamFigure):
     reference, row_heading = KCL, "method"
 
     def cells(self) -> list[Cell]:
-        return [Cell(KCL, benchmark, published=TABLE_5[benchmark]["kcl"]) for benchmark in BENCHMARKS]
+        return [Cell(KCL, benchmark, published=TABLE_5[benchmark]["kcl"]) for benchmark in SHOWN]
 
     def curves(self, group: SeedGroup) -> list[tuple[list[dict[str, Any]], Curve]]:
         return [
@@ -54,7 +53,7 @@ class FirstTasks(StreamFigure):
         ]
 
     def panels(self, runs: FinishedRuns) -> list[Panel]:
-        return [(cell.column, partial(first_tasks, cell=cell, runs=runs)) for cell in self.cells()]
+        return [(cell.column, partial(first_task_curves, cell=cell, runs=runs)) for cell in self.cells()]
 
 
 class NumberOfTasks(StreamFigure):
@@ -95,16 +94,16 @@ class AllMethods(StreamFigure):
     reference, row_heading = KCL, "method"
 
     def cells(self) -> list[Cell]:
-        return [cell for benchmark in BENCHMARKS for cell in method_cells(benchmark)]
+        return [cell for benchmark in SHOWN for cell in method_cells(benchmark)]
 
     def panels(self, runs: FinishedRuns) -> list[Panel]:
         return [
             (BENCHMARK_TITLES[benchmark], partial(accuracy_curves, cells=method_cells(benchmark), runs=runs))
-            for benchmark in BENCHMARKS
+            for benchmark in SHOWN
         ]
 
 
-class Sweep(ComparedTables):
+class Sweep(CellTables):
     """One panel per benchmark, one line per kernel, one point per value of a setting."""
 
     setting: str

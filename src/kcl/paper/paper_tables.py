@@ -7,10 +7,8 @@ from typing import Any
 
 from kcl.benchmarks.registry import find_benchmark
 from kcl.methods.recipes import published_settings
-from kcl.paper.cell import Cell
-from kcl.paper.cell_table import ComparedTables
-from kcl.paper.finished_runs import FinishedRuns
-from kcl.paper.item import Item
+from kcl.paper.cell import Cell, FinishedRuns
+from kcl.paper.item import CellTables, Item
 from kcl.report.formatting import MISSING, markdown_table
 from kcl.report.published import (
     BENCHMARK_TITLES,
@@ -51,7 +49,7 @@ MEMORY_USE = {
 """When a method uses the samples that it keeps."""
 
 
-class Kernels(ComparedTables):
+class Kernels(CellTables):
     """All kernels with the same coreset of 20 samples per class."""
 
     name = "kernels"
@@ -70,7 +68,7 @@ class Kernels(ComparedTables):
         ]
 
 
-class VariedWays(ComparedTables):
+class VariedWays(CellTables):
     """Five classes in every task, or a number from 3 to 15 for each."""
 
     name = "ways"
@@ -109,7 +107,7 @@ size through its stem and first stage, as `cifar-resnet` does, but is wider; joi
 of all tasks together."""
 
 
-class Comparison(ComparedTables):
+class Comparison(CellTables):
     """Seven methods on four benchmarks, the memory that each keeps, and when it uses it."""
 
     name = "comparison"

@@ -1,4 +1,7 @@
-"""The runs that some tables and figures need, about how long they take, and the report that they give."""
+"""The tables and figures by name, the runs that they need, about how long these take, and the report that they give.
+
+A new table or figure is a class in a file of its own, or beside its kind, and one line of `ITEMS` or `STRONG`.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,51 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kcl.core.files import write_whole
+from kcl.core.settings import nearest
+from kcl.errors import KclError
 from kcl.experiments.run_spec import RunSpec, by_training
 from kcl.experiments.speeds import TOGETHER, speed_of
-from kcl.paper.cell import Scale
-from kcl.paper.finished_runs import FinishedRuns
+from kcl.paper.cell import FinishedRuns, Scale
+from kcl.paper.inference_time import InferenceTime
 from kcl.paper.item import Item
+from kcl.paper.paper_figures import AllMethods, Bases, CoresetSize, FirstTasks, MemoryBenefit, NumberOfTasks
+from kcl.paper.paper_tables import Comparison, Hyperparameters, Kernels, VariedWays
 from kcl.paper.run_cost import run_compute
+from kcl.paper.strong_parts import Ablation, StrongHorizon
+from kcl.paper.strong_results import StrongCost, StrongResults
 from kcl.report.published import BENCHMARK_TITLES
+
+ITEMS: dict[str, Item] = {
+    item.name: item
+    for item in (
+        FirstTasks(),
+        Kernels(),
+        VariedWays(),
+        NumberOfTasks(),
+        MemoryBenefit(),
+        CoresetSize(),
+        Bases(),
+        InferenceTime(),
+        AllMethods(),
+        Comparison(),
+        Hyperparameters(),
+    )
+}
+STRONG: dict[str, Item] = {item.name: item for item in (StrongResults(), StrongHorizon(), Ablation(), StrongCost())}
+"""Beyond the paper, in the order in which their runs are done: the most important first."""
+GROUPS = {"all": ITEMS, "strong": STRONG}
+"""Names for several items: `all` is the paper's, and no more."""
+
+
+def find_items(names: list[str]) -> list[Item]:
+    """The named items, each once; `all` stands for the paper's, `strong` for those beyond it."""
+    known = ITEMS | STRONG
+    if not names:
+        raise KclError(f"name what to reproduce: all, or some of {', '.join(ITEMS)}; or, beyond the paper, strong")
+    for name in names:
+        if name not in known and name not in GROUPS:
+            raise KclError(f"unknown table or figure {name!r}; {nearest(name, [*GROUPS, *known])}")
+    return [known[key] for key in dict.fromkeys(key for name in names for key in GROUPS.get(name, {name: None}))]
 
 
 def required_runs(items: Sequence[Item], scale: Scale, seeds: Sequence[int]) -> list[RunSpec]:

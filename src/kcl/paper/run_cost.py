@@ -9,13 +9,12 @@ from kcl.benchmarks.ways import DEFAULT_WAYS
 from kcl.experiments.run_spec import RunSpec
 from kcl.methods.training_compute import Shape, TrainingCompute, training_compute
 from kcl.methods.views import copies_at_test
-from kcl.paper.cell import Cell
-from kcl.paper.cell_table import TableColumn
-from kcl.paper.finished_runs import FinishedRuns
+from kcl.paper.cell import Cell, FinishedRuns
+from kcl.paper.item import TableColumn
 from kcl.report.formatting import MISSING
 from kcl.report.published import CIFAR100, MINIIMAGENET, PERMUTED, ROTATED
 
-NOTE = (
+COST_NOTE = (
     "Bytes kept: samples and everything else that a method keeps of its tasks; average: the averaged weights, which "
     "are kept beside the network. Images per sample: images that pass the backbone during training for each training "
     "sample of the stream. This is counted exactly and is the same on every machine: a batch and the coreset or the "
@@ -25,7 +24,7 @@ NOTE = (
 )
 SAMPLES_PER_CLASS = 500
 """Training samples of a class of CIFAR-100 and miniImageNet."""
-DIGITS = (143, 146, 142, 147, 145, 146, 145, 144, 140, 144)
+DIGIT_SAMPLES = (143, 146, 142, 147, 145, 146, 145, 144, 140, 144)
 """Training samples of each of scikit-learn's digits."""
 
 
@@ -38,8 +37,8 @@ def task_shapes(spec: RunSpec) -> list[Shape]:
         return [Shape(spec.train_per_task or SAMPLES_PER_CLASS * ways, ways)] * (spec.tasks or 100 // ways)
     if spec.benchmark == "split-digits":
         starts = range(0, ways * (spec.tasks or 2), ways)
-        return [Shape(sum(DIGITS[start : start + ways]), ways) for start in starts]
-    return [Shape(sum(DIGITS), 10)] * (spec.tasks or 20)
+        return [Shape(sum(DIGIT_SAMPLES[start : start + ways]), ways) for start in starts]
+    return [Shape(sum(DIGIT_SAMPLES), 10)] * (spec.tasks or 20)
 
 
 def run_compute(spec: RunSpec) -> TrainingCompute:

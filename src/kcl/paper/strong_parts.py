@@ -9,12 +9,12 @@ from functools import partial
 from kcl.core.settings import Settings
 from kcl.methods.recipes import published_settings
 from kcl.methods.strong_recipe import strong_settings
-from kcl.paper.cell import Cell
-from kcl.paper.cell_table import COMMAND, TableColumn, cell_table, paired_difference
-from kcl.paper.finished_runs import FinishedRuns
-from kcl.paper.panels import MEASURES, Panel, intervals, sweep
+from kcl.paper.cell import Cell, FinishedRuns
+from kcl.paper.item import COMMAND, TableColumn, cell_table, paired_difference
+from kcl.paper.panels import MEASURES, intervals, sweep
 from kcl.paper.run_cost import IMAGES_PER_SAMPLE
 from kcl.paper.strong_results import LAST, LEARNED, STRONG_MEASURED, StrongTables
+from kcl.report.figures import Panel
 from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET
 
 INGREDIENTS = {
@@ -103,7 +103,7 @@ RAMPS_WITH_METRIC = {CIFAR100: (2.0,), MINIIMAGENET: (1.0, 1.25, 2.0)}
 """With the metric of all coresets, which was added later: the recipe's, and on Split miniImageNet its neighbours."""
 
 
-class AverageHorizon(StrongTables):
+class StrongHorizon(StrongTables):
     name = "strong-reach"
     title = "How far back averaged weights reach"
     note = (

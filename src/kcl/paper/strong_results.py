@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kcl.methods.strong_recipe import strong_settings
-from kcl.paper.cell import Cell
-from kcl.paper.cell_table import (
+from kcl.paper.cell import Cell, FinishedRuns
+from kcl.paper.item import (
     COMMAND,
     JUST_LEARNED,
     MEASURED,
@@ -22,14 +22,14 @@ from kcl.paper.cell_table import (
     forgetting_text,
     paper_text,
 )
-from kcl.paper.finished_runs import FinishedRuns
-from kcl.paper.panels import Panel, Point, scatter
-from kcl.paper.run_cost import COST, NOTE, cost_of
+from kcl.paper.panels import Point, scatter
+from kcl.paper.run_cost import COST, COST_NOTE, cost_of
+from kcl.report.figures import Panel
 from kcl.report.formatting import MISSING
 from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET, PERMUTED, ROTATED, TABLE_5, PaperResult
 from kcl.report.summary import Summary
 
-BENCHMARKS = (CIFAR100, MINIIMAGENET, PERMUTED, ROTATED)
+ALL_FOUR = (CIFAR100, MINIIMAGENET, PERMUTED, ROTATED)
 STRONG, PUBLISHED = "KCL, strong recipe", "KCL, the paper's recipe"
 REPLAY = "ER-Reservoir, strong recipe"
 OTHERS = {
@@ -118,14 +118,14 @@ class StrongResults(StrongTables):
         "at most a ninth of the stream, with one over half of it (a third on MNIST) and with its last weights, and the "
         "test with the highest accuracy is shown."
     )
-    legend = f"{LEARNED} {NOTE}"
+    legend = f"{LEARNED} {COST_NOTE}"
 
     def cells(self) -> list[Cell]:
         """Row by row over the benchmarks: KCL first."""
         return [
-            *(Cell(STRONG, benchmark, recipe="strong") for benchmark in BENCHMARKS),
-            *(Cell(PUBLISHED, benchmark) for benchmark in BENCHMARKS),
-            *(cell for row in OTHERS for benchmark in BENCHMARKS for cell in method_tests(row, benchmark)),
+            *(Cell(STRONG, benchmark, recipe="strong") for benchmark in ALL_FOUR),
+            *(Cell(PUBLISHED, benchmark) for benchmark in ALL_FOUR),
+            *(cell for row in OTHERS for benchmark in ALL_FOUR for cell in method_tests(row, benchmark)),
         ]
 
     def shown(self, benchmark: str, runs: FinishedRuns) -> list[Cell]:
@@ -141,7 +141,7 @@ class StrongResults(StrongTables):
 
     def tables(self, runs: FinishedRuns) -> list[str]:
         parts = []
-        for benchmark in BENCHMARKS:
+        for benchmark in ALL_FOUR:
             cells = self.shown(benchmark, runs)
             printed = [] if runs.miniature else _printed_rows(benchmark)
             table = cell_table("method", STRONG_COLUMNS, cells, runs, printed)
@@ -209,7 +209,7 @@ class StrongCost(StrongTables):
         }
         panels: list[Panel] = []
         for title, (field, xlabel) in measures.items():
-            for benchmark in BENCHMARKS:
+            for benchmark in ALL_FOUR:
                 points = [
                     Point(cell, cell.row, LOOKS.get(cell.row, 0), hollow=cell.row == PUBLISHED)
                     for cell in StrongResults().shown(benchmark, runs)

@@ -10,7 +10,7 @@ import io
 import itertools
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kcl.core.files import write_whole
+from kcl.core.packages import load_package
 from kcl.errors import KclError
 from kcl.report.groups import Record, SeedGroup, group_runs
 
@@ -60,6 +61,10 @@ _METADATA: dict[str, dict[str, None]] = {
 }
 
 
+Panel = tuple[str, Callable[["Axes"], None]]
+"""A title, and the function that draws the panel."""
+
+
 class Curve(NamedTuple):
     """Mean over seeds, and its band: one sample standard deviation to each side, zero for a single seed."""
 
@@ -97,11 +102,45 @@ def overview(records: Sequence[Record]) -> Figure:
         parts = figure.subfigures(len(members), 1, height_ratios=heights, squeeze=False)[:, 0]
         for part, (name, shown) in zip(parts, members.items(), strict=True):
             _draw_benchmark(part, name, shown)
-        settle_layout(figure)
+        _settle_layout(figure)
     return figure
 
 
-def settle_layout(figure: Figure) -> None:
+def side_by_side(panels: Sequence[Panel], width: float, columns: int, title: str = "") -> Figure:
+    """Panels side by side, at most `columns` in a row, with one legend below if it is the same for all."""
+    columns = min(columns, len(panels))
+    lines = math.ceil(len(panels) / columns)
+    with style():
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(width * columns, 0.5 + 3.1 * lines), layout="constrained")
+        if title:
+            figure.suptitle(title, fontweight="bold")
+        grid = list(figure.subplots(lines, columns, squeeze=False).flat)
+        for axes, (name, draw_panel) in zip(grid, panels, strict=False):
+            draw_panel(axes)
+            axes.set_title(name, loc="left")
+            if not axes.has_data():
+                axes.text(0.5, 0.5, "no finished runs", ha="center", transform=axes.transAxes)
+        for axes in grid[len(panels) :]:
+            axes.set_axis_off()
+        _draw_legends(figure, grid[: len(panels)])
+        _settle_layout(figure)
+    return figure
+
+
+def _draw_legends(figure: Figure, grid: Sequence[Axes]) -> None:
+    legends = [axes.get_legend_handles_labels() for axes in grid]
+    longest = max(legends, key=lambda legend: len(legend[1]))
+    if all(set(labels) <= set(longest[1]) for _, labels in legends):  # a panel may lack runs
+        if len(longest[1]) > 1:
+            figure.legend(*longest, loc="outside lower center", ncols=min(4, len(longest[1])), fontsize=8)
+        return
+    for axes, (handles, labels) in zip(grid, legends, strict=True):
+        axes.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, -0.18), fontsize=7.5)
+
+
+def _settle_layout(figure: Figure) -> None:
     """Lay it out once, so that every format shows the same picture."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
@@ -115,7 +154,7 @@ def average_accuracy(axes: Axes, groups: Sequence[SeedGroup], looks: Sequence[in
         if not group.has_history:  # multi-task training is measured once, at the end
             axes.axhline(float(curve.mean[-1]), label=label, **look(index, marker=False))
             continue
-        draw(axes, seen, curve, index, label)
+        draw_curve(axes, seen, curve, index, label)
     axes.set(xlabel="tasks learned", ylabel="average accuracy %")
     axes.set_title("average over the tasks seen, mean ± s.d. over seeds", loc="left")
     _whole_ticks(axes)
@@ -125,7 +164,7 @@ def first_tasks(axes: Axes, group: SeedGroup, title_width: int = 60) -> None:
     """Accuracy on each of the first tasks, from when it is learned to the end; the title is wrapped at a width."""
     for task in range(min(FIRST_TASKS, group.tasks)):
         seen = np.arange(task + 1, group.tasks + 1)
-        draw(axes, seen, task_curve(group, task), task, f"task {task + 1}")
+        draw_curve(axes, seen, task_curve(group, task), task, f"task {task + 1}")
     axes.set_title(_wrapped(group.label, title_width), loc="left")
     _whole_ticks(axes)
 
@@ -178,7 +217,7 @@ def _draw_benchmark(part: SubFigure, name: str, groups: list[SeedGroup]) -> None
     right.legend(*cells.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=FIRST_TASKS)
 
 
-def draw(axes: Axes, seen: npt.NDArray[np.int_], curve: Curve, index: int, label: str) -> None:
+def draw_curve(axes: Axes, seen: npt.NDArray[np.int_], curve: Curve, index: int, label: str) -> None:
     style, step = look(index), max(1, len(seen) // 6)
     axes.plot(seen, curve.mean, label=label, markevery=(index % step, step), **style)
     axes.fill_between(seen, curve.mean - curve.band, curve.mean + curve.band, color=style["color"], alpha=0.18, lw=0)
@@ -218,9 +257,5 @@ def available() -> bool:
 @contextmanager
 def style() -> Iterator[None]:
     """matplotlib in this file's style. The user's settings do not matter, and are restored afterwards."""
-    try:
-        from matplotlib import style
-    except ImportError:
-        raise KclError('figures need matplotlib; install it: pip install "kernel-continual-learning[report]"') from None
-    with style.context(["default", _STYLE]):
+    with load_package("matplotlib.style", "report", "figures need matplotlib").context(["default", _STYLE]):
         yield

@@ -23,12 +23,12 @@ def spread(summary: Summary | None, digits: int) -> str:
     return mean if summary.deviation is None else f"{mean} ± {number(summary.deviation, digits)}"
 
 
-def interval(summary: Summary | None, digits: int = 2) -> str:
+def interval(summary: Summary | None) -> str:
     """The 95 % confidence interval."""
     if summary is None or summary.half_width is None:
         return MISSING
     low, high = summary.mean - summary.half_width, summary.mean + summary.half_width
-    return f"[{number(low, digits)}, {number(high, digits)}]"
+    return f"[{number(low, 2)}, {number(high, 2)}]"
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: slice | None = slice(1, None)) -> str:
@@ -37,6 +37,15 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers
     if numbers is not None:
         rule[numbers] = ["---:"] * len(rule[numbers])
     return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *rows))
+
+
+def aligned(rows: Sequence[Sequence[str]], first_number: int | None = None) -> list[str]:
+    """Lines for a terminal, as wide as the widest cells; columns from `first_number` on are aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    formats = [f"{{:<{width}}}" for width in widths]
+    if first_number is not None:
+        formats[first_number:] = [f"{{:>{width}}}" for width in widths[first_number:]]
+    return ["  ".join(formats).format(*row).rstrip() for row in rows]
 
 
 def plain(text: str) -> str:

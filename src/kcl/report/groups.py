@@ -17,7 +17,7 @@ from kcl.errors import KclError
 from kcl.report.summary import Summary, summarise
 
 Record = dict[str, Any]
-CHOICES = ("train_per_task", "ways", "class_order", "image_size", "data", "held_out")
+STREAM_CHOICES = ("train_per_task", "ways", "class_order", "image_size", "data", "held_out")
 LONGEST_LABEL = 80
 """Characters of settings in a label."""
 
@@ -147,7 +147,7 @@ def _settings(record: Record) -> dict[str, Any]:
 
     With varied ways the number of tasks follows from the seed, so it is left out.
     """
-    choices = {name: record[name] for name in CHOICES if record.get(name) is not None}
+    choices = {name: record[name] for name in STREAM_CHOICES if record.get(name) is not None}
     varied = isinstance(record.get("ways"), list | tuple)
     if varied:
         choices["ways"] = list(choices["ways"])  # a run that was not read from a file has a tuple

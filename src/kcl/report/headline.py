@@ -7,11 +7,11 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from kcl.report.formatting import spread
-from kcl.report.groups import CHOICES, SeedGroup, setting_labels, show, title
+from kcl.report.groups import STREAM_CHOICES, SeedGroup, setting_labels, show, title
 from kcl.report.published import PaperResult, published
 from kcl.report.summary import Summary, stands_out
 
-_CONDITION = ("tasks", *CHOICES)
+_CONDITION = ("tasks", *STREAM_CHOICES)
 
 
 class HeadlineCell(NamedTuple):

@@ -19,11 +19,13 @@ from kcl.errors import KclError
 LOCAL = "127.0.0.1"
 
 
-class LivePage:
+class LivePage(ThreadingHTTPServer):
     """Serves the page of the files as they are now, built again only when they have changed, until it is closed.
 
     Only this machine reaches it unless another host is named.
     """
+
+    daemon_threads = True
 
     def __init__(
         self,
@@ -36,12 +38,11 @@ class LivePage:
         self._lock = threading.Lock()
         self._version, self._content = "", b""
         try:
-            self._server = ThreadingHTTPServer((host, port), _handler(self, host))
+            super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             raise KclError(f"cannot serve on {host}, port {port}: {reason}; choose another --port") from None
-        self._server.daemon_threads = True
-        self.address = f"http://{host}:{self._server.server_address[1]}/"
+        self.address, self.is_local = f"http://{host}:{self.server_address[1]}/", host == LOCAL
 
     def version(self) -> str:
         """Changes with the files: which there are, how long and how new."""
@@ -64,52 +65,50 @@ class LivePage:
 
     def start(self) -> None:
         """Serve in the background."""
-        threading.Thread(target=self._server.serve_forever, name="kcl live page", daemon=True).start()
+        threading.Thread(target=self.serve_forever, name="kcl live page", daemon=True).start()
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self.shutdown()
+        self.server_close()
 
 
-def _handler(live: LivePage, host: str) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        server_version, sys_version, timeout = "kcl", "", 30
+class _Handler(BaseHTTPRequestHandler):
+    server: LivePage
+    server_version, sys_version, timeout = "kcl", "", 30
 
-        def do_GET(self) -> None:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the reader is gone
-                self._answer()
+    def do_GET(self) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the reader is gone
+            self._answer()
 
-        do_HEAD = do_GET
+    do_HEAD = do_GET
 
-        def _answer(self) -> None:
-            # DNS rebinding: a foreign page whose name resolves to this machine still sends its own name.
-            named = self.headers.get("Host", "").rpartition(":")[0]
-            if host == LOCAL and named not in (LOCAL, "localhost"):
-                self._send(HTTPStatus.MISDIRECTED_REQUEST, b"unknown host\n", "text/plain")
-            elif self.path == "/":
-                try:
-                    self._send(HTTPStatus.OK, live.content(), "text/html; charset=utf-8")
-                except KclError as error:
-                    message = f"kcl: {error}\n".encode(errors="replace")
-                    self._send(HTTPStatus.SERVICE_UNAVAILABLE, message, "text/plain; charset=utf-8")
-            elif self.path == "/version":
-                self._send(HTTPStatus.OK, live.version().encode(), "text/plain")
-            else:
-                self._send(HTTPStatus.NOT_FOUND, b"not found\n", "text/plain")
+    def _answer(self) -> None:
+        # DNS rebinding: a foreign page whose name resolves to this machine still sends its own name.
+        named = self.headers.get("Host", "").rpartition(":")[0]
+        if self.server.is_local and named not in (LOCAL, "localhost"):
+            self._send(HTTPStatus.MISDIRECTED_REQUEST, b"unknown host\n", "text/plain")
+        elif self.path == "/":
+            try:
+                self._send(HTTPStatus.OK, self.server.content(), "text/html; charset=utf-8")
+            except KclError as error:
+                message = f"kcl: {error}\n".encode(errors="replace")
+                self._send(HTTPStatus.SERVICE_UNAVAILABLE, message, "text/plain; charset=utf-8")
+        elif self.path == "/version":
+            self._send(HTTPStatus.OK, self.server.version().encode(), "text/plain")
+        else:
+            self._send(HTTPStatus.NOT_FOUND, b"not found\n", "text/plain")
 
-        def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(content)))
-            self.send_header("Cache-Control", "no-store")
-            self.send_header("X-Content-Type-Options", "nosniff")
-            self.send_header("Cross-Origin-Resource-Policy", "same-origin")
-            self.send_header("Referrer-Policy", "no-referrer")
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(content)
+    def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """A request every two seconds is not worth a line."""
-
-    return Handler
+    def log_message(self, format: str, *args: Any) -> None:
+        """A request every two seconds is not worth a line."""

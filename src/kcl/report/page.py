@@ -16,7 +16,7 @@ from kcl.report.formatting import MISSING, interval, number
 from kcl.report.groups import Record, SeedGroup, differing, group_runs, show, title
 from kcl.report.headline import HeadlineCell, headline
 from kcl.report.page_parts import Html, facts, muted, scroll, section, table
-from kcl.report.page_samples import Samples, samples_html
+from kcl.report.page_samples import SavedSamples, samples_html
 from kcl.report.published import SOURCE
 from kcl.report.summary import SIGNIFICANCE
 from kcl.report.unfinished import Running, unfinished_html
@@ -24,7 +24,7 @@ from kcl.report.unfinished import Running, unfinished_html
 _MANY_GROUPS = 8  # side by side; more are listed one below the other, with only the settings that differ
 
 
-def write_page(records: Sequence[Record], path: str | Path, heading: str, samples: Sequence[Samples] = ()) -> None:
+def write_page(records: Sequence[Record], path: str | Path, heading: str, samples: Sequence[SavedSamples] = ()) -> None:
     """Write the page, whole or not at all; the same records give the same bytes."""
     # A lone surrogate cannot be encoded; a question mark in its place is better than no page.
     write_whole(path, page(records, heading, samples=samples).encode(errors="replace"))
@@ -35,15 +35,15 @@ def page(
     heading: str,
     version: str | None = None,
     unfinished: Sequence[Running] = (),
-    samples: Sequence[Samples] = (),
-    standing: Sequence[dict[str, Any]] = (),
+    samples: Sequence[SavedSamples] = (),
+    statuses: Sequence[dict[str, Any]] = (),
 ) -> str:
     """The page as text. With a version it is served live: it asks whether there is a newer one."""
     live = version is not None
     groups = group_runs(records) if records or not live else []
     finished = [group for group in groups if group.runs]
     seen = samples_html(finished, samples)
-    running = unfinished_html(unfinished, standing) or muted("There are no unfinished runs.")
+    running = unfinished_html(unfinished, statuses) or muted("There are no unfinished runs.")
     sections = [
         section("facts", "What was run", _facts(groups)),
         section("running", "Not finished yet", running) if live else "",

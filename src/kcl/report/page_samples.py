@@ -19,10 +19,10 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _COLUMNS = {"samples": "test samples", "coreset": "coreset", "mistakes": "most confident mistakes"}
 _IDENTITY = ("benchmark", "method", "kernel", "seed", "settings", "tasks")
 
-Samples = dict[str, Any]
+SavedSamples = dict[str, Any]
 
 
-def read_samples(file: Path) -> list[Samples]:
+def read_samples(file: Path) -> list[SavedSamples]:
     """All lines that can be read: images are an extra, and a damaged or foreign line must not prevent the page."""
     try:
         lines = file.read_bytes().splitlines()
@@ -39,12 +39,12 @@ def read_samples(file: Path) -> list[Samples]:
     return samples
 
 
-def key(record: Record | Samples) -> str:
+def key(record: Record | SavedSamples) -> str:
     """The same for a run's record and for its samples."""
     return json.dumps({name: record.get(name) for name in _IDENTITY}, sort_keys=True)
 
 
-def samples_html(groups: Sequence[SeedGroup], samples: Sequence[Samples]) -> str:
+def samples_html(groups: Sequence[SeedGroup], samples: Sequence[SavedSamples]) -> str:
     """A table for the first run of each group that has samples; empty if none has."""
     by_run = {key(each): each for each in samples}
     parts: list[str] = []

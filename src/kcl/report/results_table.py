@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kcl.report.formatting import MISSING, interval, markdown_table, number, plain, spread
+from kcl.report.formatting import MISSING, aligned, interval, markdown_table, number, plain, spread
 from kcl.report.groups import Record, SeedGroup, group_runs
 from kcl.report.headline import HeadlineCell, headline
 from kcl.report.published import SOURCE
@@ -50,14 +50,8 @@ def text(records: Sequence[Record]) -> str:
     """The table for a terminal, columns aligned, with the note that explains it."""
     cells = rows(group_runs(records))
     upper, lower = zip(*map(_two_lines, HEADER), strict=True)
-    widths = [max(map(len, column)) for column in zip(upper, lower, *cells, strict=True)]
-
-    def aligned(line: tuple[str, ...]) -> str:
-        sides = ["<"] * TEXT_COLUMNS + [">"] * (len(HEADER) - TEXT_COLUMNS)
-        return "  ".join(f"{c:{s}{w}}" for c, s, w in zip(line, sides, widths, strict=True)).rstrip()
-
-    rule = "  ".join("-" * width for width in widths)
-    return "\n".join([aligned(upper), aligned(lower), rule, *map(aligned, cells), "", NOTE]) + "\n"
+    rule = ["-" * max(map(len, column)) for column in zip(upper, lower, *cells, strict=True)]
+    return "\n".join([*aligned([upper, lower, rule, *cells], TEXT_COLUMNS), "", NOTE]) + "\n"
 
 
 def markdown(records: Sequence[Record], title: str) -> str:

@@ -57,7 +57,7 @@ def _rows(file: Path) -> Iterator[Running]:
         return
 
 
-def standings(files: Iterable[Path], now: float | None = None) -> list[dict[str, Any]]:
+def engine_statuses(files: Iterable[Path], now: float | None = None) -> list[dict[str, Any]]:
     """The state of commands whose runs are done by many workers, unless it is stale."""
     statuses = []
     for file in files:

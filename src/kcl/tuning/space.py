@@ -88,7 +88,7 @@ def _choice(settings_type: type[Settings], name: str, text: str) -> Choice:
     return Choice(name, values)
 
 
-def published(space: Space, settings: Settings) -> dict[str, Any] | None:
+def point_of(space: Space, settings: Settings) -> dict[str, Any] | None:
     """The settings as a point of the space; None where they lie outside."""
     point = {dimension.name: getattr(settings, dimension.name) for dimension in space}
     return point if all(dimension.holds(point[dimension.name]) for dimension in space) else None

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kcl.core.packages import load_package
 from kcl.core.randomness import derive
 from kcl.errors import KclError
 from kcl.experiments.run_spec import with_current_settings
 from kcl.tuning.space import Space, same
 
-INSTALL = 'pip install "kernel-continual-learning[tune]"'
 RANDOM = 10
 """Trials drawn at random before the search learns from them."""
 
@@ -37,7 +37,9 @@ class Study:
     def __init__(
         self, path: Path, space: Space, seed: int, about: Mapping[str, Any], first: Sequence[dict[str, Any]] = ()
     ) -> None:
-        self._optuna, self._space, self._seed = _optuna(), space, seed
+        self._optuna = load_package("optuna", "tune", "kcl tune needs Optuna")
+        self._optuna.logging.set_verbosity(self._optuna.logging.ERROR)
+        self._space, self._seed = space, seed
         path.parent.mkdir(parents=True, exist_ok=True)
         journal = self._optuna.storages.journal
         try:
@@ -111,12 +113,3 @@ def _difference(old: str, new: str) -> str:
         before["runs"] = with_current_settings(before["runs"])
     names = [name for name in {**now, **before} if before.get(name) != now.get(name)]
     return "; ".join(f"{name} was {before.get(name)} and is {now.get(name)}" for name in names[:3])
-
-
-def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError:
-        raise KclError(f"kcl tune needs Optuna; install it: {INSTALL}") from None
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna

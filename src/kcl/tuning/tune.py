@@ -11,7 +11,7 @@ from typing import Any
 from kcl.core.files import write_json
 from kcl.experiments.run_spec import RunSpec, key_of
 from kcl.tuning.protocol import Protocol
-from kcl.tuning.space import Space, points, published, same, size
+from kcl.tuning.space import Space, point_of, points, same, size
 from kcl.tuning.study import Study, Trial
 
 JOURNAL, TRIALS, SUMMARY = "study.journal", "trials", "tuning.json"
@@ -46,7 +46,7 @@ class Search:
     @cached_property
     def study(self) -> Study:
         """Starts with the base settings; with as many trials as points, it tries every point."""
-        base = published(self.space, self.base.settings)
+        base = point_of(self.space, self.base.settings)
         first = [base] if base is not None else []
         if self.exhausts:
             first += [point for point in points(self.space) if point != base]
@@ -80,7 +80,7 @@ class Search:
                 records = [by_identity[_identity(spec.fields())] for spec in specs[trial.number]]
                 self.study.tell(trial, self.protocol.value(records))
             best, done = self.study.best, len(self.study.finished)
-            say(f"{done} of {done + self.left()} trials, best {best.value:.2f} % with {show(best.settings)}")
+            say(f"{done} of {done + self.left()} trials, best {best.value:.2f} % with {show_settings(best.settings)}")
         return self.study.best
 
     def final(self, best: Trial, seeds: Sequence[int], execute: ExecuteRuns) -> list[dict[str, Any]]:
@@ -117,7 +117,7 @@ def _identity(fields: Mapping[str, Any]) -> tuple[int, str]:
     return fields["seed"], str(sorted(fields["settings"].items()))
 
 
-def show(settings: Mapping[str, Any]) -> str:
+def show_settings(settings: Mapping[str, Any]) -> str:
     return " ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in settings.items()
     )
