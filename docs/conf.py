@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDERS = [str(ROOT / "docs" / "extensions"), str(ROOT / "src")]
 sys.path[:0] = FOLDERS
-# For the sessions of the tutorials: this checkout, its commands, and one thread, so that numbers are the same everywhere.
+# For the tutorials: this checkout, its commands, and one thread, so that numbers are the same everywhere.
 os.environ["PYTHONPATH"] = os.pathsep.join([*FOLDERS, os.environ.get("PYTHONPATH", "")])
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 os.environ["OMP_NUM_THREADS"] = "1"
