@@ -55,6 +55,7 @@ nb_merge_streams = True
 suppress_warnings = ["mystnb.unknown_mime_type"]
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_copy_source = False
 html_show_sphinx = False
 html_static_path = ["static"]
