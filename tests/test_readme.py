@@ -3,14 +3,16 @@
 import doctest
 import json
 import re
+import shlex
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 import kcl
+from kcl.cli import commands, requested_runs
 from kcl.core.results import read
 from kcl.paper.cell import FULL, Cell
 from kcl.paper.contents import ITEMS
@@ -62,6 +64,29 @@ def test_code_runs_and_prints_what_the_page_says(
             assert re.sub(NUMBER, "#", printed) == re.sub(NUMBER, "#", output)
             told, said = (list(map(float, re.findall(NUMBER, text))) for text in (printed, output))
             assert told == pytest.approx(said, abs=1.0)
+
+
+def _commands() -> Iterator[tuple[str, str]]:
+    """Every command of kcl on a page of the site or the README, but for those with parts left out."""
+    pages = [
+        ROOT / "README.md",
+        ROOT / "REPRODUCIBILITY.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs").glob("*/*.md"),
+    ]
+    for page in sorted(pages):
+        for block, _ in [*_blocks(page, "sh"), *_blocks(page, r"\{code-cell\} python\n%%bash")]:
+            for line in block.replace("\\\n", " ").splitlines():
+                command = line.partition("  #")[0].partition(" |")[0].strip()
+                if command.startswith("kcl ") and not re.search(r"[…\[$]", command):
+                    yield page.name, command
+
+
+@pytest.mark.parametrize(("page", "command"), sorted(set(_commands())), ids=lambda value: value[:60])
+def test_commands_on_the_pages_are_understood(page: str, command: str) -> None:
+    options = commands.parse(shlex.split(command)[1:])
+    if {"benchmark", "assignments"} <= vars(options).keys():  # the settings are those of the method
+        assert requested_runs.specs(options)
 
 
 def test_pages_whose_code_runs_elsewhere_exist() -> None:
