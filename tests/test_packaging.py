@@ -1,7 +1,15 @@
-"""The core imports where only PyTorch, NumPy and safetensors are installed."""
+"""What is needed to import and to start: the core, PyTorch only when something is computed; hints name real extras."""
 
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 HEAVY = (
     "platformdirs",
@@ -35,3 +43,27 @@ def test_the_core_imports_with_torch_numpy_and_safetensors_alone() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "vrf" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "code", ["import kcl", "from kcl.__main__ import main; main()"], ids=["import kcl", "kcl --help"]
+)
+def test_nothing_heavy_is_loaded_before_it_is_needed(code: str) -> None:
+    blocked = "\n".join(f"sys.modules[{name!r}] = None" for name in (*HEAVY, "torch", "numpy", "safetensors"))
+    code = f"import sys\nsys.argv = ['kcl', '--help']\n{blocked}\n{code}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_hints_name_extras_that_can_be_installed() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "src" / "kcl").rglob("*.py")]
+    hints = {extra for text in sources for extra in re.findall(rf"{PROJECT['name']}\[(\w+)\]", text)}
+    hints |= {extra for text in sources for extra in re.findall(r'load_package\(\s*"\w[\w.]*", "(\w+)"', text)}
+    assert len(hints) > 8
+    assert hints <= set(PROJECT["optional-dependencies"])
+
+
+def test_the_start_page_lists_every_extra() -> None:
+    page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", page, flags=re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(PROJECT["optional-dependencies"])

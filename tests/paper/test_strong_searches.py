@@ -141,7 +141,7 @@ def _means(folder: str, benchmark: str, **settings: Any) -> list[float]:
 
 def test_the_tables_of_earlier_rounds_have_the_measured_numbers() -> None:
     for benchmark, title in BENCHMARK_TITLES.items():
-        accuracy, forgetting, learned = _means("strong-second", benchmark, weight_average=0.999)
+        accuracy, forgetting, learned = _means("strong-round-2", benchmark, weight_average=0.999)
         assert f"| {title} | {accuracy:.2f} | {forgetting:.3f} | {learned:.2f} |" in PAGE
     first = {"weight_average": 0.98, "batch_norm": "coreset", "updates_per_batch": 2, "coreset_size_per_class": 20}
     first |= {"optimizer": "muon", "test_views": "flip", "augmentation": "flip"}
@@ -153,10 +153,10 @@ def test_the_tables_of_earlier_rounds_have_the_measured_numbers() -> None:
         "averaged weights (0.98)": {"weight_average": 0.0},
         "BatchNorm of the coreset": {"batch_norm": "running"},
     }
-    whole, *_ = _means("strong-first", CIFAR100, **first)
+    whole, *_ = _means("strong-round-1", CIFAR100, **first)
     assert f"| nothing | {whole:.2f} | – |" in PAGE
     for row, changes in removed.items():
-        accuracy, *_ = _means("strong-first", CIFAR100, **first | changes)
+        accuracy, *_ = _means("strong-round-1", CIFAR100, **first | changes)
         difference = f"{accuracy - whole:+.2f}".replace("-", "−")
         assert f"| {row} | {accuracy:.2f} | {difference} |" in PAGE
 
@@ -177,7 +177,7 @@ def test_the_table_of_the_first_round_has_the_measured_numbers(
     commands = re.findall(r"^kcl (run .* kernel=vrf batch_norm=coreset .*)$", PAGE, flags=re.MULTILINE)
     parsed = [_parser().parse_args(shlex.split(command, comments=True)) for command in commands]
     settings = {options.benchmark: requested_runs.specs(options)[0].settings for options in parsed}[benchmark]
-    accuracy, _, learned = _means("strong-first", benchmark, **settings.replace(**changes).to_dict())
+    accuracy, _, learned = _means("strong-round-1", benchmark, **settings.replace(**changes).to_dict())
     assert f"| {row} | {learned:.1f} | {accuracy:.1f} |" in PAGE
 
 
