@@ -137,7 +137,15 @@ class TestExactness:
         assert _gap(weighted, _learned(x.repeat(times, 0), y.repeat(times))) < EXACT
 
 
-@pytest.mark.parametrize("options", [{}, {"keep": "class", "balanced": True}, *({"features": k} for k in KINDS)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"keep": "class", "balanced": True},
+        {"strength_rule": "held-out", "ridge_strength": 0.0},
+        *({"features": k} for k in KINDS),
+    ],
+)
 def test_saved_and_loaded_it_answers_and_learns_on_to_the_bit(tmp_path: Path, options: dict[str, Any]) -> None:
     x, y = _data(5, samples=200)
     model = _learned(x, y, tasks=y // 2, **options)

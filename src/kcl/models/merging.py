@@ -32,12 +32,13 @@ def merge(*models: ContinualModel) -> ContinualModel:
         for name, task in model.tasks.items():
             tasks[name] = _joined(tasks.get(name, LearnedTask(len(tasks), (), ())), task)
         several.append({})
-        for (name, place), part in other.ridge.units.items():
-            places = [tasks[name].labels.index(label) for label in model.tasks[name].labels]
-            if place == WHOLE:
-                several[-1][name, WHOLE] = part.placed(places[: part.targets], len(tasks[name].labels))
+        for unit, part in other.ridge.units.items():
+            labels = tasks[unit.task].labels
+            places = [labels.index(label) for label in model.tasks[unit.task].labels]
+            if unit.label == WHOLE:
+                several[-1][unit] = part.placed(places[: part.targets], len(labels))
             else:
-                several[-1][name, places[place]] = part
+                several[-1][unit._replace(label=places[unit.label])] = part
     merged = first.blank_copy()
     assert isinstance(merged.heads, StreamingHeads)  # noqa: S101 - as the first model
     merged.heads.ridge.install(add_units(several))

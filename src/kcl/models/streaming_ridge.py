@@ -10,19 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from kcl.core.settings import nearest
-from kcl.core.shapes import Float, Int
+from kcl.core.shapes import Bool, Float, Int
 from kcl.errors import KclError
 from kcl.functional import statistics
 from kcl.functional.statistics import STRENGTH_RULES, SecondMoment, Statistics, add_moments
 from kcl.models.features import Features
 
 KEPT = ("task", "class")
+HELD_OUT = "held-out"
+RULES = (*STRENGTH_RULES, HELD_OUT)
+"""How λ is chosen: from the sums of all samples, or by the error on samples whose sums are kept apart."""
 WHOLE = -1
 """The class of a unit of statistics that holds all classes of its task."""
 TEMPERATURE_EXPONENT = 0.4
@@ -31,8 +35,18 @@ scikit-learn's tables, where it came within 0.04 of the calibration error of a f
 LEAST_TEMPERATURE = 1e-3
 ROUNDING = 1e-9
 """What rounding may leave of a difference, relative to what it was taken from."""
-Unit = tuple[str, int]
-"""A task, and one of its classes or `WHOLE`."""
+
+
+class Unit(NamedTuple):
+    """Samples that are summed up together: no sample is in two units."""
+
+    task: str
+    label: int
+    """The place of a class among those of its task, or `WHOLE`."""
+    held_out: bool = False
+    """Whether they choose λ, with the rule `HELD_OUT`. They are learned like all others."""
+
+
 Units = dict[Unit, Statistics]
 
 
@@ -77,8 +91,8 @@ class StreamingRidge:
     ) -> None:
         if keep not in KEPT:
             raise KclError(f"unknown keep {keep!r}; {nearest(keep, list(KEPT))}")
-        if rule not in STRENGTH_RULES:
-            raise KclError(f"unknown rule for λ {rule!r}; {nearest(rule, list(STRENGTH_RULES))}")
+        if rule not in RULES:
+            raise KclError(f"unknown rule for λ {rule!r}; {nearest(rule, list(RULES))}")
         if strength is not None and not strength > 0.0:
             raise KclError(f"the ridge strength must be positive, not {strength}")
         if balanced and keep != "class":
@@ -100,13 +114,20 @@ class StreamingRidge:
         labels: Int[Tensor, " n"],
         classes: int,
         weights: Float[Tensor, " n"] | None = None,
+        held_out: Bool[Tensor, " n"] | None = None,
     ) -> None:
         """Add samples of a task that has `classes` classes by now."""
-        parts = self.parts(task, features, labels, classes, weights)
+        self.add(self.parts(task, features, labels, classes, weights, held_out))
+
+    def add(self, parts: Units) -> None:
+        """Add the statistics of samples."""
         moments = [part.moment for part in parts.values()]
-        self.moment = add_moments(moments if self.moment is None else [self.moment, *moments])
-        self.units = add_units([self.units, parts])
-        self._solutions, self.version = {}, self.version + 1
+        units = add_units([self.units, parts])
+        if len(units) == 1:
+            moment = next(iter(units.values())).moment
+        else:
+            moment = add_moments(moments if self.moment is None else [self.moment, *moments])
+        self.install(units, moment)
 
     def install(self, units: Units, moment: SecondMoment | None = None) -> None:
         """Go on with these statistics. Without `moment`, their sum is taken anew, so that nothing of former ones is
@@ -136,16 +157,23 @@ class StreamingRidge:
         labels: Int[Tensor, " n"],
         classes: int,
         weights: Float[Tensor, " n"] | None = None,
+        held_out: Bool[Tensor, " n"] | None = None,
     ) -> Units:
-        """The statistics of samples of a task."""
+        """The statistics of samples of a task. `held_out`: which of them choose λ, with the rule `HELD_OUT`."""
+        parts: Units = {}
+        if held_out is not None and bool(held_out.any()):
+            for chosen, held in ((~held_out, False), (held_out, True)):
+                part = None if weights is None else weights[chosen]
+                units = self.parts(task, features[chosen], labels[chosen], classes, part) if bool(chosen.any()) else {}
+                parts |= {unit._replace(held_out=held): sums for unit, sums in units.items()}
+            return parts
         if self.keep == "task":
-            return {(task, WHOLE): statistics.of_samples(features, F.one_hot(labels, classes), weights)}
-        parts = {}
+            return {Unit(task, WHOLE): statistics.of_samples(features, F.one_hot(labels, classes), weights)}
         for label in labels.unique().tolist():
             rows = labels == label
             ones = torch.ones(int(rows.sum()), 1, dtype=torch.float64, device=features.device)
             part_weights = None if weights is None else weights[rows]
-            parts[task, label] = statistics.of_samples(features[rows], ones, part_weights)
+            parts[Unit(task, label)] = statistics.of_samples(features[rows], ones, part_weights)
         return parts
 
     # Answering
@@ -162,17 +190,29 @@ class StreamingRidge:
         units, moment = self.units, self.moment
         if task is not None:
             places = {task: range(len(places[task]))}
-            units, moment = {unit: part for unit, part in units.items() if unit[0] == task}, None
+            units, moment = {unit: part for unit, part in units.items() if unit.task == task}, None
         outputs = 1 + max(max(several) for several in places.values())
         if self.balanced:
             units, moment = _balanced(units, places), None
         whole = joined(units, places, moment, outputs)
         spectrum = statistics.spectrum(whole)
-        fixed = self.strength
-        strength = statistics.best_strength(spectrum, self.rule) if fixed is None else fixed * spectrum.scale
+        strength = self.best_strength(spectrum, units, places)
         residual = statistics.generalised_cross_validation(spectrum, strength) / whole.count
         temperature = max(min(residual, 1.0) / outputs**TEMPERATURE_EXPONENT, LEAST_TEMPERATURE)
         return Solution(statistics.weights(spectrum, strength), spectrum, strength, temperature, whole.sums)
+
+    def best_strength(self, spectrum: statistics.Spectrum, units: Units, places: Mapping[str, Sequence[int]]) -> float:
+        """λ for the units whose spectrum this is. Where none or all of them are held out, by the evidence."""
+        if self.strength is not None:
+            return self.strength * spectrum.scale
+        if self.rule != HELD_OUT:
+            return statistics.best_strength(spectrum, self.rule)
+        apart = [{unit: part for unit, part in units.items() if unit.held_out == held} for held in (False, True)]
+        if not all(apart):
+            return statistics.best_strength(spectrum)
+        outputs = spectrum.projected.shape[1]
+        learned, held = (joined(part, places, None, outputs) for part in apart)
+        return statistics.held_out_strength(statistics.spectrum(learned), held)
 
     def weights_apart(
         self, solution: Solution, places: Mapping[str, Sequence[int]], apart: Mapping[str, Sequence[int]]
@@ -201,17 +241,18 @@ def joined(
 
 
 def _places_of(unit: Unit, part: Statistics, places: Mapping[str, Sequence[int]]) -> Sequence[int]:
-    task, label = unit
-    return [places[task][label]] if label != WHOLE else places[task][: part.targets]
+    of_task = places[unit.task]
+    return [of_task[unit.label]] if unit.label != WHOLE else of_task[: part.targets]
 
 
 def _balanced(units: Units, places: Mapping[str, Sequence[int]]) -> Units:
     """The same statistics of classes, weighted so that all classes together count the same."""
     counts: dict[int, float] = {}
-    for (task, label), part in units.items():
-        counts[places[task][label]] = counts.get(places[task][label], 0.0) + part.count
+    of_unit = {unit: places[unit.task][unit.label] for unit in units}
+    for unit, part in units.items():
+        counts[of_unit[unit]] = counts.get(of_unit[unit], 0.0) + part.count
     mean = sum(counts.values()) / len(counts)
-    return {(task, label): part.scaled(mean / counts[places[task][label]]) for (task, label), part in units.items()}
+    return {unit: part.scaled(mean / counts[of_unit[unit]]) for unit, part in units.items()}
 
 
 def add_units(several: Sequence[Mapping[Unit, Statistics]]) -> Units:
