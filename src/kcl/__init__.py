@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kcl.models.merging import merge
     from kcl.models.model_folder import load_model, save_model
     from kcl.models.onnx_export import export_onnx
+    from kcl.models.regressor import StreamingKernelRegressor, StreamingMultilabelClassifier
     from kcl.nets.frozen import FrozenFeatures
 
 __version__ = "0.1.0"
@@ -43,6 +44,8 @@ __all__ = [
     "SplitFolder",
     "SplitMiniImageNet",
     "StreamingKernelClassifier",
+    "StreamingKernelRegressor",
+    "StreamingMultilabelClassifier",
     "Task",
     "View",
     "__version__",
@@ -73,6 +76,8 @@ _HOMES = {
     "SplitFolder": "kcl.benchmarks.split",
     "SplitMiniImageNet": "kcl.benchmarks.split",
     "StreamingKernelClassifier": "kcl.models.estimator",
+    "StreamingKernelRegressor": "kcl.models.regressor",
+    "StreamingMultilabelClassifier": "kcl.models.regressor",
     "Task": "kcl.benchmarks.task",
     "View": "kcl.benchmarks.task",
     "export_onnx": "kcl.models.onnx_export",

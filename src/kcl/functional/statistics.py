@@ -168,6 +168,34 @@ def subtract(whole: Statistics, part: Statistics) -> Statistics:
     )
 
 
+class TargetScale(NamedTuple):
+    """Mean and deviation of targets, whose last one is 1 for every sample: its C is Σψ and its sum n. With them the
+    sums of other targets become those of targets with mean zero and variance one, exactly and whenever it is needed.
+    """
+
+    mean: Float[Tensor, " c"]
+    deviation: Float[Tensor, " c"]
+
+    @classmethod
+    def of(cls, whole: Statistics) -> TargetScale:
+        mean = whole.sums[:-1] / whole.sums[-1]
+        variance = whole.squares[:-1] / whole.sums[-1] - mean.square()
+        least = torch.finfo(variance.dtype).eps * whole.squares[:-1] / whole.sums[-1]  # what rounding leaves of zero
+        return cls(mean, variance.where(variance > least, 1.0).sqrt())
+
+    def apply(self, part: Statistics) -> Statistics:
+        """The sums of scaled targets, without the constant one."""
+        count = part.sums[-1]
+        squares = part.squares[:-1] - 2.0 * self.mean * part.sums[:-1] + count * self.mean.square()
+        return Statistics(
+            part.moment,
+            (part.cross[:, :-1] - part.cross[:, -1:] * self.mean) / self.deviation,
+            (part.sums[:-1] - count * self.mean) / self.deviation,
+            squares.clamp_min(0.0) / self.deviation.square(),
+            part.count,
+        )
+
+
 def _total(tensors: Sequence[Tensor]) -> Tensor:
     total = tensors[0].clone()
     for tensor in tensors[1:]:

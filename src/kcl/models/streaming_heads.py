@@ -59,11 +59,14 @@ class StreamingSettings(CheckedSettings):
 class StreamingHeads:
     """The heads of a model whose features do not change."""
 
-    def __init__(self, settings: StreamingSettings, features: Features, seed: int, device: torch.device) -> None:
+    def __init__(
+        self, settings: StreamingSettings, features: Features, seed: int, device: torch.device, numbers: bool = False
+    ) -> None:
+        """`numbers`: of `StreamingRidge`."""
         self.settings, self.seed, self.device = settings, seed, device
         strength = settings.ridge_strength or None
         self.ridge = StreamingRidge(
-            features.to(device), settings.keep, settings.strength_rule, strength, settings.balanced
+            features.to(device), settings.keep, settings.strength_rule, strength, settings.balanced, numbers
         )
         self.known: dict[str | None, KnownScores] = {}
         """By task, or None for all classes together: what decides which queries are not answered."""
@@ -78,13 +81,14 @@ class StreamingHeads:
         seed: int,
         device: str | torch.device,
         landmarks: Float[Tensor, "m ..."] | None = None,
+        numbers: bool = False,
     ) -> StreamingHeads:
         """Choose what the settings leave open from the first samples, scaled as the model sees them."""
         inputs = x.shape[1:].numel()
         bases = settings.bases or (FEW_BASES if inputs <= FEW_INPUTS else MANY_BASES)
         width = settings.width or (_width(x, settings, seed) if FEATURE_MAPS[settings.features].local else 1.0)
         features = Features.make(settings.features, inputs, bases, width, settings.unit_length, seed, landmarks)
-        return cls(settings, features, seed, torch.device(device))
+        return cls(settings, features, seed, torch.device(device), numbers)
 
     def describe(self) -> str:
         features = self.ridge.features

@@ -100,6 +100,27 @@ def of_samples(
     return Removal(forgotten, left, tasks | {task: _without(replace(known, seen=seen), emptied)})
 
 
+def of_numbers(
+    ridge: StreamingRidge,
+    tasks: Tasks,
+    task: str,
+    features: Float[torch.Tensor, "n D"],
+    targets: Float[torch.Tensor, "n c"],
+    weights: Float[torch.Tensor, " n"] | None = None,
+    held_out: Bool[torch.Tensor, " n"] | None = None,
+) -> Removal:
+    """Remove samples whose targets are numbers."""
+    known = tasks[task]
+    count = known.seen[0] - len(features)
+    if count < 0:
+        raise KclError(f"task {task!r} learned {known.seen[0]} samples, fewer than are to be forgotten")
+    forgotten = ridge.parts(task, features, targets, len(known.labels), weights, held_out)
+    left = ridge.without(forgotten)
+    others = {name: other for name, other in tasks.items() if name != task}
+    kept = tasks | {task: replace(known, seen=(count,) * len(known.seen))}
+    return Removal(forgotten, left, kept if count else others)
+
+
 def carry_out(ridge: StreamingRidge, tasks: Tasks, removal: Removal, what: str) -> Receipt:
     """Leave the removed statistics out of the model's, and say how exactly."""
     forgotten, left, remaining = removal
