@@ -6,8 +6,8 @@ python benches/streaming/scale.py answers                       an answer among 
 python benches/streaming/scale.py refitting --features DIR      a lesson more, beside refitting on everything
 python benches/streaming/scale.py table     --into docs/streaming.md
 
-DIR has what `text_features.py` made. Each command appends JSON lines to results/streaming/scale.jsonl. Seconds
-are those of one machine under whatever load it had: compare only those of one line.
+DIR has what `text_features.py` made. Each command prints JSON lines and keeps them in results/streaming/scale.json.
+Seconds are those of one machine under whatever load it had: compare only those of one line.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
 import torch
-from measure import CHOSEN, Data, Stream, command_line, load_clinc, put_between_markers, replace_file, rows_of
+from measure import CHOSEN, Data, Stream, command_line, load_clinc, put_between_markers, replace_file
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import kcl
 from kcl.models.lessons import places_among_all
 
-RESULTS = Path("results/streaming/scale.jsonl")
+RESULTS = Path("results/streaming/scale.json")
 WIDTHS = tuple(256 << power for power in range(7))
 CLASSES, SAMPLES, COLUMNS = 1000, 1000, 64
 STREAM_BASES, ANSWER_BASES, REFIT_BASES = 1024, 4096, 2048
@@ -44,9 +44,13 @@ TOLD = (1, 10, 100, 500, 1000)
 def record(kind: str, **values: Any) -> None:
     threads = torch.get_num_threads()
     row = {"kind": kind, **values, "threads": threads, "machine": platform.machine(), "command": command_line()}
-    done = [old for old in rows_of(RESULTS) if (old["kind"], old.get("bases")) != (kind, values.get("bases"))]
-    replace_file(RESULTS, "".join(json.dumps(each) + "\n" for each in [*done, row]))
+    done = [old for old in measured() if (old["kind"], old["bases"]) != (kind, values["bases"])]
+    replace_file(RESULTS, json.dumps([*done, row], indent=1) + "\n")
     print(json.dumps(row), flush=True)
+
+
+def measured() -> list[dict[str, Any]]:
+    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
 
 
 def timed(function: Callable[..., Any], *arguments: Any) -> float:
@@ -261,7 +265,7 @@ def features_table(rows: list[dict[str, Any]]) -> str:
 
 
 def write_table(arguments: argparse.Namespace) -> None:
-    content = tables(rows_of(RESULTS))
+    content = tables(measured())
     if arguments.into is None:
         print(content)
     else:

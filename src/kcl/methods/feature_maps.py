@@ -18,6 +18,8 @@ from torch import Tensor
 from kcl.core.shapes import Float
 from kcl.functional import kernels
 
+FOR_DISTANCES = 500
+"""Samples whose median distance is a kernel's width."""
 DEGREE = 2
 """Of the polynomial kernel."""
 Buffers = dict[str, Tensor]
@@ -29,6 +31,8 @@ class FeatureMap(ABC):
     summary: ClassVar[str]
     local: ClassVar[bool] = False
     """Whether k depends on distances, so that its width should follow the distances between samples."""
+    norm: ClassVar[float] = 2.0
+    """Of these distances."""
 
     @abstractmethod
     def draw(self, inputs: int, bases: int, rng: np.random.Generator) -> Buffers:
@@ -72,6 +76,7 @@ class RBFMap(FeatureMap):
 
 class LaplacianMap(RBFMap):
     summary = "random Fourier features of the Laplacian kernel exp(−‖x − y‖₁/width)"
+    norm = 1.0
 
     def draw(self, inputs: int, bases: int, rng: np.random.Generator) -> Buffers:
         return _fourier(rng.standard_cauchy((bases, inputs)), rng)
@@ -145,6 +150,14 @@ FEATURE_MAPS: dict[str, FeatureMap] = {
     "linear": LinearMap(),
     "nystroem": NystroemMap(),
 }
+
+
+def median_distance(x: Float[Tensor, "n ..."], rng: np.random.Generator, norm: float = 2.0) -> float:
+    """The median distance between up to `FOR_DISTANCES` samples; one where they are all equal."""
+    rows = torch.from_numpy(rng.permutation(len(x))[:FOR_DISTANCES])
+    distances = torch.pdist(x[rows.to(x.device)].flatten(1).double(), p=norm)
+    positive = distances[distances > 0]
+    return float(positive.median()) if len(positive) else 1.0
 
 
 def _fourier(frequencies: np.ndarray, rng: np.random.Generator) -> Buffers:

@@ -15,9 +15,6 @@ from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.methods.feature_maps import FEATURE_MAPS, Buffers, NystroemMap
 
-FOR_DISTANCES = 500
-"""Samples whose median distance is a kernel's width."""
-
 
 @dataclass(frozen=True)
 class Features:
@@ -92,12 +89,3 @@ class Features:
             "seed": self.seed,
             "sha256": digest.hexdigest(),
         }
-
-
-def median_distance(x: Float[Tensor, "n ..."], seed: int, norm: float = 2.0) -> float:
-    """The median distance between up to `FOR_DISTANCES` samples; one where they are all equal."""
-    rng = numpy_generator(seed, "kernel width")
-    rows = torch.from_numpy(rng.permutation(len(x))[:FOR_DISTANCES])
-    distances = torch.pdist(x[rows.to(x.device)].flatten(1).double(), p=norm)
-    positive = distances[distances > 0]
-    return float(positive.median()) if len(positive) else 1.0

@@ -20,11 +20,11 @@ from kcl.core.randomness import numpy_generator
 from kcl.core.settings import CheckedSettings, Summaries, setting
 from kcl.core.shapes import Bool, Float
 from kcl.errors import KclError, KclWarning
-from kcl.methods.feature_maps import FEATURE_MAPS
+from kcl.methods.feature_maps import FEATURE_MAPS, median_distance
 from kcl.models import unlearning
 from kcl.models.all_classes import ClassAnswers
 from kcl.models.calibration import held_out_notes
-from kcl.models.features import Features, median_distance
+from kcl.models.features import Features
 from kcl.models.inference import JOINT, Answers
 from kcl.models.inputs import Label
 from kcl.models.lessons import LearnedTask, Samples, hold_out
@@ -233,4 +233,4 @@ class StreamingHeads:
 def _width(x: Tensor, settings: StreamingSettings, seed: int) -> float:
     """The median distance of the first samples, as the kernel measures it: the Laplacian one adds up differences."""
     scaled = Features("linear", 0, 1, 1.0, settings.unit_length, 0, {}).scaled(x)
-    return median_distance(scaled, seed, 1.0 if settings.features == "laplacian" else 2.0)
+    return median_distance(scaled, numpy_generator(seed, "kernel width"), FEATURE_MAPS[settings.features].norm)

@@ -160,7 +160,7 @@ class StreamingRidge:
         weights: Float[Tensor, " n"] | None = None,
         held_out: Bool[Tensor, " n"] | None = None,
     ) -> Units:
-        """The statistics of samples of a task. `targets`: the class of each, or numbers. `held_out`: those that choose λ,
+        """The statistics of samples of a task. `targets`: the class of each, or numbers. `held_out`: which choose λ,
         with the rule `HELD_OUT`.
         """
         parts: Units = {}
