@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kcl.models.merging import merge
     from kcl.models.model_folder import load_model, save_model
     from kcl.models.onnx_export import export_onnx
+    from kcl.models.posterior_frequencies import kernel_inputs, posterior_frequencies
     from kcl.models.regressor import StreamingKernelRegressor, StreamingMultilabelClassifier
     from kcl.nets.frozen import FrozenFeatures
 
@@ -50,8 +51,10 @@ __all__ = [
     "View",
     "__version__",
     "export_onnx",
+    "kernel_inputs",
     "load_model",
     "merge",
+    "posterior_frequencies",
     "save_model",
 ]
 
@@ -81,8 +84,10 @@ _HOMES = {
     "Task": "kcl.benchmarks.task",
     "View": "kcl.benchmarks.task",
     "export_onnx": "kcl.models.onnx_export",
+    "kernel_inputs": "kcl.models.posterior_frequencies",
     "load_model": "kcl.models.model_folder",
     "merge": "kcl.models.merging",
+    "posterior_frequencies": "kcl.models.posterior_frequencies",
     "save_model": "kcl.models.model_folder",
 }
 

@@ -35,6 +35,7 @@ class _StreamingTargets(MultiOutputMixin, BaseEstimator):  # type: ignore[misc]
         strength_rule: str = "evidence",
         ridge_strength: float = 0.0,
         landmarks: Any = None,
+        frequencies: Any = None,
         normalise: str = "standardise",
         random_state: Any = None,
     ) -> None:
@@ -44,6 +45,7 @@ class _StreamingTargets(MultiOutputMixin, BaseEstimator):  # type: ignore[misc]
         self.strength_rule = strength_rule
         self.ridge_strength = ridge_strength
         self.landmarks = landmarks
+        self.frequencies = frequencies
         self.normalise = normalise
         self.random_state = random_state
 
@@ -80,8 +82,8 @@ class _StreamingTargets(MultiOutputMixin, BaseEstimator):  # type: ignore[misc]
             raise KclError(f"unknown normalise {self.normalise!r}: use one of {', '.join(NORMS)}")
         values = {name: _python_number(getattr(self, name)) for name in SETTINGS}
         settings = StreamingSettings().replace(**values, unit_length=self.normalise == "l2")
-        standardise = self.normalise == "standardise"
-        return StreamingRegression.begin(x, settings, _seed(self.random_state), standardise, self.landmarks)
+        seed, standardise = _seed(self.random_state), self.normalise == "standardise"
+        return StreamingRegression.begin(x, settings, seed, standardise, self.landmarks, self.frequencies)
 
     def _learn(self, X: Any, y: Any, task: Hashable | None, sample_weight: Any, reset: bool) -> Self:
         X, y = validate_data(

@@ -24,9 +24,9 @@ from kcl.methods.feature_maps import FEATURE_MAPS, median_distance
 from kcl.models import unlearning
 from kcl.models.all_classes import ClassAnswers
 from kcl.models.calibration import held_out_notes
-from kcl.models.features import Features
+from kcl.models.features import Features, Given
 from kcl.models.inference import JOINT, Answers
-from kcl.models.inputs import Label
+from kcl.models.inputs import Label, as_tensor, checked
 from kcl.models.lessons import LearnedTask, Samples, hold_out
 from kcl.models.streaming_ridge import HELD_OUT, KEPT, RULES, StreamingRidge
 from kcl.models.unknowns import KnownScores, checked_score
@@ -80,14 +80,14 @@ class StreamingHeads:
         x: Float[Tensor, "n ..."],
         seed: int,
         device: str | torch.device,
-        landmarks: Float[Tensor, "m ..."] | None = None,
+        given: Given | None = None,
         numbers: bool = False,
     ) -> StreamingHeads:
         """Choose what the settings leave open from the first samples, scaled as the model sees them."""
         inputs = x.shape[1:].numel()
         bases = settings.bases or (FEW_BASES if inputs <= FEW_INPUTS else MANY_BASES)
         width = settings.width or (_width(x, settings, seed) if FEATURE_MAPS[settings.features].local else 1.0)
-        features = Features.make(settings.features, inputs, bases, width, settings.unit_length, seed, landmarks)
+        features = Features.make(settings.features, inputs, bases, width, settings.unit_length, seed, given)
         return cls(settings, features, seed, torch.device(device), numbers)
 
     def describe(self) -> str:
@@ -228,6 +228,15 @@ class StreamingHeads:
             self.known = known
 
         return undo
+
+
+def features_given(landmarks: Any, frequencies: Any, view: View, shape: Sequence[int]) -> Given | None:
+    """What the user hands in for features that are not drawn: landmarks are inputs, scaled as inputs are."""
+    if frequencies is not None:
+        if landmarks is not None:
+            raise KclError("give landmarks or frequencies, not both")
+        return "frequencies", checked(as_tensor(frequencies).double(), as_tensor(frequencies).shape[1:])
+    return None if landmarks is None else ("landmarks", view.scale(checked(as_tensor(landmarks), shape)))
 
 
 def _width(x: Tensor, settings: StreamingSettings, seed: int) -> float:

@@ -16,9 +16,8 @@ from kcl.core.settings import nearest
 from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.models import scaling, unlearning
-from kcl.models.inputs import as_tensor, checked
 from kcl.models.lessons import LearnedTask
-from kcl.models.streaming_heads import BATCH, StreamingHeads, StreamingSettings
+from kcl.models.streaming_heads import BATCH, StreamingHeads, StreamingSettings, features_given
 from kcl.models.streaming_ridge import Solution
 from kcl.models.unlearning import Receipt
 
@@ -36,11 +35,17 @@ class StreamingRegression:
 
     @classmethod
     def begin(
-        cls, x: Float[Tensor, "n d"], settings: StreamingSettings, seed: int, standardise: bool, landmarks: Any = None
+        cls,
+        x: Float[Tensor, "n d"],
+        settings: StreamingSettings,
+        seed: int,
+        standardise: bool,
+        landmarks: Any = None,
+        frequencies: Any = None,
     ) -> StreamingRegression:
         """Choose scaling and features from the first samples."""
         view = scaling.measured(x) if standardise else View()
-        given = None if landmarks is None else view.scale(checked(as_tensor(landmarks).float(), x.shape[1:]))
+        given = features_given(landmarks, frequencies, view, x.shape[1:])
         return cls(StreamingHeads.begin(settings, view.scale(x), seed, "cpu", given, numbers=True), view)
 
     def blank_copy(self) -> StreamingRegression:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from kcl.benchmarks.task import View
-from kcl.core.randomness import numpy_generator
 from kcl.functional.statistics import SecondMoment, Statistics
 from kcl.methods.feature_maps import FEATURE_MAPS
 from kcl.models.continual_model import ContinualModel
@@ -129,17 +128,13 @@ def _heads(model: ContinualModel) -> StreamingHeads:
 def _features(saved: Mapping[str, Any], file: Any, inputs: int) -> Features:
     """The feature map, checked against the shapes that its kind requires."""
     identity = dict(saved)
-    sha256, kind, seed = identity.pop("sha256"), FEATURE_MAPS[identity["kind"]], int(identity["seed"])
+    sha256, kind = identity.pop("sha256"), FEATURE_MAPS[identity["kind"]]
     prefix = "features."
     buffers = {name.removeprefix(prefix): file.get_tensor(name) for name in file.keys() if name.startswith(prefix)}  # noqa: SIM118
     StreamingSettings(bases=identity["bases"], width=identity["width"])  # in range
     if inputs != identity["inputs"]:
         raise ValueError("its features do not match its inputs")
-    if identity["kind"] == "nystroem":
-        required = {"landmarks": (len(buffers["landmarks"]), inputs), "whitening": tuple(buffers["whitening"].shape)}
-    else:
-        drawn = kind.draw(inputs, identity["bases"], numpy_generator(seed, f"features {identity['kind']}"))
-        required = {name: tuple(tensor.shape) for name, tensor in drawn.items()}
+    required = kind.shapes(buffers, inputs, identity["bases"])
     features = Features(**identity, buffers=buffers)
     if {name: tuple(tensor.shape) for name, tensor in buffers.items()} != required:
         raise ValueError("the shapes of its features are not those of their kind")
