@@ -21,6 +21,7 @@ from kcl.functional import orthogonal
 from kcl.functional.noise import RunNoise
 from kcl.methods.episodic import replayed_samples
 from kcl.methods.method import Batch, Memory, Method, Replayed, ReplayPlan
+from kcl.methods.recipes import METHODS
 from kcl.nets.backbone import Backbone
 from kcl.nets.flat import Layout, matrix_names
 from kcl.training.checkpoint import digest
@@ -32,6 +33,9 @@ from kcl.training.step_progress import BetweenSteps, OnStep, Step
 from kcl.training.weight_average import weights_size
 
 QUERIES_AT_ONCE = 2048
+
+TRAINED = [name for name, method in METHODS.items() if method.trains]
+"""Methods with training steps, which most tests of the engine are about."""
 
 
 def on_device(device: torch.device, memory: Memory) -> Memory:
@@ -103,7 +107,7 @@ def optimizer_of(
     lr = learning_rate(settings, index)
     if settings.optimizer == "muon":
         return Muon(model, lr, settings.muon_lr * settings.muon_lr_decay**index, settings.momentum, others)
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad] or [torch.zeros(0)]
     return torch.optim.SGD([*parameters, *others], lr=lr, momentum=settings.momentum, fused=True)
 
 

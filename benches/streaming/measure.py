@@ -424,15 +424,13 @@ def mean_and_deviation(values: Sequence[float], digits: int = 2) -> str:
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
-BEGIN, END = "<!-- begin streaming -->", "<!-- end streaming -->"
-
-
-def put_between_markers(text: str, content: str) -> str:
-    before, found, rest = text.partition(BEGIN)
-    _, ended, after = rest.partition(END)
+def put_between_markers(text: str, content: str, name: str = "streaming") -> str:
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    before, found, rest = text.partition(begin)
+    _, ended, after = rest.partition(end)
     if not found or not ended:
-        raise SystemExit(f"the file needs the lines {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{content}\n\n{END}{after}"
+        raise SystemExit(f"the file needs the lines {begin} and {end}")
+    return f"{before}{begin}\n\n{content}\n\n{end}{after}"
 
 
 def replace_file(path: Path, content: str) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from kcl.models.merging import merge
     from kcl.models.model_folder import load_model, save_model
     from kcl.models.onnx_export import export_onnx
+    from kcl.models.posterior_frequencies import kernel_inputs, posterior_frequencies
+    from kcl.models.regressor import StreamingKernelRegressor, StreamingMultilabelClassifier
     from kcl.nets.frozen import FrozenFeatures
 
 __version__ = "0.1.0"
@@ -43,12 +45,16 @@ __all__ = [
     "SplitFolder",
     "SplitMiniImageNet",
     "StreamingKernelClassifier",
+    "StreamingKernelRegressor",
+    "StreamingMultilabelClassifier",
     "Task",
     "View",
     "__version__",
     "export_onnx",
+    "kernel_inputs",
     "load_model",
     "merge",
+    "posterior_frequencies",
     "save_model",
 ]
 
@@ -73,11 +79,15 @@ _HOMES = {
     "SplitFolder": "kcl.benchmarks.split",
     "SplitMiniImageNet": "kcl.benchmarks.split",
     "StreamingKernelClassifier": "kcl.models.estimator",
+    "StreamingKernelRegressor": "kcl.models.regressor",
+    "StreamingMultilabelClassifier": "kcl.models.regressor",
     "Task": "kcl.benchmarks.task",
     "View": "kcl.benchmarks.task",
     "export_onnx": "kcl.models.onnx_export",
+    "kernel_inputs": "kcl.models.posterior_frequencies",
     "load_model": "kcl.models.model_folder",
     "merge": "kcl.models.merging",
+    "posterior_frequencies": "kcl.models.posterior_frequencies",
     "save_model": "kcl.models.model_folder",
 }
 

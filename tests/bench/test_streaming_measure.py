@@ -75,7 +75,7 @@ def test_tables_have_a_row_for_every_method_and_go_between_the_markers(bench):
     content = bench.tables(rows)
     assert "92.50 ± 2.12 | 90.50 ± 0.71 | 91.50" in content
     assert "0.9000 ± 0.0000" in content
-    text = bench.put_between_markers(f"a\n{bench.BEGIN}\nold\n{bench.END}\nb", content)
+    text = bench.put_between_markers("a\n<!-- begin streaming -->\nold\n<!-- end streaming -->\nb", content)
     assert text.startswith("a\n")
     assert text.endswith("\nb")
     assert "old" not in text

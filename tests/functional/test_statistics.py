@@ -156,6 +156,21 @@ class TestCriteria:
         dense = [judge(spectrum, math.exp(value)) for value in np.linspace(low, high, 400)]
         assert best <= min(dense) + 1e-3 * abs(min(dense))
 
+    @pytest.mark.parametrize("held", [4, 40])
+    def test_the_error_on_held_out_samples_is_the_least(self, samples: tuple[Tensor, Tensor], held: int) -> None:
+        x, y = samples
+        spectrum = statistics.spectrum(statistics.of_samples(x, y))
+        queries, labels = _samples(7, held, x.shape[1])
+        targets = _one_hot(labels)[:, : y.shape[1]]
+        chosen = statistics.held_out_strength(spectrum, statistics.of_samples(queries, targets))
+
+        def error(strength: float) -> float:
+            return float((queries @ statistics.weights(spectrum, strength) - targets).square().sum())
+
+        low, high = (math.log(bound * spectrum.scale) for bound in (statistics.SMALLEST, statistics.LARGEST))
+        least = min(error(math.exp(value)) for value in np.linspace(low, high, 400))
+        assert error(chosen) <= least * (1.0 + 1e-3)
+
 
 def test_evidence_finds_the_noise_of_a_linear_model(draw64: Any) -> None:
     x, true = draw64.normal(400, 10), draw64.normal(10, 1)

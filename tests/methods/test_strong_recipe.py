@@ -17,12 +17,13 @@ from kcl.methods.recipes import METHODS, SPLIT, check_backbone, published_settin
 from kcl.methods.strong_recipe import recipe_settings, strong_settings
 from kcl.models.kernel_learner import KernelContinualLearner
 from kcl.nets.resnet import cifar_resnet
+from reference_run import TRAINED
 
 MEMORY = ("coreset_size_per_class", "memory_per_class", "recalled_per_step", "epochs", "batch_size", "backbone")
 SHAPES = dict.fromkeys(SPLIT, (3, 84, 84))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TRAINED)
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 class TestEveryPair:
     def test_is_admitted(self, benchmark: str, method: str) -> None:
@@ -42,6 +43,13 @@ class TestEveryPair:
         shared = ("rotation_labels", "optimizer", "muon_lr", "muon_lr_decay", "weight_average", "test_views",
                   "updates_per_batch", "augmentation")  # fmt: skip
         assert [getattr(mine, name) for name in shared] == [getattr(best, name) for name in shared]
+
+
+def test_a_method_that_does_not_train_keeps_its_settings() -> None:
+    for benchmark in BENCHMARKS:
+        settings = strong_settings(benchmark, "streaming-ridge")
+        assert settings == published_settings(benchmark, "streaming-ridge")
+        METHODS["streaming-ridge"](settings, 10, 10)
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from kcl.methods.recipes import METHODS
 from kcl.ops import compiler
+from reference_run import TRAINED
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch, _draws_without_compiler: None)
 
 @pytest.mark.parametrize(
     ("method", "net", "samples"),
-    [("naive-sgd", "resnet", 26), ("a-gem", "resnet", 26), *((method, "mlp", 35) for method in METHODS)],
+    [("naive-sgd", "resnet", 26), ("a-gem", "resnet", 26), *((method, "mlp", 35) for method in TRAINED)],
 )
 def test_gives_what_the_step_itself_gives(
     make_runs: Any, difference: Any, compilations: list[Any], method: str, net: str, samples: int

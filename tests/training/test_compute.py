@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from kcl.methods import ewc
-from kcl.methods.recipes import METHODS
 from kcl.methods.training_compute import Shape, training_compute
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import ResNet18
+from reference_run import TRAINED
 
 VIEWS: dict[str, Any] = {"rotation_labels": True, "augmentation": "flip", "updates_per_batch": 2, "test_views": "flip"}
 
@@ -46,7 +46,7 @@ def _expected(runs: Any) -> tuple[int, int]:
     return compute.images, compute.updates
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TRAINED)
 class TestTheCountIsWhatPasses:
     def test_with_the_published_settings(self, method: str, monkeypatch: pytest.MonkeyPatch, make_runs: Any) -> None:
         runs = make_runs(method, samples=47, tasks=3, epochs=2)

@@ -16,11 +16,12 @@ from kcl.methods.recipes import METHODS
 from kcl.training.stacked_task import batch_order
 from kcl.training.step_progress import Step
 from kcl.training.stream_run import run_streams
+from reference_run import TRAINED
 
 BAD, BAD_STEP = 1, 3
 # Every training task of two: joint training has only one.
 TRAINING_TASKS = pytest.mark.parametrize(
-    ("method", "index"), [(name, index) for name, method in METHODS.items() for index in (0, 1)[: 2 - method.joint]]
+    ("method", "index"), [(name, index) for name in TRAINED for index in (0, 1)[: 2 - METHODS[name].joint]]
 )
 engines = pytest.mark.parametrize("engine", ["plain", "stacked"])
 
@@ -151,7 +152,7 @@ class TestANumberThatIsMissing:
 
 
 @pytest.mark.usefixtures("double")
-@pytest.mark.parametrize(("method", "net"), [("kcl", "resnet"), *((method, "mlp") for method in METHODS)])
+@pytest.mark.parametrize(("method", "net"), [("kcl", "resnet"), *((method, "mlp") for method in TRAINED)])
 def test_neighbours_in_a_stack_learn_on_as_without_it(make_runs: Any, difference: Any, method: str, net: str) -> None:
     clean, spoiled = _spoil(make_runs(method, net, samples=44), 0)
     learner, expected = spoiled.stacked(), clean[[0, 2]].separate()
@@ -167,7 +168,7 @@ def test_neighbours_in_a_stack_learn_on_as_without_it(make_runs: Any, difference
 class TestALearningRateFarTooHigh:
     """As a user may meet it, in single precision."""
 
-    @pytest.mark.parametrize(("method", "net"), [("naive-sgd", "resnet"), *((method, "mlp") for method in METHODS)])
+    @pytest.mark.parametrize(("method", "net"), [("naive-sgd", "resnet"), *((method, "mlp") for method in TRAINED)])
     def test_marks_the_run_and_leaves_its_weights_finite(
         self, make_runs: Any, difference: Any, engine: str, method: str, net: str
     ) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from kcl.methods.recipes import METHODS
 from kcl.methods.ridge_kernels import KERNELS
+from reference_run import TRAINED
 
 TOGETHER: dict[str, Any] = {
     "soft_targets": 0.5, "monte_carlo_samples": 2, "test_draws": 3, "warm_start": True, "updates_per_batch": 2,
@@ -54,7 +54,7 @@ class TestEveryKernel:
         _assert_same_bits(runs[[0]], difference)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TRAINED)
 class TestEveryMethod:
     @pytest.mark.parametrize("split", [False, True])
     def test_as_published(self, make_runs: Any, difference: Any, method: str, split: bool) -> None:

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from kcl.errors import KclError
-from kcl.methods.recipes import METHODS
 from kcl.training import checkpoint
 from kcl.training.checkpointer import Checkpointer, Every, numbered
 from kcl.training.stack import RunStack
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import Outcome, Progress, _History, run_streams
+from reference_run import TRAINED
 
 ENGINES = ("plain", "stacked")
 AT_SIGNALS = Every(seconds=1e9, thrifty=False)
@@ -65,7 +65,7 @@ def _assert_goes_on(runs: Any, engine: str, folder: Path, steps: int) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TRAINED)
 class TestEveryMethod:
     @pytest.mark.parametrize("steps", [1, 7])
     def test_goes_on_as_if_never_stopped(

@@ -14,14 +14,13 @@ from torch import nn
 from kcl.benchmarks.array_stream import ArrayStream
 from kcl.benchmarks.task import Examples, Stream, Task, View
 from kcl.errors import KclError
-from kcl.methods.recipes import METHODS
 from kcl.methods.ridge_kernels import KERNELS
 from kcl.nets.backbone import ModuleBackbone
 from kcl.training.evaluation import Evaluator
 from kcl.training.stack import RunStack
 from kcl.training.state import CannotStack
 from kcl.training.step_progress import Step
-from reference_run import ReferenceRun, ReferenceRuns
+from reference_run import TRAINED, ReferenceRun, ReferenceRuns
 
 # In double precision two orders of summation are 10⁻¹² apart after ten steps, the ResNets' 10⁻¹⁰.
 CLOSE = {"mlp": 1e-10, "resnet": 1e-8}
@@ -88,12 +87,12 @@ class TestEqualsTheReference:
         _assert_same(make_runs(kernel=kernel), difference)
 
     @pytest.mark.parametrize("split", [False, True])
-    @pytest.mark.parametrize("method", METHODS)
+    @pytest.mark.parametrize("method", TRAINED)
     def test_every_method(self, make_runs: Any, difference: Any, method: str, split: bool) -> None:
         """Three tasks, so that the methods' state was made, used and renewed."""
         _assert_same(make_runs(method, samples=48, tasks=3, split=split), difference, tasks=3)
 
-    @pytest.mark.parametrize("method", METHODS)
+    @pytest.mark.parametrize("method", TRAINED)
     def test_every_method_with_batchnorm_and_dropout(self, make_runs: Any, difference: Any, method: str) -> None:
         _assert_same(make_runs(method, "resnet", samples=28, split=True, dropout=0.02), difference)
 
@@ -107,7 +106,7 @@ class TestEqualsTheReference:
         runs = make_runs("ewc", net, samples=28, tasks=2, split=True, ewc_fisher="classic", ewc_fisher_samples=11)
         _assert_same(runs, difference)
 
-    @pytest.mark.parametrize("method", METHODS)
+    @pytest.mark.parametrize("method", TRAINED)
     def test_without_dropout(self, make_runs: Any, difference: Any, method: str) -> None:
         _assert_same(make_runs(method, dropout=0.0), difference)
 
@@ -164,7 +163,7 @@ class TestEqualsTheReference:
 class TestInSinglePrecision:
     """As it is used. After a few steps the rounding of two orders of summation is still small."""
 
-    @pytest.mark.parametrize("method", METHODS)
+    @pytest.mark.parametrize("method", TRAINED)
     def test_equals_the_reference(self, make_runs: Any, difference: Any, method: str) -> None:
         runs = make_runs(method, samples=45)
         separate, stacked = runs.separate(), runs.stacked()
@@ -179,7 +178,7 @@ class TestInSinglePrecision:
         assert len(_learn(separate, runs.tasks(0))) == 3 * len(_learn(stacked, runs.tasks(0))) == 6
         difference.assert_none(separate, stacked, 2e-5, [0])
 
-    @pytest.mark.parametrize(("method", "net"), [("kcl", "resnet"), *((method, "mlp") for method in METHODS)])
+    @pytest.mark.parametrize(("method", "net"), [("kcl", "resnet"), *((method, "mlp") for method in TRAINED)])
     def test_a_run_does_not_notice_its_neighbours(self, make_runs: Any, method: str, net: str) -> None:
         """A beside B is A beside C, and A in another place of the stack."""
         runs = make_runs(method, net, samples=32)

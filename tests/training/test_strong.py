@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from kcl.core.randomness import numpy_generator
-from kcl.methods.recipes import METHODS
 from kcl.methods.ridge_kernels import KERNELS
 from kcl.ops import compiler
 from kcl.training.checkpointer import Checkpointer, Every
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import run_streams
 from kcl.training.weight_average import AverageHorizon, WeightAverage, update
+from reference_run import TRAINED
 
 IMAGES: dict[str, Any] = {"rotation_labels": True, "test_views": "flip", "augmentation": "flip", "updates_per_batch": 2,
                           "feature_stages": 2}  # fmt: skip
@@ -81,7 +81,7 @@ class TestEqualsTheReference:
         runs = make_runs(net="resnet", samples=28, split=True, kernel=kernel, **IMAGES, **SHARED, **OWN)
         _assert_same(_with_numbers(runs), difference)
 
-    @pytest.mark.parametrize("method", [name for name in METHODS if name != "kcl"])
+    @pytest.mark.parametrize("method", [name for name in TRAINED if name != "kcl"])
     def test_every_baseline_with_what_goes_with_it(self, make_runs: Any, difference: Any, method: str) -> None:
         runs = make_runs(method, "resnet", samples=28, tasks=3, split=True, **IMAGES, **SHARED)
         _assert_same(_with_numbers(runs), difference, tasks=3)
@@ -275,7 +275,7 @@ class TestLogVarianceBound:
         assert 0.0 < (scores[0] - scores[1]).abs().max() < 1e-2
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TRAINED)
 def test_every_method_learns_pairs_and_answers_with_classes(make_runs: Any, method: str) -> None:
     """Easy images: a vote that read another rotation's scores, or another class's, would be no better than chance."""
     images = {"rotation_labels": True, "test_views": "flip"}

@@ -30,6 +30,7 @@ from kcl.training.stack import RunStack
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import Outcome, run_streams
 from one_run import OneRun
+from reference_run import TRAINED
 
 ENGINES = ("plain", "stacked")
 AVERAGE, VIEWS, NORM, DRAWS, STRENGTH = (
@@ -87,6 +88,9 @@ OTHER_VALUES: dict[str, tuple[str, str, dict[str, Any], Any]] = {
     "soft_targets": ("kcl", "mlp", {}, 0.5),
     "warm_start": ("kcl", "mlp", {}, True),
     "log_variance_bound": ("kcl", "mlp", {}, 0.5),
+    "kernel_width": ("streaming-ridge", "mlp", {}, 0.5),
+    "features": ("streaming-ridge", "mlp", {}, "relu"),
+    "strength_rule": ("streaming-ridge", "mlp", {}, "gcv"),
     "memory_per_class": ("er-reservoir", "mlp", {}, 2),
     "recalled_per_step": ("er-reservoir", "mlp", {}, 5),
     "ewc_fisher": ("ewc", "mlp", {}, "classic"),
@@ -134,7 +138,7 @@ class TestSettings:
         if at_test:
             assert not torch.equal(scores, other_scores)
 
-    @pytest.mark.parametrize("method", [name for name in METHODS if name != "kcl"])
+    @pytest.mark.parametrize("method", [name for name in TRAINED if name != "kcl"])
     def test_no_method_s_training_knows_of_them(self, make_runs: Any, method: str) -> None:
         runs = make_runs(method, "resnet", samples=28, split=True, ewc_fisher="classic", ewc_fisher_samples=5)
         together = runs.settings[0].replace(**AVERAGE, **VIEWS)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -167,6 +168,34 @@ def subtract(whole: Statistics, part: Statistics) -> Statistics:
     )
 
 
+class TargetScale(NamedTuple):
+    """Mean and deviation of targets, whose last one is 1 for every sample: its C is Σψ and its sum n. With them the
+    sums of other targets become those of targets with mean zero and variance one, exactly and whenever it is needed.
+    """
+
+    mean: Float[Tensor, " c"]
+    deviation: Float[Tensor, " c"]
+
+    @classmethod
+    def of(cls, whole: Statistics) -> TargetScale:
+        mean = whole.sums[:-1] / whole.sums[-1]
+        variance = whole.squares[:-1] / whole.sums[-1] - mean.square()
+        least = torch.finfo(variance.dtype).eps * whole.squares[:-1] / whole.sums[-1]  # what rounding leaves of zero
+        return cls(mean, variance.where(variance > least, 1.0).sqrt())
+
+    def apply(self, part: Statistics) -> Statistics:
+        """The sums of scaled targets, without the constant one."""
+        count = part.sums[-1]
+        squares = part.squares[:-1] - 2.0 * self.mean * part.sums[:-1] + count * self.mean.square()
+        return Statistics(
+            part.moment,
+            (part.cross[:, :-1] - part.cross[:, -1:] * self.mean) / self.deviation,
+            (part.sums[:-1] - count * self.mean) / self.deviation,
+            squares.clamp_min(0.0) / self.deviation.square(),
+            part.count,
+        )
+
+
 def _total(tensors: Sequence[Tensor]) -> Tensor:
     total = tensors[0].clone()
     for tensor in tensors[1:]:
@@ -303,16 +332,39 @@ STRENGTH_RULES: dict[str, Callable[[Spectrum, float], float]] = {
 
 
 def best_strength(spectrum: Spectrum, rule: str = "evidence") -> float:
-    """The λ with the lowest criterion: the best of a grid, refined by golden-section search between its neighbours."""
-    judge = STRENGTH_RULES[rule]
-    low, high = math.log(SMALLEST * spectrum.scale), math.log(LARGEST * spectrum.scale)
+    """The λ with the lowest criterion."""
+    return _least(partial(STRENGTH_RULES[rule], spectrum), spectrum.scale)
+
+
+def held_out_strength(spectrum: Spectrum, held_out: Statistics) -> float:
+    """The λ with the lowest squared error Σ‖y − ψW‖² on samples that W was not learned from, of which the sums say all:
+    Σy² − 2 tr(WᵀC) + tr(WᵀGW).
+    """
+    cross, squares = spectrum.vectors.mT @ held_out.cross, float(held_out.squares.sum())
+    rows, matrix = held_out.moment.rows, held_out.moment.matrix
+    seen = (
+        spectrum.vectors.mT @ (held_out.moment.dense() @ spectrum.vectors) if rows is None else rows @ spectrum.vectors
+    )
+
+    def error(strength: float) -> float:
+        solution = spectrum.projected / (spectrum.values + strength)[:, None]
+        responses = seen @ solution
+        square = responses.square() if matrix is None else responses * solution
+        return float(squares - 2.0 * (solution * cross).sum() + square.sum())
+
+    return _least(error, spectrum.scale)
+
+
+def _least(judge: Callable[[float], float], scale: float) -> float:
+    """The best λ of a grid, refined by golden-section search between its neighbours."""
+    low, high = math.log(SMALLEST * scale), math.log(LARGEST * scale)
     step = (high - low) / (GRID - 1)
     grid = [low + step * place for place in range(GRID)]
-    best = min(grid, key=lambda value: judge(spectrum, math.exp(value)))
+    best = min(grid, key=lambda value: judge(math.exp(value)))
     left, right, golden = max(low, best - step), min(high, best + step), (math.sqrt(5.0) - 1.0) / 2.0
     for _ in range(REFINEMENTS):
         inner, outer = right - golden * (right - left), left + golden * (right - left)
-        if judge(spectrum, math.exp(inner)) <= judge(spectrum, math.exp(outer)):
+        if judge(math.exp(inner)) <= judge(math.exp(outer)):
             right = outer
         else:
             left = inner

@@ -18,6 +18,8 @@ from torch import Tensor
 from kcl.core.shapes import Float
 from kcl.functional import kernels
 
+FOR_DISTANCES = 500
+"""Samples whose median distance is a kernel's width."""
 DEGREE = 2
 """Of the polynomial kernel."""
 Buffers = dict[str, Tensor]
@@ -29,10 +31,23 @@ class FeatureMap(ABC):
     summary: ClassVar[str]
     local: ClassVar[bool] = False
     """Whether k depends on distances, so that its width should follow the distances between samples."""
+    norm: ClassVar[float] = 2.0
+    """Of these distances."""
+    given: ClassVar[str] = ""
+    """The tensor that is handed in (`of_given`), where a map is not drawn."""
 
-    @abstractmethod
     def draw(self, inputs: int, bases: int, rng: np.random.Generator) -> Buffers:
         """The tensors of a map from `inputs` numbers to about `bases` features, in float64."""
+        raise ValueError("it is made of what is given")
+
+    def of_given(self, given: Float[Tensor, "m d"], rng: np.random.Generator) -> Buffers:
+        """With `given`: the tensors of the map, in float64."""
+        raise ValueError("it is drawn")
+
+    def shapes(self, buffers: Buffers, inputs: int, bases: int) -> dict[str, tuple[int, ...]]:
+        """Those that tensors of this kind must have."""
+        drawn = self.draw(inputs, bases, np.random.default_rng(0))
+        return {name: tuple(tensor.shape) for name, tensor in drawn.items()}
 
     @abstractmethod
     def apply(self, x: Float[Tensor, "n d"], buffers: Buffers) -> Float[Tensor, "n D"]:
@@ -72,9 +87,27 @@ class RBFMap(FeatureMap):
 
 class LaplacianMap(RBFMap):
     summary = "random Fourier features of the Laplacian kernel exp(−‖x − y‖₁/width)"
+    norm = 1.0
 
     def draw(self, inputs: int, bases: int, rng: np.random.Generator) -> Buffers:
         return _fourier(rng.standard_cauchy((bases, inputs)), rng)
+
+
+class PosteriorMap(RBFMap):
+    """√(2/D) cos(ωx + b) for frequencies that are handed in, such as draws from the posterior of a trained VRF
+    (`models.posterior_frequencies`).
+    """
+
+    summary = "random Fourier features of given frequencies, such as those of a trained VRF"
+    local = False
+    given = "frequencies"
+
+    def of_given(self, given: Float[Tensor, "m d"], rng: np.random.Generator) -> Buffers:
+        return _fourier(given.double().cpu().numpy(), rng)
+
+    def shapes(self, buffers: Buffers, inputs: int, bases: int) -> dict[str, tuple[int, ...]]:
+        count = len(buffers["frequencies"])
+        return {"frequencies": (count, inputs), "phases": (count,)}
 
 
 class ReluMap(FeatureMap):
@@ -123,15 +156,16 @@ class NystroemMap(FeatureMap):
 
     summary = "RBF kernel with given landmarks (Nyström)"
     local = True
+    given = "landmarks"
 
-    def draw(self, inputs: int, bases: int, rng: np.random.Generator) -> Buffers:
-        raise ValueError("its landmarks are given, not drawn")
-
-    @staticmethod
-    def of_landmarks(landmarks: Float[Tensor, "m d"]) -> Buffers:
-        values, vectors = torch.linalg.eigh(kernels.rbf(landmarks, landmarks))
+    def of_given(self, given: Float[Tensor, "m d"], rng: np.random.Generator) -> Buffers:
+        values, vectors = torch.linalg.eigh(kernels.rbf(given, given))
         kept = values > values.max() * len(values) * torch.finfo(values.dtype).eps
-        return {"landmarks": landmarks, "whitening": vectors[:, kept] / values[kept].sqrt()}
+        return {"landmarks": given, "whitening": vectors[:, kept] / values[kept].sqrt()}
+
+    def shapes(self, buffers: Buffers, inputs: int, bases: int) -> dict[str, tuple[int, ...]]:
+        count = len(buffers["landmarks"])
+        return {"landmarks": (count, inputs), "whitening": (count, buffers["whitening"].shape[1])}
 
     def apply(self, x: Tensor, buffers: Buffers) -> Tensor:
         return kernels.rbf(x, buffers["landmarks"]) @ buffers["whitening"]
@@ -144,7 +178,16 @@ FEATURE_MAPS: dict[str, FeatureMap] = {
     "polynomial": PolynomialMap(),
     "linear": LinearMap(),
     "nystroem": NystroemMap(),
+    "vrf": PosteriorMap(),
 }
+
+
+def median_distance(x: Float[Tensor, "n ..."], rng: np.random.Generator, norm: float = 2.0) -> float:
+    """The median distance between up to `FOR_DISTANCES` samples; one where they are all equal."""
+    rows = torch.from_numpy(rng.permutation(len(x))[:FOR_DISTANCES])
+    distances = torch.pdist(x[rows.to(x.device)].flatten(1).double(), p=norm)
+    positive = distances[distances > 0]
+    return float(positive.median()) if len(positive) else 1.0
 
 
 def _fourier(frequencies: np.ndarray, rng: np.random.Generator) -> Buffers:

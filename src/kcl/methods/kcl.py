@@ -175,6 +175,10 @@ class KernelContinualLearning(Method):
         """The metric applied to features before the kernel."""
         return {"metric": metric_of(total, self.settings.shared_metric)}
 
+    def posterior(self, model: KernelModel, coreset: Float[Tensor, "m d"]) -> DiagonalGaussian | None:
+        """q(ω | C_t) from the kernel's inputs of a coreset, where the kernel infers its frequencies."""
+        return self._gaussians(model, coreset)[0]
+
     # Parts
 
     def _target_loss(

@@ -92,6 +92,8 @@ class Method(ABC):
     """Whether each task keeps samples, with its own λ and scale."""
     joint: ClassVar[bool] = False
     """Whether all tasks are learned together, as one."""
+    trains: ClassVar[bool] = True
+    """Whether tasks are trained on in steps. Otherwise `begin_task` learns them, and leaves no samples for steps."""
 
     def __init__(self, settings: Settings, class_count: int, places: int | None = None) -> None:
         """`class_count`: classes of the stream, each once; `places`: each as often as a task has it, for methods that

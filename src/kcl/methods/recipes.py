@@ -13,6 +13,7 @@ et al. (2020), for miniImageNet from Chaudhry et al. (2020), without their setti
 - EWC: λ = 10 with the running Fisher, newest gradients weighted 0.9, windows of 10 steps on MNIST and 50 elsewhere; lr
   0.1 and batches of 32 on MNIST, 0.03 and 10 elsewhere; no momentum, no dropout, no decay.
 - A-GEM, ER-Reservoir: one sample per class and task, 10 replayed per step; rates as for EWC; no momentum, no dropout.
+- streaming-ridge: nothing is published; the features of the inputs themselves, and as many as the kernel has.
 - multi-task: all tasks in one pass. Its settings are not published: those of naive SGD, but lr 0.1 on MNIST and 0.03
   elsewhere without momentum, as for the other baselines (our choice).
 
@@ -40,6 +41,7 @@ from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Method, check_abilities
 from kcl.methods.replay import ReservoirReplay
 from kcl.methods.sgd import MultiTask, NaiveSGD, StableSGD
+from kcl.methods.streaming import StreamingRidge
 from kcl.nets.backbone import Backbone, Identity, ModuleBackbone
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import cifar_resnet, miniimagenet_resnet
@@ -54,6 +56,7 @@ METHODS: dict[str, type[Method]] = {
         AveragedGEM,
         ReservoirReplay,
         MultiTask,
+        StreamingRidge,
     )
 }
 
@@ -91,6 +94,7 @@ METHOD_RECIPES: dict[str, dict[str, Any]] = {
     "naive-sgd": {"lr": 0.01, "lr_decay": 1.0, "dropout": 0.0},
     "stable-sgd": {"momentum": 0.8},
     **dict.fromkeys(("ewc", "a-gem", "er-reservoir", "multi-task"), _PLAIN),
+    "streaming-ridge": {"backbone": "identity", "dropout": 0.0},
 }
 _STABLE_PERMUTED = {"lr": 0.1, "lr_decay": 0.8, "batch_size": 64, "dropout": 0.25}
 _STABLE_ROTATED = {"lr": 0.1, "lr_decay": 0.55, "batch_size": 64, "dropout": 0.25}

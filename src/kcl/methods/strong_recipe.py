@@ -2,10 +2,10 @@
 table. `docs/strong.md` explains each step.
 
 KCL alone gets the settings that act on its coresets (`soft_targets`, `test_strength`, `batch_norm`, `warm_start`) and
-those that were tuned for it; every method gets everything else, so that they can be compared. Values come from searches
-on the first three tasks of four benchmarks (results/tuning; docs/strong-search.md says where test results played a
-part), or are starting points; other benchmarks get those of their kind. `log_variance_bound` matters only to users who
-choose VRF: the recipe's linear kernel has no variances.
+those that were tuned for it; every method that trains gets everything else, so that they can be compared. Values come
+from searches on the first three tasks of four benchmarks (results/tuning; docs/strong-search.md says where test results
+played a part), or are starting points; other benchmarks get those of their kind. `log_variance_bound` matters only to
+users who choose VRF: the recipe's linear kernel has no variances.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ _BENCHMARK_KCL: dict[str, dict[str, Any]] = {
 
 def strong_changes(benchmark: str, method: str) -> dict[str, Any]:
     """The values that the recipe gives a method on a benchmark instead of the published ones."""
+    if not find_method(method).trains:
+        return {}
     shared, of_kcl = (_IMAGES, _IMAGES_KCL) if benchmark in SPLIT else (_DIGITS, _DIGITS_KCL)
     return shared | of_kcl | _BENCHMARK_KCL.get(benchmark, {}) if find_method(method).keeps_coresets else shared
 

@@ -50,6 +50,8 @@ def training_compute(method: str, settings: Settings, tasks: Sequence[Shape]) ->
     """The compute of training a method on these tasks. Assumes that no class has fewer samples than its coreset."""
     kind, samples = find_method(method), sum(task.samples for task in tasks)
     ways = sum(task.ways for task in tasks)
+    if not kind.trains:
+        return TrainingCompute(samples, 0, samples)
     if kind.joint:
         tasks = [Shape(samples, 0)]
     updates = images = fisher = 0

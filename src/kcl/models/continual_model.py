@@ -29,7 +29,7 @@ from kcl.models.inputs import (
     sample_weights,
 )
 from kcl.models.lessons import LearnedTask, Samples
-from kcl.models.streaming_heads import StreamingHeads, StreamingSettings
+from kcl.models.streaming_heads import StreamingHeads, StreamingSettings, features_given
 from kcl.models.unknowns import DEFAULT_RATE, DEFAULT_SCORE, Drift, KnownScores
 from kcl.models.unlearning import Receipt
 from kcl.training.stack import RunStack
@@ -55,8 +55,8 @@ class ContinualModel:
     `head` is one of `defaults.HEADS`. `backbone` is a name (`kcl list backbones`) or your own module, which is copied.
     `standardise` scales input features as `models.scaling` says, measured on the first lesson; by default it does so
     for rows of numbers where the model chooses its own settings. `held_out_share` of each lesson's samples tests the
-    model and, with coresets, calibrates it. `landmarks`: inputs for `features="nystroem"`. Every further keyword is a
-    setting of the head.
+    model and, with coresets, calibrates it. `landmarks`: inputs for `features="nystroem"`; `frequencies`: for
+    `features="vrf"`. Every further keyword is a setting of the head.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class ContinualModel:
         held_out_share: float = 0.0,
         head: str = "auto",
         landmarks: Any = None,
+        frequencies: Any = None,
         **settings: Any,
     ) -> None:
         if not 0.0 <= held_out_share <= 0.5:
@@ -82,7 +83,8 @@ class ContinualModel:
         """Whether head and settings are still to be chosen, from the first samples."""
         self.streaming = StreamingSettings().replace(**(settings if head == "streaming" else {}))
         self.settings = KclSettings().replace(**({} if head == "streaming" else settings))
-        self.head, self.module, self.landmarks = "coreset" if head == "auto" else head, backbone, landmarks
+        self.head, self.module = "coreset" if head == "auto" else head, backbone
+        self.landmarks, self.frequencies = landmarks, frequencies
         self.seed, self.device, self.standardise, self.held_out_share = seed, device, standardise, held_out_share
         self.tasks: dict[str, LearnedTask] = {}
         self.history: list[dict[str, Any]] = []
@@ -175,8 +177,8 @@ class ContinualModel:
                 raise KclError(f"standardise needs rows of numbers, not {kind}")
             view = scaling.measured(x, self._by_root_of_columns())
         if self.head == "streaming":
-            landmarks = None if self.landmarks is None else view.scale(checked(as_tensor(self.landmarks), x.shape[1:]))
-            heads = StreamingHeads.begin(self.streaming, view.scale(x), self.seed, self.device, landmarks)
+            given = features_given(self.landmarks, self.frequencies, view, x.shape[1:])
+            heads = StreamingHeads.begin(self.streaming, view.scale(x), self.seed, self.device, given)
             self.adopt(heads, x.shape[1:], x.dtype, view)
         else:
             self.begin(x.shape[1:], x.dtype, view)

@@ -244,6 +244,8 @@ class StreamingKernelClassifier(_TaskClassifier):
         Zero means: chosen from the data. See `models.streaming_heads.StreamingSettings`.
     landmarks : array or None
         Inputs for `features="nystroem"`.
+    frequencies : array or None
+        For `features="vrf"`: see `models.posterior_frequencies`.
     normalise : "standardise", "l2" or "none"
         Scale features by the spread of the first data (`models.scaling`); scale each sample to length one; or neither.
     random_state : int, RandomState or None
@@ -261,6 +263,7 @@ class StreamingKernelClassifier(_TaskClassifier):
         ridge_strength: float = 0.0,
         balanced: bool = False,
         landmarks: Any = None,
+        frequencies: Any = None,
         normalise: str = "standardise",
         random_state: Any = None,
     ) -> None:
@@ -272,6 +275,7 @@ class StreamingKernelClassifier(_TaskClassifier):
         self.ridge_strength = ridge_strength
         self.balanced = balanced
         self.landmarks = landmarks
+        self.frequencies = frequencies
         self.normalise = normalise
         self.random_state = random_state
 
@@ -285,6 +289,7 @@ class StreamingKernelClassifier(_TaskClassifier):
             head="streaming",
             unit_length=self.normalise == "l2",
             landmarks=self.landmarks,
+            frequencies=self.frequencies,
             **settings,
         )
 

@@ -13,10 +13,10 @@ from kcl.core.randomness import numpy_generator
 from kcl.core.settings import nearest
 from kcl.core.shapes import Float
 from kcl.errors import KclError
-from kcl.methods.feature_maps import FEATURE_MAPS, Buffers, NystroemMap
+from kcl.methods.feature_maps import FEATURE_MAPS, Buffers
 
-FOR_DISTANCES = 500
-"""Samples whose median distance is a kernel's width."""
+Given = tuple[str, Tensor]
+"""The name of what features are made of, and the tensor."""
 
 
 @dataclass(frozen=True)
@@ -42,20 +42,26 @@ class Features:
         width: float = 1.0,
         unit_length: bool = False,
         seed: int = 0,
-        landmarks: Float[Tensor, "m d"] | None = None,
+        given: Given | None = None,
     ) -> Features:
-        """`landmarks`: for "nystroem", scaled like the inputs."""
+        """`given`: what the kind is made of, where it is not drawn; landmarks scaled like the inputs."""
         if kind not in FEATURE_MAPS:
             raise KclError(f"unknown features {kind!r}; {nearest(kind, list(FEATURE_MAPS))}")
         if bases < 1 or not width > 0.0:
             raise KclError(f"features need at least one base and a positive width, not {bases} and {width}")
-        if (kind == "nystroem") != (landmarks is not None):
-            raise KclError("give landmarks with features='nystroem', and only there")
+        feature_map, rng = FEATURE_MAPS[kind], numpy_generator(seed, f"features {kind}")
+        if feature_map.given != ("" if given is None else given[0]):
+            needs = {each.given: name for name, each in FEATURE_MAPS.items() if each.given}
+            pairs = [f"{what} with features={name!r}" for what, name in needs.items()]
+            raise KclError(f"give {' and '.join(pairs)}, and only there")
+        if given is not None and (given[1].ndim != 2 or given[1].shape[1] != inputs or len(given[1]) == 0):
+            raise KclError(f"{given[0]} have shape {tuple(given[1].shape)}; expected rows of {inputs} numbers")
         unplaced = cls(kind, inputs, bases, width, unit_length, seed, {})
-        if landmarks is not None:
-            buffers = NystroemMap.of_landmarks(unplaced.scaled(landmarks))
+        if given is None:
+            buffers = feature_map.draw(inputs, bases, rng)
         else:
-            buffers = FEATURE_MAPS[kind].draw(inputs, bases, numpy_generator(seed, f"features {kind}"))
+            buffers = feature_map.of_given(unplaced.scaled(given[1]) if kind == "nystroem" else given[1], rng)
+            bases = len(given[1])
         return cls(kind, inputs, bases, width, unit_length, seed, buffers)
 
     def scaled(self, x: Float[Tensor, "n ..."]) -> Float[Tensor, "n d"]:
@@ -92,12 +98,3 @@ class Features:
             "seed": self.seed,
             "sha256": digest.hexdigest(),
         }
-
-
-def median_distance(x: Float[Tensor, "n ..."], seed: int, norm: float = 2.0) -> float:
-    """The median distance between up to `FOR_DISTANCES` samples; one where they are all equal."""
-    rng = numpy_generator(seed, "kernel width")
-    rows = torch.from_numpy(rng.permutation(len(x))[:FOR_DISTANCES])
-    distances = torch.pdist(x[rows.to(x.device)].flatten(1).double(), p=norm)
-    positive = distances[distances > 0]
-    return float(positive.median()) if len(positive) else 1.0

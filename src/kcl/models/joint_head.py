@@ -8,8 +8,10 @@ from collections.abc import Mapping
 
 import torch
 
+from kcl.core.randomness import numpy_generator
+from kcl.methods.feature_maps import median_distance
 from kcl.models.all_classes import ClassAnswers
-from kcl.models.features import Features, median_distance
+from kcl.models.features import Features
 from kcl.models.inference import Answerer
 from kcl.models.lessons import LearnedTask
 from kcl.models.streaming_ridge import StreamingRidge
@@ -23,7 +25,7 @@ def joint_head(answerer: Answerer, tasks: Mapping[str, LearnedTask]) -> ClassAns
     coresets = {name: answerer.coreset(task.lesson) for name, task in tasks.items()}
     inputs = torch.cat([x for x, _ in coresets.values()])
     seed = answerer.stack.seeds[answerer.run]
-    width = median_distance(inputs, seed)
+    width = median_distance(inputs, numpy_generator(seed, "kernel width"))
     features = Features.make(FEATURES, inputs.shape[1], BASES, width, seed=seed).to(inputs.device)
     ridge = StreamingRidge(features, keep="class", balanced=True)
     for name, (x, labels) in coresets.items():

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any, TypeVar
+
+import numpy as np
+
 from kcl.errors import KclError
-from kcl.models.continual_model import ContinualModel
 from kcl.models.lessons import LearnedTask
 from kcl.models.streaming_heads import StreamingHeads
 from kcl.models.streaming_ridge import WHOLE, Units, add_units
 
+Mergeable = TypeVar("Mergeable", bound=Any)
 
-def merge(*models: ContinualModel) -> ContinualModel:
+
+def merge(*models: Mergeable) -> Mergeable:
     """One model that knows what all of them know. Tasks of the same name are one task, equal labels of it one class.
 
-    The models must have the same features, scaling and settings: begin them all as `blank_copy()` of one model, or give
-    `width` and switch `standardise` off.
+    `models`: those of `ContinualModel`, or fitted estimators of one kind. They must have the same features, scaling and
+    settings: begin them all as `blank_copy()` of one model, or give `width` and switch `standardise` off.
     """
     if not models:
         raise KclError("give at least one model to merge")
+    if hasattr(models[0], "model_"):
+        return _merged_estimators(*models)
     first, heads = models[0], [model.heads for model in models]
     for number, (model, other) in enumerate(zip(models, heads, strict=True), start=1):
         if not isinstance(other, StreamingHeads) or not isinstance(heads[0], StreamingHeads):
@@ -25,6 +33,10 @@ def merge(*models: ContinualModel) -> ContinualModel:
             raise KclError(f"model {number} has other features or another scaling than model 1, so they do not add up")
         if other.settings != heads[0].settings or model.columns != first.columns or model.dtype != first.dtype:
             raise KclError(f"model {number} has other settings, columns or inputs than model 1")
+        if other.ridge.numbers and len({task.labels for each in models[:number] for task in each.tasks.values()}) > 1:
+            raise KclError(f"model {number} has another number of targets than the models before it")
+        if other.ridge.numbers != heads[0].ridge.numbers:
+            raise KclError("models of classes and models of numbers do not add up")
     tasks: dict[str, LearnedTask] = {}
     several: list[Units] = []
     for model, other in zip(models, heads, strict=True):
@@ -32,18 +44,31 @@ def merge(*models: ContinualModel) -> ContinualModel:
         for name, task in model.tasks.items():
             tasks[name] = _joined(tasks.get(name, LearnedTask(len(tasks), (), ())), task)
         several.append({})
-        for (name, place), part in other.ridge.units.items():
-            places = [tasks[name].labels.index(label) for label in model.tasks[name].labels]
-            if place == WHOLE:
-                several[-1][name, WHOLE] = part.placed(places[: part.targets], len(tasks[name].labels))
+        for unit, part in other.ridge.units.items():
+            labels = tasks[unit.task].labels
+            places = [labels.index(label) for label in model.tasks[unit.task].labels]
+            if unit.label == WHOLE:
+                several[-1][unit] = part.placed(places[: part.targets], len(labels))
             else:
-                several[-1][name, places[place]] = part
+                several[-1][unit._replace(label=places[unit.label])] = part
     merged = first.blank_copy()
     assert isinstance(merged.heads, StreamingHeads)  # noqa: S101 - as the first model
     merged.heads.ridge.install(add_units(several))
     merged.tasks = tasks
     merged.history = [lesson for model in models for lesson in model.history]
     return merged
+
+
+def _merged_estimators(*estimators: Any) -> Any:
+    """A copy of the first that knows what all of them know."""
+    first = copy.copy(estimators[0])
+    for number, other in enumerate(estimators[1:], start=2):
+        if type(other) is not type(first) or not hasattr(other, "model_"):
+            raise KclError(f"model {number} is not a fitted {type(first).__name__} as model 1 is")
+    first.model_ = merge(*(each.model_ for each in estimators))
+    if hasattr(first, "classes_"):
+        first.classes_ = np.unique(np.concatenate([each.classes_ for each in estimators]))
+    return first
 
 
 def _joined(known: LearnedTask, task: LearnedTask) -> LearnedTask:

@@ -6,6 +6,7 @@ ridge regression on everything learned so far.
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,23 +18,24 @@ from torch import Tensor
 from kcl.benchmarks.task import View
 from kcl.core.randomness import numpy_generator
 from kcl.core.settings import CheckedSettings, Summaries, setting
-from kcl.core.shapes import Float
+from kcl.core.shapes import Bool, Float
 from kcl.errors import KclError, KclWarning
-from kcl.functional.statistics import STRENGTH_RULES
-from kcl.methods.feature_maps import FEATURE_MAPS
+from kcl.methods.feature_maps import FEATURE_MAPS, median_distance
 from kcl.models import unlearning
 from kcl.models.all_classes import ClassAnswers
 from kcl.models.calibration import held_out_notes
-from kcl.models.features import Features, median_distance
+from kcl.models.features import Features, Given
 from kcl.models.inference import JOINT, Answers
-from kcl.models.inputs import Label
+from kcl.models.inputs import Label, as_tensor, checked
 from kcl.models.lessons import LearnedTask, Samples, hold_out
-from kcl.models.streaming_ridge import KEPT, StreamingRidge
+from kcl.models.streaming_ridge import HELD_OUT, KEPT, RULES, StreamingRidge
 from kcl.models.unknowns import KnownScores, checked_score
 from kcl.models.unlearning import Receipt
 from kcl.training.step_progress import OnStep
 
 BATCH = 2048
+ONE_IN = 10
+"""Samples of which one is held out by the rule `HELD_OUT`."""
 FEW_INPUTS, FEW_BASES, MANY_BASES = 128, 1024, 2048
 """Random features by default: fewer for up to `FEW_INPUTS` columns, where fewer approximate the kernel as well."""
 
@@ -49,7 +51,7 @@ class StreamingSettings(CheckedSettings):
     width: float = setting(0.0, "width of the kernel; 0: the median distance of the first samples", 0.0)
     unit_length: bool = setting(False, "divide every sample by its length first")
     keep: str = setting("task", "what can be forgotten without its samples", choices={name: name for name in KEPT})
-    strength_rule: str = setting("evidence", "how λ is chosen", choices={name: name for name in STRENGTH_RULES})
+    strength_rule: str = setting("evidence", "how λ is chosen", choices={name: name for name in RULES})
     ridge_strength: float = setting(0.0, "λ relative to the mean of ‖ψ‖²; 0: chosen anew after every lesson", 0.0)
     balanced: bool = setting(False, "classes weigh the same, however many samples they have (needs keep=class)")
 
@@ -57,11 +59,14 @@ class StreamingSettings(CheckedSettings):
 class StreamingHeads:
     """The heads of a model whose features do not change."""
 
-    def __init__(self, settings: StreamingSettings, features: Features, seed: int, device: torch.device) -> None:
+    def __init__(
+        self, settings: StreamingSettings, features: Features, seed: int, device: torch.device, numbers: bool = False
+    ) -> None:
+        """`numbers`: of `StreamingRidge`."""
         self.settings, self.seed, self.device = settings, seed, device
         strength = settings.ridge_strength or None
         self.ridge = StreamingRidge(
-            features.to(device), settings.keep, settings.strength_rule, strength, settings.balanced
+            features.to(device), settings.keep, settings.strength_rule, strength, settings.balanced, numbers
         )
         self.known: dict[str | None, KnownScores] = {}
         """By task, or None for all classes together: what decides which queries are not answered."""
@@ -75,14 +80,15 @@ class StreamingHeads:
         x: Float[Tensor, "n ..."],
         seed: int,
         device: str | torch.device,
-        landmarks: Float[Tensor, "m ..."] | None = None,
+        given: Given | None = None,
+        numbers: bool = False,
     ) -> StreamingHeads:
         """Choose what the settings leave open from the first samples, scaled as the model sees them."""
         inputs = x.shape[1:].numel()
         bases = settings.bases or (FEW_BASES if inputs <= FEW_INPUTS else MANY_BASES)
         width = settings.width or (_width(x, settings, seed) if FEATURE_MAPS[settings.features].local else 1.0)
-        features = Features.make(settings.features, inputs, bases, width, settings.unit_length, seed, landmarks)
-        return cls(settings, features, seed, torch.device(device))
+        features = Features.make(settings.features, inputs, bases, width, settings.unit_length, seed, given)
+        return cls(settings, features, seed, torch.device(device), numbers)
 
     def describe(self) -> str:
         features = self.ridge.features
@@ -124,10 +130,21 @@ class StreamingHeads:
     ) -> None:
         for rows in torch.arange(len(x)).split(BATCH):
             part = None if weights is None else weights[rows].to(self.device)
-            self.ridge.learn(name, self._features(view, x[rows]), y[rows].to(self.device), len(classes), part)
+            labels, held_out = y[rows].to(self.device), self.held_out(x[rows])
+            self.ridge.learn(name, self.features(view, x[rows]), labels, len(classes), part, held_out)
 
-    def _features(self, view: View, x: Tensor) -> Tensor:
+    def features(self, view: View, x: Tensor) -> Float[Tensor, "n D"]:
+        """ψ of samples as stored."""
         return self.ridge.features(view.scale(x.to(self.device)))
+
+    def held_out(self, x: Tensor) -> Bool[Tensor, " n"] | None:
+        """Which samples choose λ: by their content, so that neither order nor portions matter and a sample that is
+        forgotten is found again.
+        """
+        if self.ridge.rule != HELD_OUT:
+            return None
+        digests = (hashlib.blake2b(row.tobytes(), digest_size=2).digest() for row in x.cpu().contiguous().numpy())
+        return torch.tensor([digest[0] * 256 + digest[1] < 65536 // ONE_IN for digest in digests], device=self.device)
 
     def forget(
         self,
@@ -141,7 +158,8 @@ class StreamingHeads:
         if samples is not None:
             x, labels, weights = samples
             weights = None if weights is None else weights.to(self.device)
-            removal = unlearning.of_samples(self.ridge, tasks, task, self._features(view, x), labels, weights)
+            features, held_out = self.features(view, x), self.held_out(x)
+            removal = unlearning.of_samples(self.ridge, tasks, task, features, labels, weights, held_out)
             what = f"{len(labels)} samples of task {task!r}"
         elif classes is not None:
             removal = unlearning.of_classes(self.ridge, tasks, task, classes)
@@ -212,7 +230,16 @@ class StreamingHeads:
         return undo
 
 
+def features_given(landmarks: Any, frequencies: Any, view: View, shape: Sequence[int]) -> Given | None:
+    """What the user hands in for features that are not drawn: landmarks are inputs, scaled as inputs are."""
+    if frequencies is not None:
+        if landmarks is not None:
+            raise KclError("give landmarks or frequencies, not both")
+        return "frequencies", checked(as_tensor(frequencies).double(), as_tensor(frequencies).shape[1:])
+    return None if landmarks is None else ("landmarks", view.scale(checked(as_tensor(landmarks), shape)))
+
+
 def _width(x: Tensor, settings: StreamingSettings, seed: int) -> float:
     """The median distance of the first samples, as the kernel measures it: the Laplacian one adds up differences."""
     scaled = Features("linear", 0, 1, 1.0, settings.unit_length, 0, {}).scaled(x)
-    return median_distance(scaled, seed, 1.0 if settings.features == "laplacian" else 2.0)
+    return median_distance(scaled, numpy_generator(seed, "kernel width"), FEATURE_MAPS[settings.features].norm)

@@ -1,8 +1,8 @@
-"""A kernel ridge classifier that keeps sums instead of samples, for features that do not change.
+"""Kernel ridge regression that keeps sums instead of samples, for features that do not change.
 
 It keeps the statistics of ψ and the targets (`functional.statistics`) per task, or per task and class, and solves them
 when a prediction is needed: for a named task from its own statistics, otherwise from those of all tasks, where equal
-labels are one class.
+labels are one class. Targets may also be numbers.
 """
 
 from __future__ import annotations
@@ -10,19 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from kcl.core.settings import nearest
-from kcl.core.shapes import Float, Int
+from kcl.core.shapes import Bool, Float, Int
 from kcl.errors import KclError
 from kcl.functional import statistics
-from kcl.functional.statistics import STRENGTH_RULES, SecondMoment, Statistics, add_moments
+from kcl.functional.statistics import STRENGTH_RULES, SecondMoment, Statistics, TargetScale, add_moments
 from kcl.models.features import Features
 
 KEPT = ("task", "class")
+HELD_OUT = "held-out"
+RULES = (*STRENGTH_RULES, HELD_OUT)
+"""How λ is chosen: from the sums of all samples, or by the error on samples whose sums are kept apart."""
 WHOLE = -1
 """The class of a unit of statistics that holds all classes of its task."""
 TEMPERATURE_EXPONENT = 0.4
@@ -31,14 +35,24 @@ scikit-learn's tables, where it came within 0.04 of the calibration error of a f
 LEAST_TEMPERATURE = 1e-3
 ROUNDING = 1e-9
 """What rounding may leave of a difference, relative to what it was taken from."""
-Unit = tuple[str, int]
-"""A task, and one of its classes or `WHOLE`."""
+
+
+class Unit(NamedTuple):
+    """Samples that are summed up together: no sample is in two units."""
+
+    task: str
+    label: int
+    """The place of a class among those of its task, or `WHOLE`."""
+    held_out: bool = False
+    """Whether they choose λ, with the rule `HELD_OUT`. They are learned like all others."""
+
+
 Units = dict[Unit, Statistics]
 
 
 @dataclass(frozen=True)
 class Solution:
-    """A solved classifier over c outputs."""
+    """A solved classifier, or regression, with c outputs."""
 
     weights: Float[Tensor, "D c"]
     spectrum: statistics.Spectrum
@@ -46,6 +60,8 @@ class Solution:
     temperature: float
     counts: Float[Tensor, " c"]
     """The weight of each class's samples."""
+    mean: Float[Tensor, " c"] | None = None
+    """Of targets that are numbers: to be added to ψW."""
 
     def variance(self, features: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:
         return statistics.variance(self.spectrum, self.strength, features)
@@ -64,7 +80,7 @@ class StreamingRidge:
 
     `keep` says what can be forgotten without its samples: "task", or "class", which takes more memory and lets classes
     weigh the same (`balanced`). `strength` fixes λ, relative to the mean of ‖ψ‖²; by default `rule` chooses it anew
-    whenever something was learned.
+    whenever something was learned. `numbers`: targets are numbers with a last one that is 1, instead of classes.
     """
 
     def __init__(
@@ -74,16 +90,18 @@ class StreamingRidge:
         rule: str = "evidence",
         strength: float | None = None,
         balanced: bool = False,
+        numbers: bool = False,
     ) -> None:
         if keep not in KEPT:
             raise KclError(f"unknown keep {keep!r}; {nearest(keep, list(KEPT))}")
-        if rule not in STRENGTH_RULES:
-            raise KclError(f"unknown rule for λ {rule!r}; {nearest(rule, list(STRENGTH_RULES))}")
+        if rule not in RULES:
+            raise KclError(f"unknown rule for λ {rule!r}; {nearest(rule, list(RULES))}")
         if strength is not None and not strength > 0.0:
             raise KclError(f"the ridge strength must be positive, not {strength}")
         if balanced and keep != "class":
             raise KclError("balanced classes need their statistics apart: keep='class'")
         self.features, self.keep, self.rule, self.strength, self.balanced = features, keep, rule, strength, balanced
+        self.numbers = numbers
         self.units: Units = {}
         self.moment: SecondMoment | None = None
         """The sum of the second moments of all units."""
@@ -97,16 +115,20 @@ class StreamingRidge:
         self,
         task: str,
         features: Float[Tensor, "n D"],
-        labels: Int[Tensor, " n"],
+        targets: Int[Tensor, " n"] | Float[Tensor, "n c"],
         classes: int,
         weights: Float[Tensor, " n"] | None = None,
+        held_out: Bool[Tensor, " n"] | None = None,
     ) -> None:
-        """Add samples of a task that has `classes` classes by now."""
-        parts = self.parts(task, features, labels, classes, weights)
+        """Add samples of a task that has `classes` classes, or targets, by now."""
+        parts = self.parts(task, features, targets, classes, weights, held_out)
         moments = [part.moment for part in parts.values()]
-        self.moment = add_moments(moments if self.moment is None else [self.moment, *moments])
-        self.units = add_units([self.units, parts])
-        self._solutions, self.version = {}, self.version + 1
+        units = add_units([self.units, parts])
+        if len(units) == 1:
+            moment = next(iter(units.values())).moment
+        else:
+            moment = add_moments(moments if self.moment is None else [self.moment, *moments])
+        self.install(units, moment)
 
     def install(self, units: Units, moment: SecondMoment | None = None) -> None:
         """Go on with these statistics. Without `moment`, their sum is taken anew, so that nothing of former ones is
@@ -133,19 +155,29 @@ class StreamingRidge:
         self,
         task: str,
         features: Float[Tensor, "n D"],
-        labels: Int[Tensor, " n"],
+        targets: Int[Tensor, " n"] | Float[Tensor, "n c"],
         classes: int,
         weights: Float[Tensor, " n"] | None = None,
+        held_out: Bool[Tensor, " n"] | None = None,
     ) -> Units:
-        """The statistics of samples of a task."""
+        """The statistics of samples of a task. `targets`: the class of each, or numbers. `held_out`: which choose λ,
+        with the rule `HELD_OUT`.
+        """
+        parts: Units = {}
+        if held_out is not None and bool(held_out.any()):
+            for chosen, held in ((~held_out, False), (held_out, True)):
+                part = None if weights is None else weights[chosen]
+                units = self.parts(task, features[chosen], targets[chosen], classes, part) if bool(chosen.any()) else {}
+                parts |= {unit._replace(held_out=held): sums for unit, sums in units.items()}
+            return parts
         if self.keep == "task":
-            return {(task, WHOLE): statistics.of_samples(features, F.one_hot(labels, classes), weights)}
-        parts = {}
-        for label in labels.unique().tolist():
-            rows = labels == label
+            one_hot = targets if self.numbers else F.one_hot(targets, classes)
+            return {Unit(task, WHOLE): statistics.of_samples(features, one_hot, weights)}
+        for label in targets.unique().tolist():
+            rows = targets == label
             ones = torch.ones(int(rows.sum()), 1, dtype=torch.float64, device=features.device)
             part_weights = None if weights is None else weights[rows]
-            parts[task, label] = statistics.of_samples(features[rows], ones, part_weights)
+            parts[Unit(task, label)] = statistics.of_samples(features[rows], ones, part_weights)
         return parts
 
     # Answering
@@ -162,17 +194,47 @@ class StreamingRidge:
         units, moment = self.units, self.moment
         if task is not None:
             places = {task: range(len(places[task]))}
-            units, moment = {unit: part for unit, part in units.items() if unit[0] == task}, None
+            units, moment = {unit: part for unit, part in units.items() if unit.task == task}, None
         outputs = 1 + max(max(several) for several in places.values())
         if self.balanced:
             units, moment = _balanced(units, places), None
         whole = joined(units, places, moment, outputs)
+        if self.numbers:
+            return self._regression(whole, units, places)
         spectrum = statistics.spectrum(whole)
-        fixed = self.strength
-        strength = statistics.best_strength(spectrum, self.rule) if fixed is None else fixed * spectrum.scale
+        strength = self.best_strength(spectrum, units, places)
         residual = statistics.generalised_cross_validation(spectrum, strength) / whole.count
         temperature = max(min(residual, 1.0) / outputs**TEMPERATURE_EXPONENT, LEAST_TEMPERATURE)
         return Solution(statistics.weights(spectrum, strength), spectrum, strength, temperature, whole.sums)
+
+    def _regression(self, whole: Statistics, units: Units, places: Mapping[str, Sequence[int]]) -> Solution:
+        """Every target counts the same when λ is chosen, whatever its unit."""
+        scale = TargetScale.of(whole)
+        spectrum = statistics.spectrum(scale.apply(whole))
+        strength = self.best_strength(spectrum, units, places, scale)
+        weights = statistics.weights(spectrum, strength) * scale.deviation
+        return Solution(weights, spectrum, strength, 1.0, whole.sums[:-1], scale.mean)
+
+    def best_strength(
+        self,
+        spectrum: statistics.Spectrum,
+        units: Units,
+        places: Mapping[str, Sequence[int]],
+        scale: TargetScale | None = None,
+    ) -> float:
+        """λ for the units whose spectrum this is. Where none or all of them are held out, by the evidence."""
+        if self.strength is not None:
+            return self.strength * spectrum.scale
+        if self.rule != HELD_OUT:
+            return statistics.best_strength(spectrum, self.rule)
+        apart = [{unit: part for unit, part in units.items() if unit.held_out == held} for held in (False, True)]
+        if not all(apart):
+            return statistics.best_strength(spectrum)
+        outputs = spectrum.projected.shape[1] + (scale is not None)
+        learned, held = (joined(part, places, None, outputs) for part in apart)
+        if scale is not None:
+            learned, held = scale.apply(learned), scale.apply(held)
+        return statistics.held_out_strength(statistics.spectrum(learned), held)
 
     def weights_apart(
         self, solution: Solution, places: Mapping[str, Sequence[int]], apart: Mapping[str, Sequence[int]]
@@ -201,17 +263,18 @@ def joined(
 
 
 def _places_of(unit: Unit, part: Statistics, places: Mapping[str, Sequence[int]]) -> Sequence[int]:
-    task, label = unit
-    return [places[task][label]] if label != WHOLE else places[task][: part.targets]
+    of_task = places[unit.task]
+    return [of_task[unit.label]] if unit.label != WHOLE else of_task[: part.targets]
 
 
 def _balanced(units: Units, places: Mapping[str, Sequence[int]]) -> Units:
     """The same statistics of classes, weighted so that all classes together count the same."""
     counts: dict[int, float] = {}
-    for (task, label), part in units.items():
-        counts[places[task][label]] = counts.get(places[task][label], 0.0) + part.count
+    of_unit = {unit: places[unit.task][unit.label] for unit in units}
+    for unit, part in units.items():
+        counts[of_unit[unit]] = counts.get(of_unit[unit], 0.0) + part.count
     mean = sum(counts.values()) / len(counts)
-    return {(task, label): part.scaled(mean / counts[places[task][label]]) for (task, label), part in units.items()}
+    return {unit: part.scaled(mean / counts[of_unit[unit]]) for unit, part in units.items()}
 
 
 def add_units(several: Sequence[Mapping[Unit, Statistics]]) -> Units:
@@ -224,6 +287,7 @@ def add_units(several: Sequence[Mapping[Unit, Statistics]]) -> Units:
 
 
 def _possible(whole: Statistics, rest: Statistics) -> bool:
-    """Whether a difference can be the statistics of samples: no negative counts, no negative eigenvalues."""
+    """Whether a difference can be the statistics of samples: no negative counts, squares or eigenvalues."""
     least = float(torch.linalg.eigvalsh(rest.moment.dense(), UPLO="U")[0])
-    return min(rest.count, float(rest.sums.min())) > -ROUNDING * whole.count and least > -ROUNDING * whole.moment.trace
+    counted = rest.count > -ROUNDING * whole.count and bool((rest.squares >= -ROUNDING * whole.squares).all())
+    return counted and least > -ROUNDING * whole.moment.trace

@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 
 from kcl.benchmarks.task import View
-from kcl.core.randomness import numpy_generator
 from kcl.functional.statistics import SecondMoment, Statistics
 from kcl.methods.feature_maps import FEATURE_MAPS
 from kcl.models.continual_model import ContinualModel
 from kcl.models.features import Features
 from kcl.models.streaming_heads import StreamingHeads, StreamingSettings
-from kcl.models.streaming_ridge import WHOLE
+from kcl.models.streaming_ridge import WHOLE, Unit
 from kcl.models.unknowns import KnownScores
 
 _OF_KNOWN = ("score", "error_rate", "threshold", "stale")
@@ -56,8 +55,14 @@ def about(model: ContinualModel) -> dict[str, Any]:
     """What `model.json` says of these heads."""
     heads = _heads(model)
     units = [
-        [task, place, AS_MATRIX if unit.moment.rows is None else len(unit.moment.rows), unit.targets]
-        for (task, place), unit in heads.ridge.units.items()
+        [
+            unit.task,
+            unit.label,
+            AS_MATRIX if part.moment.rows is None else len(part.moment.rows),
+            part.targets,
+            unit.held_out,
+        ]
+        for unit, part in heads.ridge.units.items()
     ]
     moment = heads.ridge.moment
     return {
@@ -83,21 +88,22 @@ def restore(
     tensors = {name: file.get_tensor(name) for name in file.keys() if not name.startswith("features.")}  # noqa: SIM118
     if any(tensor.dtype != torch.float64 for tensor in tensors.values()):
         raise ValueError("its statistics are not in double precision")
-    entries = [(str(task), int(place), int(rows), int(width)) for task, place, rows, width in about["units"]]
-    moments = _moments([rows for _, _, rows, _ in entries], tensors["rows"], tensors["matrices"], dimension)
+    entries = [(Unit(str(task), int(label), bool(held)), int(rows), int(width))
+               for task, label, rows, width, held in about["units"]]  # fmt: skip
+    moments = _moments([rows for _, rows, _ in entries], tensors["rows"], tensors["matrices"], dimension)
     widths = [width for *_, width in entries]
     parts = [tensors[name].split(widths, dim=-1) for name in ("cross", "sums", "squares")]
     units = {}
-    for (task, place, _, width), moment, cross, sums, squares, count in zip(
+    for (unit, _, width), moment, cross, sums, squares, count in zip(
         entries, moments, *parts, tensors["counts"].tolist(), strict=True
     ):
-        known = len(model.tasks[task].labels)
-        if not (place == WHOLE and 0 < width <= known) and not (0 <= place < known and width == 1):
+        known = len(model.tasks[unit.task].labels)
+        if not (unit.label == WHOLE and 0 < width <= known) and not (0 <= unit.label < known and width == 1):
             raise ValueError("its statistics do not match its tasks")
         if cross.shape != (dimension, width) or not count > 0.0:
             raise ValueError("the shapes of its statistics do not match its features")
         cross, sums, squares = (tensor.contiguous().to(device) for tensor in (cross, sums, squares))
-        units[task, place] = Statistics(_to(moment, device), cross, sums, squares, count)
+        units[unit] = Statistics(_to(moment, device), cross, sums, squares, count)
     total = tensors.get("total")
     if total is not None and total.shape != (dimension if about["total"] == AS_MATRIX else about["total"], dimension):
         raise ValueError("the shape of its total does not match its features")
@@ -122,17 +128,13 @@ def _heads(model: ContinualModel) -> StreamingHeads:
 def _features(saved: Mapping[str, Any], file: Any, inputs: int) -> Features:
     """The feature map, checked against the shapes that its kind requires."""
     identity = dict(saved)
-    sha256, kind, seed = identity.pop("sha256"), FEATURE_MAPS[identity["kind"]], int(identity["seed"])
+    sha256, kind = identity.pop("sha256"), FEATURE_MAPS[identity["kind"]]
     prefix = "features."
     buffers = {name.removeprefix(prefix): file.get_tensor(name) for name in file.keys() if name.startswith(prefix)}  # noqa: SIM118
     StreamingSettings(bases=identity["bases"], width=identity["width"])  # in range
     if inputs != identity["inputs"]:
         raise ValueError("its features do not match its inputs")
-    if identity["kind"] == "nystroem":
-        required = {"landmarks": (len(buffers["landmarks"]), inputs), "whitening": tuple(buffers["whitening"].shape)}
-    else:
-        drawn = kind.draw(inputs, identity["bases"], numpy_generator(seed, f"features {identity['kind']}"))
-        required = {name: tuple(tensor.shape) for name, tensor in drawn.items()}
+    required = kind.shapes(buffers, inputs, identity["bases"])
     features = Features(**identity, buffers=buffers)
     if {name: tuple(tensor.shape) for name, tensor in buffers.items()} != required:
         raise ValueError("the shapes of its features are not those of their kind")

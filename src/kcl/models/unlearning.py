@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from kcl.core.settings import nearest
-from kcl.core.shapes import Float
+from kcl.core.shapes import Bool, Float
 from kcl.errors import KclError
 from kcl.functional import statistics
 from kcl.models.inputs import Label
@@ -49,8 +49,8 @@ class Removal(NamedTuple):
 
 def of_task(ridge: StreamingRidge, tasks: Tasks, task: str) -> Removal:
     """Remove a whole task."""
-    forgotten = {unit: part for unit, part in ridge.units.items() if unit[0] == task}
-    left = {unit: part for unit, part in ridge.units.items() if unit[0] != task}
+    forgotten = {unit: part for unit, part in ridge.units.items() if unit.task == task}
+    left = {unit: part for unit, part in ridge.units.items() if unit.task != task}
     return Removal(forgotten, left, {name: known for name, known in tasks.items() if name != task})
 
 
@@ -63,12 +63,12 @@ def of_classes(ridge: StreamingRidge, tasks: Tasks, task: str, classes: Collecti
     dropped = {known.labels.index(label) for label in classes}
     if len(dropped) == len(known.labels):
         return of_task(ridge, tasks, task)
-    if (task, WHOLE) in ridge.units:
+    if any(unit.task == task and unit.label == WHOLE for unit in ridge.units):
         raise KclError(
             "this model keeps one sum for all classes of a task: to forget a class, hand its samples in again, or "
             "start a model with keep='class'"
         )
-    forgotten = {(task, place): ridge.units[task, place] for place in dropped if (task, place) in ridge.units}
+    forgotten = {unit: part for unit, part in ridge.units.items() if unit.task == task and unit.label in dropped}
     left = {unit: part for unit, part in ridge.units.items() if unit not in forgotten}
     return Removal(forgotten, left, tasks | {task: _without(known, dropped)})
 
@@ -80,6 +80,7 @@ def of_samples(
     features: Float[torch.Tensor, "n D"],
     labels: Sequence[Label],
     weights: Float[torch.Tensor, " n"] | None = None,
+    held_out: Bool[torch.Tensor, " n"] | None = None,
 ) -> Removal:
     """Remove samples, given by their features. A class that has no samples left is removed too."""
     known = tasks[task]
@@ -91,12 +92,33 @@ def of_samples(
     for label, count in zip(known.labels, seen, strict=True):
         if count < 0:
             raise KclError(f"task {task!r} learned fewer samples of class {label!r} than are to be forgotten")
-    forgotten = ridge.parts(task, features, places.to(features.device), len(known.labels), weights)
+    forgotten = ridge.parts(task, features, places.to(features.device), len(known.labels), weights, held_out)
     left = ridge.without(forgotten)
     emptied = {place for place, count in enumerate(seen) if count == 0 < counts[place]}
     if len(emptied) == len(seen):
         return Removal(forgotten, left, {name: other for name, other in tasks.items() if name != task})
     return Removal(forgotten, left, tasks | {task: _without(replace(known, seen=seen), emptied)})
+
+
+def of_numbers(
+    ridge: StreamingRidge,
+    tasks: Tasks,
+    task: str,
+    features: Float[torch.Tensor, "n D"],
+    targets: Float[torch.Tensor, "n c"],
+    weights: Float[torch.Tensor, " n"] | None = None,
+    held_out: Bool[torch.Tensor, " n"] | None = None,
+) -> Removal:
+    """Remove samples whose targets are numbers."""
+    known = tasks[task]
+    count = known.seen[0] - len(features)
+    if count < 0:
+        raise KclError(f"task {task!r} learned {known.seen[0]} samples, fewer than are to be forgotten")
+    forgotten = ridge.parts(task, features, targets, len(known.labels), weights, held_out)
+    left = ridge.without(forgotten)
+    others = {name: other for name, other in tasks.items() if name != task}
+    kept = tasks | {task: replace(known, seen=(count,) * len(known.seen))}
+    return Removal(forgotten, left, kept if count else others)
 
 
 def carry_out(ridge: StreamingRidge, tasks: Tasks, removal: Removal, what: str) -> Receipt:
@@ -105,20 +127,20 @@ def carry_out(ridge: StreamingRidge, tasks: Tasks, removal: Removal, what: str) 
     before, gap, places = digest(ridge.units), 0.0, places_among_all(tasks)
     samples = sum(part.count for part in forgotten.values())
     whole = joined(ridge.units, places, ridge.moment)
-    left = {unit: part for unit, part in left.items() if unit[0] in remaining}
+    left = {unit: part for unit, part in left.items() if unit.task in remaining}
     ridge.install(left)
     if left:
         anew = statistics.spectrum(joined(left, places, ridge.moment, whole.targets))
         rest = statistics.spectrum(statistics.subtract(whole, joined(forgotten, places, None, whole.targets)))
-        strength = statistics.best_strength(anew)
+        strength = ridge.best_strength(anew, left, places)
         gap = float((statistics.weights(anew, strength) - statistics.weights(rest, strength)).abs().max())
     units = {}
-    for (task, place), part in left.items():
-        kept = [tasks[task].labels.index(label) for label in remaining[task].labels]
-        if place == WHOLE:
-            units[task, WHOLE] = part.columns([column for column in kept if column < part.targets])
+    for unit, part in left.items():
+        kept = [tasks[unit.task].labels.index(label) for label in remaining[unit.task].labels]
+        if unit.label == WHOLE:
+            units[unit] = part.columns([column for column in kept if column < part.targets])
         else:
-            units[task, kept.index(place)] = part
+            units[unit._replace(label=kept.index(unit.label))] = part
     ridge.install(units, ridge.moment)
     return Receipt(what, round(samples), before, digest(units), gap)
 
@@ -126,8 +148,8 @@ def carry_out(ridge: StreamingRidge, tasks: Tasks, removal: Removal, what: str) 
 def digest(units: Units) -> str:
     """SHA-256 of statistics."""
     content = hashlib.sha256()
-    for (task, place), part in sorted(units.items()):
-        content.update(f"{task}\0{place}\0{part.count!r}\0".encode())
+    for unit, part in sorted(units.items()):
+        content.update(f"{unit.task}\0{unit.label}\0{unit.held_out:d}\0{part.count!r}\0".encode())
         for tensor in (part.moment.tensor, part.cross, part.sums, part.squares):
             content.update(tensor.cpu().contiguous().numpy().tobytes())
     return content.hexdigest()

@@ -111,15 +111,18 @@ class RunStack:
             self.version += 1
             between_steps()
 
-        with products(self.precision):
-            if self._trainer is None or not self._trainer.suits(stacked_task):
-                self._trainer = None  # frees its graphs and their memory before new ones are captured
-                kind = PlainTrainer if self.plain else StackedTrainer
-                self._trainer = kind(self, stacked_task)
-            self.learning = True
-            self._trainer.train(stacked_task, on_step, after_step, saved)
-            self.learning = False
-        self._end(stacked_task, self._trainer.trained_state())
+        trained_state: Memory = {}
+        if self.method.trains:
+            with products(self.precision):
+                if self._trainer is None or not self._trainer.suits(stacked_task):
+                    self._trainer = None  # frees its graphs and their memory before new ones are captured
+                    kind = PlainTrainer if self.plain else StackedTrainer
+                    self._trainer = kind(self, stacked_task)
+                self.learning = True
+                self._trainer.train(stacked_task, on_step, after_step, saved)
+                self.learning = False
+            trained_state = self._trainer.trained_state()
+        self._end(stacked_task, trained_state)
         self.state.gather_buffers()
         self.weights_changed()
 
@@ -162,8 +165,10 @@ class RunStack:
         """One step on the first batch that changes no weights, to check that the runs can be stacked and to measure
         the memory. One task per training.
         """
-        with products(self.precision):
-            StackedTrainer(self, StackedTask(self, tasks)).rehearse()
+        task = StackedTask(self, tasks)
+        if self.method.trains:
+            with products(self.precision):
+                StackedTrainer(self, task).rehearse()
 
     def rehearse_classifier(self, tasks: Sequence[Task]) -> None:
         """Solve the head of a task for every test group, to measure the memory that takes. One task per training."""

@@ -88,7 +88,7 @@ def batch_sizes(model: nn.Module, length: int, batch: int) -> list[int]:
     a last batch of one joins the batch before.
     """
     sizes = [batch] * (length // batch) + [length % batch] * (length % batch > 0)
-    if sizes[-1] == 1 and getattr(model.get_submodule("backbone"), "mixes_samples", False):
+    if sizes[-1:] == [1] and getattr(model.get_submodule("backbone"), "mixes_samples", False):
         if len(sizes) == 1 or batch == 1:
             raise KclError("a backbone with BatchNorm needs training batches of at least two samples")
         sizes[-2:] = [sizes[-2] + 1]

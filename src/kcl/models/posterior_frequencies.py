@@ -1,0 +1,47 @@
+"""Features ψ of a trained VRF: frequencies from its posterior, for a streaming head on the same frozen inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from kcl.core.randomness import numpy_generator
+from kcl.core.settings import nearest
+from kcl.errors import KclError
+from kcl.functional.kernels import reparameterised
+from kcl.models.continual_model import ContinualModel
+
+
+@torch.no_grad()
+def posterior_frequencies(
+    model: ContinualModel, bases: int = 1024, task: str | None = None, seed: int = 0
+) -> npt.NDArray[np.float64]:
+    """`bases` draws of ω ~ q(ω | C_t) of a task of a trained model with `kernel="vrf"`; without a task, shared out
+    among all tasks. They are for `features="vrf"`, and for inputs as `kernel_inputs` gives them.
+    """
+    answerer = model.answerer
+    if task is not None and task not in model.tasks:
+        raise KclError(f"task {task!r} was not learned; {nearest(task, list(model.tasks))}")
+    names = list(model.tasks) if task is None else [task]
+    if bases < len(names):
+        raise KclError(f"{bases} frequencies cannot be shared out among {len(names)} tasks: draw more")
+    parts = []
+    for place, name in enumerate(names):
+        lesson = model.tasks[name].lesson
+        posterior = answerer.method.posterior(answerer.model, answerer.coreset(lesson)[0])
+        if posterior is None:
+            raise KclError(f"kernel {model.settings.kernel!r} has no posterior over frequencies: train kernel='vrf'")
+        count = bases // len(names) + (place < bases % len(names))
+        noise = numpy_generator(seed, "posterior frequencies", lesson).standard_normal((count, len(posterior.mean)))
+        parts.append(reparameterised(posterior, torch.from_numpy(noise).to(posterior.mean.device)).double().cpu())
+    return torch.cat(parts).numpy()
+
+
+def kernel_inputs(model: ContinualModel, inputs: Any) -> npt.NDArray[np.float32]:
+    """What a trained model's kernel sees of inputs: scaled, passed through its backbone, which stays as it is, and
+    normalised.
+    """
+    return model.answerer.plain_features(model._prepare(inputs)).cpu().numpy()
