@@ -43,7 +43,7 @@ def save_model(model: ContinualModel, folder: str | Path) -> Path:
     """Write a model to a new folder. The folder gets its name only when it is complete and on disk."""
     from safetensors.torch import save
 
-    folder = Path(folder)
+    folder, model = Path(folder), model.as_it_is()
     if folder.exists():
         raise KclError(f"{folder} exists already; choose a new folder")
     tensors = save(_tensors(model), metadata={"format": f"kcl model {FORMAT}"})
