@@ -335,6 +335,6 @@ class TestMistakes:
             assert main(["inspect", str(model)]) == 0
 
     def test_what_a_killed_process_left_is_removed(self, model: Path) -> None:
-        (model / ".0002.half").mkdir()
+        (model / ".0002.kcl-half").mkdir()
         assert main(["update", "--model", str(model), "--data", str(model.parent / "one.csv"), "--task", "u"]) == 0
         assert sorted(path.name for path in model.iterdir()) == ["0001", "0002"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import pty
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -104,14 +107,16 @@ def _lasting(out: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in record.items() if name not in PASSING} for record in _records(out)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("after", [1, 13, 14, 15, 27, 28])
+@pytest.mark.parametrize(
+    ("number", "after"),
+    [*itertools.product([signal.SIGINT, signal.SIGTERM], [1, 13, 14, 15, 27, 28]), (signal.SIGHUP, 14)],
+)
 def test_a_signal_saves_and_says_how_to_go_on(run: Any, stopped: Any, tmp_path: Path, number: int, after: int) -> None:
     """In a task, at its last step, at the end of the task, in the second run."""
     out, whole = tmp_path / "with space", tmp_path / "whole"
-    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     said = stopped(*COMMAND, "--seeds", "0,1", "--out", out, after=after, number=number)
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
     assert not (out / ".lock").exists()
     last = said.err.splitlines()[-1]
     assert last.startswith("kcl: stopped; ")
@@ -129,6 +134,39 @@ def test_a_signal_saves_and_says_how_to_go_on(run: Any, stopped: Any, tmp_path: 
         "results.jsonl",
         "settings.json",
     ]
+
+
+def test_a_closed_terminal_does_not_keep_runs_from_being_saved(tmp_path: Path) -> None:
+    """Both the shell and the system send SIGHUP, and from then on every write to the terminal fails."""
+    child, terminal = pty.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            stop = Stop()
+            with stop.listening(), stop.deferred():
+                os.write(1, b"ready")
+                while stop.signal is None:
+                    time.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGHUP)
+                os.write(1, b"this goes nowhere")
+                (tmp_path / "saved").write_text(str(stop.signal))
+        os._exit(0)
+    assert b"ready" in os.read(terminal, 100)
+    os.close(terminal)
+    os.waitpid(child, 0)
+    assert (tmp_path / "saved").read_text() == str(int(signal.SIGHUP))
+
+
+def test_what_killed_processes_left_is_removed(run: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    group = out / "checkpoints" / "0123456789abcdef"
+    group.mkdir(parents=True)
+    (group / ".00000001.safetensors.4321.tmp").write_bytes(b"half")
+    (out / ".report.html.4321.tmp").write_bytes(b"half")
+    (out / "notes.txt").write_bytes(b"the user's")
+    assert run(*COMMAND, "--out", out).code == 0
+    assert not (out / "checkpoints").exists()
+    assert not list(out.glob(".*"))
+    assert (out / "notes.txt").exists()
 
 
 def test_without_resume_unfinished_runs_are_not_thrown_away(run: Any, stopped: Any, tmp_path: Path) -> None:

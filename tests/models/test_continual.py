@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
 from collections import Counter
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch import nn
 import kcl
 from kcl.cli.commands import main
 from kcl.core.randomness import numpy_generator
+from kcl.errors import KclError
 from kcl.methods.ridge_kernels import KERNELS
 from kcl.models.lessons import choose_coreset
 from kcl.training.stack import RunStack
@@ -172,13 +175,13 @@ class TestLearning:
     def test_a_lesson_that_diverges_is_tried_again_more_cautiously(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model, rates = kcl.ContinualModel(backbone="mlp", seed=3, **SMALL), []
         model.learn(*ONE, task="animals")
-        learn = model.stack.learn
+        learn = RunStack.learn
 
-        def noting_the_rate(*arguments: Any) -> None:
-            rates.append(model.stack.method.settings.lr)
-            learn(*arguments)
+        def noting_the_rate(stack: RunStack, *arguments: Any) -> None:
+            rates.append(stack.method.settings.lr)
+            learn(stack, *arguments)
 
-        monkeypatch.setattr(model.stack, "learn", noting_the_rate)
+        monkeypatch.setattr(RunStack, "learn", noting_the_rate)
         monkeypatch.setattr(RunStack, "diverged", property(lambda _: [len(rates) == 1]))
         with pytest.warns(kcl.KclWarning, match="'colours'.* 0.1 times"):
             model.learn(*TWO, task="colours")
@@ -298,3 +301,57 @@ def test_a_benchmarks_learner_answers_without_a_task() -> None:
         named = learner.as_model().predict(moved, str(task.index))
         own = learner.predict(task.test.inputs[task.test.rows], task).numpy()
         assert (named.label == own).mean() > 0.99
+
+
+class TestThreads:
+    @pytest.mark.parametrize("head", ["streaming", "coreset"])
+    def test_predictions_are_of_before_or_after_a_lesson(self, head: str) -> None:
+        """Eight threads ask for the same query all the time: every answer is one of those between two lessons."""
+        rng = np.random.default_rng(0)
+        small = {"bases": 64} | ({} if head == "streaming" else {"width": 8, "epochs": 2, "coreset_size_per_class": 3})
+        model = kcl.ContinualModel(head=head, **small)
+        queries, stop = rng.normal(size=(4, 5)).astype(np.float32), threading.Event()
+        answers: list[list[bytes]] = [[] for _ in range(8)]
+        failures: list[Exception] = []
+
+        def ask(place: int) -> None:
+            try:
+                while not stop.is_set():
+                    answers[place] += _answers(model, queries)
+            except Exception as error:
+                failures.append(error)
+
+        lessons = [(rng.normal(size=(40, 5)).astype(np.float32), rng.integers(0, 3, 40) + 3 * n) for n in range(8)]
+        model.learn(*lessons[0], "task 0")
+        threads = [threading.Thread(target=ask, args=(place,)) for place in range(8)]
+        expected = set(_answers(model, queries))
+        for thread in threads:
+            thread.start()
+        for number, lesson in enumerate(lessons[1:]):
+            model.learn(*lesson, f"task {number % 3}")
+            expected.update(_answers(model, queries))
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        assert sum(map(len, answers)) >= 8
+        assert set(itertools.chain(*answers)) <= expected
+
+    def test_two_lessons_at_once_are_refused(self) -> None:
+        rng = np.random.default_rng(0)
+        model = kcl.ContinualModel(head="coreset", width=8, epochs=1, coreset_size_per_class=3)
+        x, y = rng.normal(size=(40, 5)).astype(np.float32), np.arange(40) % 2
+
+        def teach_too(_: object) -> None:
+            if "inner" not in model.tasks:
+                model.learn(x, y, "inner")
+
+        with pytest.raises(KclError, match="two threads"):
+            model.learn(x, y, "outer", on_step=teach_too)
+        assert list(model.tasks) == ["inner"]
+
+
+def _answers(model: kcl.ContinualModel, queries: np.ndarray) -> list[bytes]:
+    """With and without a task."""
+    predictions = [model.predict(queries, task) for task in (None, "task 0")]
+    return [each.confidence.tobytes() + repr(each.label.tolist()).encode() for each in predictions]

@@ -88,7 +88,6 @@ def _new_version(folder: Path) -> Iterator[Path]:
     model_folder.next_version(folder)  # refuses an unsuitable folder before a lock is put there
     try:
         with locked(folder):
-            model_folder.clear_drafts(folder)
             yield model_folder.next_version(folder)
     except BaseException:
         if not existed:

@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import Any, NoReturn
 
+from kcl.core.locking import lock, remove_unowned
+from kcl.core.opening import check_replaceable, regular
 from kcl.errors import KclError
 
 MAX_JSON_BYTES = 64 * 2**20
@@ -36,9 +38,11 @@ def read_json(path: str | Path) -> Any:
     """Read a JSON file of reasonable size with finite numbers only."""
     path = Path(path)
     try:
-        if path.stat().st_size > MAX_JSON_BYTES:
+        with open(path, "rb", opener=regular) as file:
+            content = file.read(MAX_JSON_BYTES + 1)
+        if len(content) > MAX_JSON_BYTES:
             raise KclError(f"{path} is longer than {MAX_JSON_BYTES} bytes; kcl did not write it")
-        return decode(path.read_bytes())
+        return decode(content)
     except OSError as error:
         raise KclError(f"{path} could not be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
@@ -51,21 +55,38 @@ def write_whole(path: str | Path, content: bytes | bytearray) -> None:
     path = Path(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        check_replaceable(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with draft.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
-            _sync_folder(path.parent)
+            _write_draft(draft, content)
+            try:
+                draft.replace(path)
+            except FileNotFoundError:  # another process took it for left over, between its creation and its lock
+                _write_draft(draft, content)
+                draft.replace(path)
+            sync_folder(path.parent)
         finally:
             draft.unlink(missing_ok=True)
     except OSError as error:
         raise KclError(f"{path} was not written: {error.strerror or error}") from None
 
 
-def _sync_folder(folder: Path) -> None:
+def _write_draft(draft: Path, content: bytes | bytearray) -> None:
+    draft.unlink(missing_ok=True)  # left by a process that was killed and had the same number
+    with open(draft, "xb", opener=regular) as file:
+        lock(file.fileno(), wait=False)  # `clear_drafts` leaves it alone
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def clear_drafts(folder: Path) -> None:
+    """Remove the drafts of `write_whole` that killed processes left in a folder."""
+    for draft in folder.glob(".*.[0-9]*.tmp"):
+        remove_unowned(draft)
+
+
+def sync_folder(folder: Path) -> None:
     """A new name survives a power cut only once its folder is on disk too. Not every system can sync a folder."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)

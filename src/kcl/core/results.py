@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from kcl.core.files import decode
+from kcl.core.files import decode, sync_folder
 from kcl.core.locking import lock
 from kcl.core.metrics import AccuracyMatrix
+from kcl.core.opening import regular
 from kcl.errors import KclError
 
 FORMAT = 1
@@ -53,13 +54,15 @@ def append(path: str | Path, *records: dict[str, Any]) -> None:
         raise KclError(f"a run could not be saved to {path}: {error}") from None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b", buffering=0) as file:
+        with open(path, "a+b", buffering=0, opener=regular) as file:
             lock(file.fileno(), wait=True)  # or a second process would repair a line that this one is still writing
             end = _repair(file, path)
             try:
                 if file.write(content) != len(content):
                     raise OSError("no space left for the whole line")
                 os.fsync(file.fileno())
+                if end == 0:
+                    sync_folder(path.parent)
             except OSError:
                 file.truncate(end)
                 raise
@@ -72,7 +75,7 @@ def read(path: str | Path, warn: Callable[[str], None] | None = None) -> list[di
     path = Path(path)
     records: list[dict[str, Any]] = []
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
                 where = f"{path}, line {number}"
                 if len(line) > MAX_LINE_BYTES:

@@ -17,6 +17,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from kcl.core.opening import check_readable
 from kcl.core.shapes import Float
 from kcl.data import file_cache
 
@@ -72,6 +73,7 @@ class FeatureCache:
         damaged file is moved aside.
         """
         try:
+            check_readable(path)
             with safetensors.safe_open(path, framework="np") as file:
                 keys = file.get_tensor("keys").tobytes()
                 split = [keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES)]

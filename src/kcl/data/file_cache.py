@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
+from kcl.core.files import sync_folder
+from kcl.core.locking import private_folder
+from kcl.core.opening import check_replaceable
 from kcl.errors import KclError
 
 CACHE_VARIABLE = "KCL_CACHE"
@@ -44,8 +46,8 @@ def workshop(folder: Path) -> Iterator[Path]:
     """A private folder inside `folder`, removed afterwards. Disk errors become a message about the cache."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as private:
-            yield Path(private)
+        with private_folder(folder, ".fetch-") as private:
+            yield private
     except OSError as error:
         raise KclError(
             f"the cache folder {folder} cannot be written to ({error.strerror or error}): "
@@ -58,7 +60,9 @@ def publish(finished: Path, final: Path) -> None:
     with finished.open("rb+") as file:
         os.fsync(file.fileno())
     finished.chmod(0o644)  # temporary files are readable by their owner only; a cache may be shared
+    check_replaceable(final)
     finished.replace(final)
+    sync_folder(final.parent)
 
 
 def move_aside(path: Path) -> Path:

@@ -11,6 +11,7 @@ import hashlib
 import json
 from pathlib import Path
 
+from kcl.core.opening import regular
 from kcl.data import file_cache, mapped_images
 from kcl.data.dataset import Dataset
 from kcl.data.file_cache import Say
@@ -55,7 +56,7 @@ def _key(images: ImageSet, folder: Path) -> str:
         if note.is_file() and len(known := note.read_text()) == 64:
             return known
         for path in images.files:
-            with path.open("rb") as file:
+            with open(path, "rb", opener=regular) as file:
                 key.update(hashlib.file_digest(file, "sha256").digest())
     except OSError as error:
         raise KclError(f"{error.filename} cannot be read: {error.strerror or error}") from None

@@ -23,6 +23,7 @@ import numpy as np
 import safetensors
 import torch
 
+from kcl.core.opening import check_readable
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
 
@@ -77,7 +78,7 @@ def write(path: Path, images: ImageSet, source: str) -> None:
 
 def read(path: Path) -> tuple[Dataset, str]:
     """The dataset in a file, mapped, and the key of its source; KclError if the file is damaged or of another kind."""
-    with _errors(path), safetensors.safe_open(path, framework="pt") as file:
+    with _opened(path) as file:
         about, arrays = _metadata(file), dict[str, torch.Tensor]()
         class_names = tuple(json.loads(about["class_names"]))
         for split in ("train", "test"):
@@ -95,9 +96,8 @@ def read(path: Path) -> tuple[Dataset, str]:
 
 def verify(path: Path) -> None:
     """Check every byte of a file against its checksum."""
-    with _errors(path):
-        with safetensors.safe_open(path, framework="pt") as opened:
-            expected = _metadata(opened)["sha256"]
+    with _opened(path) as opened:
+        expected = _metadata(opened)["sha256"]
         with path.open("rb") as file:
             file.seek(8 + struct.unpack("<Q", file.read(8))[0])
             actual = hashlib.file_digest(file, "sha256").hexdigest()
@@ -126,10 +126,12 @@ def _header(images: ImageSet, source: str, sha256: str) -> bytes:
 
 
 @contextmanager
-def _errors(path: Path) -> Iterator[None]:
-    """Any flaw of a file becomes a message that names it."""
+def _opened(path: Path) -> Iterator[Any]:
+    """The open file. Any flaw becomes a message that names it."""
     try:
-        yield
+        check_readable(path)
+        with safetensors.safe_open(path, framework="pt") as file:
+            yield file
     except OSError as error:
         raise KclError(f"{path} cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:

@@ -16,6 +16,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
+from kcl.core.opening import regular
 from kcl.data import mirrors, wheel
 from kcl.data.dataset import Dataset
 from kcl.data.file_cache import Say
@@ -122,7 +123,8 @@ def _read(file: MnistFile, path: Path) -> Tensor:
     """
     offset = len(header(file.shape))
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+        with open(path, "rb", opener=regular) as opened:
+            stream = gzip.GzipFile(fileobj=opened) if path.suffix == ".gz" else opened
             content = bytearray(stream.read(offset + math.prod(file.shape) + 1))
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise KclError(f"{path} is not a whole gzip file: {error}") from None

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kcl.core.opening import regular
 from kcl.errors import KclError
 
 DTYPES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
@@ -37,7 +38,7 @@ LENGTH_FORMS = {
 def read(path: Path) -> Any:
     """What a pickle holds. Python 2 text becomes str. Arrays may be changed; the file stays as it is."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         return _Machine(memoryview(mapped)).run()
     except _Refused as error:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kcl.core.opening import regular
 from kcl.data import file_cache
 from kcl.data.dataset import Dataset
 from kcl.data.file_cache import Say, quiet
@@ -164,7 +165,7 @@ class PublishedSource(FileSource):
 
 def check_md5(file: PublishedFile, path: Path, title: str) -> None:
     try:
-        with path.open("rb") as content:
+        with open(path, "rb", opener=regular) as content:
             md5 = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     except OSError as error:
         raise KclError(f"{path} cannot be read: {error.strerror or error}") from None

@@ -18,6 +18,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from kcl.core.opening import check_readable
 from kcl.data import file_cache, image_cache
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
@@ -68,6 +69,7 @@ def unpack(digest: str, fetch: Callable[[], bytes | Path], cache_dir: Path | Non
 def _read(path: Path, digest: str) -> Dataset:
     """Memory-mapped, so that the processes of a machine share the arrays. Verified once per process."""
     try:
+        check_readable(path)
         with safetensors.safe_open(path, framework="pt") as file:
             about = (file.metadata() or {})["about"]
             name, classes, mean, std, identity = json.loads(about)

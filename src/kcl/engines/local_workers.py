@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import kcl
+from kcl.core.opening import regular
 from kcl.engines.engine import Engine, Event, Job, Message, Needs, RunningJob
 from kcl.engines.worker import run_job
 from kcl.training.stopping import Stop
@@ -63,7 +64,7 @@ class WorkerProcess:
         self.running: RunningJob | None = None
         root = str(Path(kcl.__file__).parents[1])
         environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-        with self.log.open("ab") as log:
+        with open(self.log, "ab", opener=regular) as log:
             self.process = subprocess.Popen(  # noqa: S603 - our own code
                 [sys.executable, "-P", "-c", program, root],  # -P: import nothing from the current folder
                 stdin=subprocess.PIPE,

@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from kcl.core.opening import regular
 from kcl.core.packages import load_package
 from kcl.engines.engine import ENDS, Engine, Event, Job, Message, Needs, RunningJob
 from kcl.engines.worker import run_job
@@ -69,7 +70,7 @@ def work(text: str, messages: str) -> None:
         request_stop()
 
     threading.Thread(target=poll, daemon=True).start()
-    with path.open("a", encoding="utf-8") as file:
+    with open(path, "a", encoding="utf-8", opener=regular) as file:
 
         def send(message: Message) -> None:
             file.write(json.dumps(message) + "\n")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kcl.core.files import METRICS
+from kcl.core.opening import regular
 from kcl.core.packages import load_package
 from kcl.errors import KclError
 from kcl.experiments.admission import RunPlan
@@ -40,7 +41,7 @@ class CsvLogger:
 
     def __init__(self, out: Path) -> None:
         try:
-            self._file = (out / METRICS).open("a", newline="", encoding="utf-8")
+            self._file = open(out / METRICS, "a", newline="", encoding="utf-8", opener=regular)  # noqa: SIM115
         except OSError as error:
             raise KclError(f"{out / METRICS} cannot be written: {error.strerror or error}") from None
         self._writer = csv.writer(self._file)

@@ -6,6 +6,7 @@ complete; if it is not, the checkpoint before it is used.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -63,7 +64,8 @@ def pull(url: str | None, folder: Path) -> None:
     for name in _names(files, f"{root}/{folder.name}"):
         if name > newest_local:
             folder.mkdir(parents=True, exist_ok=True)
-            draft = folder / f".{name}.tmp"
+            draft = folder / f".{name}.{os.getpid()}.tmp"
+            draft.unlink(missing_ok=True)
             files.get_file(f"{root}/{folder.name}/{name}", str(draft))
             draft.replace(folder / name)
 

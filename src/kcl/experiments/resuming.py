@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -13,6 +14,7 @@ import torch
 
 import kcl
 from kcl.core.devices import Compute, device_name
+from kcl.core.files import clear_drafts
 from kcl.errors import KclError
 from kcl.experiments.run_spec import key_of, with_current_settings
 from kcl.ops.precision import used
@@ -49,6 +51,20 @@ class UnfinishedGroup(NamedTuple):
     @property
     def keys(self) -> list[str]:
         return [key_of(run) for run in self.runs]
+
+
+def clear_left_over(out: Path) -> None:
+    """Remove what killed processes left in an output folder: drafts, and folders without a checkpoint."""
+    clear_drafts(out)
+    for folder in (out / FOLDER).glob("*"):
+        clear_drafts(folder)
+        _remove_if_empty(folder)
+    _remove_if_empty(out / FOLDER)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 @cache

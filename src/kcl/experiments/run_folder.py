@@ -89,8 +89,7 @@ class Folder(ResultStore):
         self.results, self.say = path / RESULTS, say
         super().__init__(path, partial(results.append, self.results), remote_checkpoints.forget)
         path.mkdir(parents=True, exist_ok=True)
-        for draft in path.glob(".settings.json.*.tmp"):  # left by a process that was killed
-            draft.unlink()
+        resuming.clear_left_over(path)
         if not resume and (self.results.exists() or any((path / resuming.FOLDER).glob("*/*.safetensors"))):
             what = "results" if self.results.exists() else "unfinished runs"
             raise KclError(

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kcl.benchmarks.task import Stream, Task
 from kcl.core.files import SAMPLES
+from kcl.core.opening import regular
 from kcl.core.shapes import Float, Shaped
 from kcl.errors import KclError
 from kcl.training.evaluation import predicted
@@ -50,7 +51,7 @@ def save(folder: Path, identity: dict[str, Any], tasks: list[dict[str, Any]]) ->
     """Add the line of a run; `identity`: the fields it shares with the result of that run."""
     line = json.dumps({"format": FORMAT, **identity, "samples": tasks}, ensure_ascii=False)
     try:
-        with (folder / SAMPLES).open("a", encoding="utf-8") as file:
+        with open(folder / SAMPLES, "a", encoding="utf-8", opener=regular) as file:
             file.write(line + "\n")
     except OSError as error:
         raise KclError(f"{folder / SAMPLES} was not written: {error.strerror or error}") from None

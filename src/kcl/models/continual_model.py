@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +31,7 @@ from kcl.models.inputs import (
     sample_weights,
 )
 from kcl.models.lessons import LearnedTask, Samples
+from kcl.models.model_state import ModelState, StatePart
 from kcl.models.streaming_heads import StreamingHeads, StreamingSettings, features_given
 from kcl.models.unknowns import DEFAULT_RATE, DEFAULT_SCORE, Drift, KnownScores
 from kcl.models.unlearning import Receipt
@@ -57,7 +60,15 @@ class ContinualModel:
     for rows of numbers where the model chooses its own settings. `held_out_share` of each lesson's samples tests the
     model and, with coresets, calibrates it. `landmarks`: inputs for `features="nystroem"`; `frequencies`: for
     `features="vrf"`. Every further keyword is a setting of the head.
+
+    Any number of threads may predict while one thread teaches: they see the model from before the lesson until it ends.
     """
+
+    open, head, settings = StatePart[bool](), StatePart[str](), StatePart[KclSettings]()
+    standardise, view, dtype = StatePart[bool | None](), StatePart[View](), StatePart[torch.dtype]()
+    tasks, history = StatePart[dict[str, LearnedTask]](), StatePart[list[dict[str, Any]]]()
+    columns, input_shape = StatePart[tuple[str, ...]](), StatePart[tuple[int, ...] | None]()
+    _heads = StatePart[CoresetHeads | StreamingHeads | None]()
 
     def __init__(
         self,
@@ -79,20 +90,15 @@ class ContinualModel:
             settings["backbone"], backbone = backbone, None
         if backbone is not None and not isinstance(backbone, nn.Module):
             raise KclError(f"backbone must be the name of a network or a torch module, not {backbone!r}")
-        self.open = head == "auto" and not settings and backbone is None
-        """Whether head and settings are still to be chosen, from the first samples."""
         self.streaming = StreamingSettings().replace(**(settings if head == "streaming" else {}))
-        self.settings = KclSettings().replace(**({} if head == "streaming" else settings))
-        self.head, self.module = "coreset" if head == "auto" else head, backbone
-        self.landmarks, self.frequencies = landmarks, frequencies
-        self.seed, self.device, self.standardise, self.held_out_share = seed, device, standardise, held_out_share
-        self.tasks: dict[str, LearnedTask] = {}
-        self.history: list[dict[str, Any]] = []
-        self.view, self.dtype = View(), torch.float32
-        self.columns: tuple[str, ...] = ()
-        """Names of the input features, where they come from a table."""
-        self.input_shape: tuple[int, ...] | None = None
-        self._heads: CoresetHeads | StreamingHeads | None = None
+        self.state = ModelState(
+            open=head == "auto" and not settings and backbone is None,
+            head="coreset" if head == "auto" else head,
+            settings=KclSettings().replace(**({} if head == "streaming" else settings)),
+            standardise=standardise,
+        )
+        self.module, self.landmarks, self.frequencies = backbone, landmarks, frequencies
+        self.seed, self.device, self.held_out_share = seed, device, held_out_share
 
     def __repr__(self) -> str:
         if self._heads is None:
@@ -217,15 +223,11 @@ class ContinualModel:
             kept = weights > 0
             sample_labels = [label for label, learned in zip(sample_labels, kept.tolist(), strict=True) if learned]
             x, weights = x[kept], weights[kept]
-        undo = self._snapshot()
-        try:
-            if self._heads is None:
-                self._choose(checked(x, x.shape[1:], names))
-                self.columns = names or self.columns
-            self._learn(self._as_stored(x, names), sample_labels, name, on_step, classes, weights)
-        except BaseException:
-            undo()
-            raise
+        with self._changed() as model:
+            if model._heads is None:
+                model._choose(checked(x, x.shape[1:], names))
+                model.columns = names or model.columns
+            model._learn(model._as_stored(x, names), sample_labels, name, on_step, classes, weights)
 
     def _learn(
         self,
@@ -272,17 +274,13 @@ class ContinualModel:
         if samples is not None:
             x, labels = labelled(*samples)
             given = self._as_stored(x, column_names(samples[0])), labels, sample_weights(sample_weight, len(labels))
-        undo = self._snapshot()
-        try:
-            self.tasks, receipt = self.heads.forget(self.tasks, name, classes, given, self.view)
-        except BaseException:
-            undo()
-            raise
-        if name not in self.tasks:
-            self.history = [lesson for lesson in self.history if lesson["task"] != name]
-        else:
-            left = len(self.tasks[name].labels)
-            self.history.append({"task": name, "samples": -receipt.samples, "classes": left})
+        with self._changed() as model:
+            model.tasks, receipt = model.heads.forget(model.tasks, name, classes, given, model.view)
+            if name not in model.tasks:
+                model.history = [lesson for lesson in model.history if lesson["task"] != name]
+            else:
+                left = len(model.tasks[name].labels)
+                model.history.append({"task": name, "samples": -receipt.samples, "classes": left})
         return receipt
 
     # Prediction
@@ -299,13 +297,14 @@ class ContinualModel:
         If no task is named, all classes are compared at once (`score="joint"`), or with coresets also the task inferred
         by another score, of `inference.TASK_SCORES`.
         """
-        name = None if task is None else self._known(task)
-        answers = self.heads.answer(self._prepare(inputs), self.tasks, name, score, abstain_below)
-        names = {known.lesson: task_name for task_name, known in self.tasks.items()}
+        model = self.as_it_is()
+        name = None if task is None else model._known(task)
+        answers = model.heads.answer(model._prepare(inputs), model.tasks, name, score, abstain_below)
+        names = {known.lesson: task_name for task_name, known in model.tasks.items()}
         chosen = [names[lesson] for lesson in answers.task.tolist()]
         pairs = zip(chosen, answers.label.tolist(), strict=True)
         return Prediction(
-            label_array([None if label < 0 else self.tasks[task_name].labels[label] for task_name, label in pairs]),
+            label_array([None if label < 0 else model.tasks[task_name].labels[label] for task_name, label in pairs]),
             label_array(chosen),
             *(column.cpu().numpy() for column in answers[2:]),
         )
@@ -332,8 +331,9 @@ class ContinualModel:
 
     def known_scores(self, inputs: Any, score: str = DEFAULT_SCORE, task: str | None = None) -> Tensor:
         """How well inputs are known, higher is better, by a score of `unknowns.SCORES`."""
-        heads, queries = self._streaming(), self._prepare(inputs)
-        return heads.known_scores(queries, self.tasks, None if task is None else self._known(task), score)
+        model = self.as_it_is()
+        heads, queries = model._streaming(), model._prepare(inputs)
+        return heads.known_scores(queries, model.tasks, None if task is None else model._known(task), score)
 
     def drift(self, task: str | None = None, window: int = 100, false_alarms: float = 1e-3) -> Drift:
         """What tells whether queries are still like those of `reject_unknown`: `update` it with the column `known` of
@@ -348,8 +348,9 @@ class ContinualModel:
         """Calibrated scores of a task's classes, in the order of `tasks[task].labels`, or of all `labels` without a
         task. The fastest way to predict.
         """
-        queries = self._prepare(inputs)  # raises if nothing was learned
-        return self.heads.logits(queries, self.tasks, None if task is None else self._known(task))
+        model = self.as_it_is()
+        queries = model._prepare(inputs)  # raises if nothing was learned
+        return model.heads.logits(queries, model.tasks, None if task is None else model._known(task))
 
     def probabilities(self, inputs: Any, task: str | None = None) -> Tensor:
         """The probabilities of a task's classes, or of all `labels`, in the order of `logits`."""
@@ -382,16 +383,16 @@ class ContinualModel:
             raise KclError(f"the model learned from {kind}; these inputs are {x.dtype}: convert them")
         return checked(x if of_bytes else x.float(), self.input_shape or (), self.columns)
 
-    def _snapshot(self) -> Callable[[], None]:
-        """A function that restores the current state."""
-        names = ("_heads", "open", "head", "settings", "standardise", "input_shape", "dtype", "view", "columns")
-        state = {name: getattr(self, name) for name in names}
-        state |= {"tasks": dict(self.tasks), "history": list(self.history)}
-        restore = None if self._heads is None else self._heads.snapshot()
+    def as_it_is(self) -> ContinualModel:
+        """This model in its present state, whatever other threads teach it meanwhile."""
+        return copy.copy(self)
 
-        def undo() -> None:
-            vars(self).update(state)
-            if restore is not None:
-                restore()
-
-        return undo
+    @contextmanager
+    def _changed(self) -> Iterator[ContinualModel]:
+        """A copy to be changed, whose state becomes that of this model at the end, unless there was an error."""
+        before, model = self.state, copy.copy(self)
+        model.state = before.fork()
+        yield model
+        if self.state is not before:
+            raise KclError("the model was taught by two threads at once, and only the first lesson is kept: take turns")
+        self.state = model.state

@@ -4,8 +4,8 @@ lesson.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from kcl.benchmarks.task import Examples, View
 from kcl.core.randomness import numpy_generator
 from kcl.errors import KclError
+from kcl.methods.kcl import KernelModel
 from kcl.methods.kcl_settings import KclSettings
 from kcl.models.all_classes import ClassAnswers
 from kcl.models.calibration import fit_temperature, held_out_notes
@@ -64,8 +65,7 @@ class CoresetHeads:
         """The task after the lesson, and what is to be said of it. `old`: the task before it."""
         stack, (name, number, x, y, classes, weights) = self.stack, samples
         method = stack.method
-        if not isinstance(method, LessonLearning):
-            raise KclError("this model shares its weights with a learner; to teach it more, save it and load it again")
+        assert isinstance(method, LessonLearning)  # noqa: S101 - `fork` refuses others
         if weights is not None:
             raise KclError("sample weights need a streaming head: a network learns every sample once")
         if len(classes) < 2:
@@ -153,12 +153,15 @@ class CoresetHeads:
             "(head='streaming') can forget exactly"
         )
 
-    def snapshot(self) -> Callable[[], None]:
-        """A function that restores the current state."""
-        restore, temperatures = self.stack.snapshot(), dict(self.answerer.temperatures)
-
-        def undo() -> None:
-            restore()
-            self.answerer.temperatures = temperatures
-
-        return undo
+    def fork(self) -> CoresetHeads:
+        """Heads of their own for a lesson, which leaves these as they are: all that a lesson changes is copied."""
+        old = self.stack
+        if not isinstance(old.method, LessonLearning):
+            raise KclError("this model shares its weights with a learner; to teach it more, save it and load it again")
+        method, backbone = LessonLearning(old.method.settings, 0), cast(KernelModel, old.models[0]).backbone
+        stack = start_run(method, (), backbone, old.seeds[0], old.device)
+        stack.state.load({"stack": old.state.saved()})
+        stack.kept, state = dict(old.kept), old.method_state
+        stack.method_state = None if state is None else {name: tensor.clone() for name, tensor in state.items()}
+        stack.weights_changed()
+        return CoresetHeads(Answerer(stack, temperatures=self.answerer.temperatures))

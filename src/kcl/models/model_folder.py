@@ -11,8 +11,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +22,9 @@ from torch import Tensor, nn
 
 import kcl
 from kcl.benchmarks.task import View
-from kcl.core.files import read_json, write_json, write_whole
+from kcl.core.files import read_json, sync_folder, write_json, write_whole
+from kcl.core.locking import private_folder
+from kcl.core.opening import regular
 from kcl.errors import KclError
 from kcl.models import coreset_tensors, streaming_tensors
 from kcl.models.continual_model import ContinualModel
@@ -43,21 +43,17 @@ def save_model(model: ContinualModel, folder: str | Path) -> Path:
     """Write a model to a new folder. The folder gets its name only when it is complete and on disk."""
     from safetensors.torch import save
 
-    folder = Path(folder)
+    folder, model = Path(folder), model.as_it_is()
     if folder.exists():
         raise KclError(f"{folder} exists already; choose a new folder")
     tensors = save(_tensors(model), metadata={"format": f"kcl model {FORMAT}"})
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        try:
+        with private_folder(folder.parent, f".{folder.name}.kcl-", 0o777) as draft:
             write_whole(draft / TENSORS, tensors)
             write_json(draft / ABOUT, _about(model) | {"sha256": hashlib.sha256(tensors).hexdigest()})
-            draft.chmod(0o755)
             draft.rename(folder)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
+        sync_folder(folder.parent)
     except OSError as error:
         raise KclError(f"the model was not saved to {folder}: {error.strerror or error}") from None
     return folder
@@ -133,12 +129,6 @@ def next_version(folder: str | Path) -> Path:
         raise KclError(f"{folder} is a single version of a model; give the folder that holds all versions")
     existing = versions(folder)
     return folder / f"{int(existing[-1].name) + 1 if existing else 1:04d}"
-
-
-def clear_drafts(folder: Path) -> None:
-    """Remove the remains of saves that were killed. Call this only while holding the folder's lock."""
-    for draft in folder.glob(".[0-9]*.*"):
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def versions(folder: Path) -> list[Path]:
@@ -226,7 +216,7 @@ def _opened(folder: Path, sha256: str | None = None) -> Iterator[Any]:
     if not path.is_file():
         raise ValueError(f"it has no {TENSORS}")
     if sha256 is not None:
-        with path.open("rb") as content:
+        with open(path, "rb", opener=regular) as content:
             if hashlib.file_digest(content, "sha256").hexdigest() != sha256:
                 raise ValueError(f"{TENSORS} does not have the SHA-256 in {ABOUT}: it was changed or is incomplete")
     try:

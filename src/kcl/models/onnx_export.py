@@ -132,7 +132,7 @@ class AllSums(nn.Module):
 
 def export_onnx(model: ContinualModel, path: str | Path) -> Path:
     """Write the model to one ONNX file. A failed export leaves no file behind."""
-    path = Path(path)
+    path, model = Path(path), model.as_it_is()
     heads = model.heads
     module = (AllSums(model, heads) if isinstance(heads, StreamingHeads) else AllHeads(model)).eval()
     size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())

@@ -6,9 +6,10 @@ ridge regression on everything learned so far.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,8 +71,8 @@ class StreamingHeads:
         )
         self.known: dict[str | None, KnownScores] = {}
         """By task, or None for all classes together: what decides which queries are not answered."""
-        self._classifiers: dict[str | None, ClassAnswers] = {}
-        self._version = self.ridge.version
+        self._classifiers: tuple[int, dict[str | None, ClassAnswers]] = (self.ridge.version, {})
+        """The version of the sums, and what was made of them."""
 
     @classmethod
     def begin(
@@ -213,21 +214,19 @@ class StreamingHeads:
 
     def classifier(self, tasks: Mapping[str, LearnedTask], task: str | None) -> ClassAnswers:
         """The classifier of a task, or of all classes; made when it is first needed after a lesson."""
-        if self._version != self.ridge.version:
-            self._classifiers, self._version = {}, self.ridge.version
-        if task not in self._classifiers:
-            self._classifiers[task] = ClassAnswers(self.ridge, tasks, task)
-        return self._classifiers[task]
+        version, classifiers = self._classifiers
+        if version != self.ridge.version:
+            classifiers = {}  # a new one: other threads may be reading the old
+            self._classifiers = self.ridge.version, classifiers
+        if task not in classifiers:
+            classifiers[task] = ClassAnswers(self.ridge, tasks, task)
+        return classifiers[task]
 
-    def snapshot(self) -> Callable[[], None]:
-        """A function that restores the current state."""
-        units, moment, known = self.ridge.units, self.ridge.moment, self.known
-
-        def undo() -> None:
-            self.ridge.install(units, moment)
-            self.known = known
-
-        return undo
+    def fork(self) -> StreamingHeads:
+        """Heads of their own for a lesson, which leaves these as they are. Sums are replaced, never changed."""
+        heads = copy.copy(self)
+        heads.ridge = copy.copy(self.ridge)
+        return heads
 
 
 def features_given(landmarks: Any, frequencies: Any, view: View, shape: Sequence[int]) -> Given | None:

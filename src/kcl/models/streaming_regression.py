@@ -59,15 +59,12 @@ class StreamingRegression:
     ) -> None:
         if self.tasks and (known := next(iter(self.tasks.values())).labels[-1]) != y.shape[1]:
             raise KclError(f"the targets have {y.shape[1]} columns; those that were learned have {known}")
-        undo = self.heads.snapshot()
-        try:
-            for rows in torch.arange(len(x)).split(BATCH):
-                part = None if weights is None else weights[rows]
-                features, held_out = self.heads.features(self.view, x[rows]), self.heads.held_out(x[rows])
-                self.heads.ridge.learn(task, features, _with_one(y[rows]), y.shape[1] + 1, part, held_out)
-        except BaseException:
-            undo()
-            raise
+        heads = self.heads.fork()
+        for rows in torch.arange(len(x)).split(BATCH):
+            part = None if weights is None else weights[rows]
+            features, held_out = heads.features(self.view, x[rows]), heads.held_out(x[rows])
+            heads.ridge.learn(task, features, _with_one(y[rows]), y.shape[1] + 1, part, held_out)
+        self.heads = heads
         old = self.tasks.get(task, LearnedTask(len(self.tasks), tuple(range(y.shape[1] + 1)), (0,) * (y.shape[1] + 1)))
         self.tasks[task] = LearnedTask(old.lesson, old.labels, tuple(seen + len(x) for seen in old.seen))
         self.history.append({"task": task, "samples": len(x)})
@@ -95,23 +92,19 @@ class StreamingRegression:
         if task is None and len(self.tasks) != 1:
             raise KclError("name the task that is to be forgotten, or that the samples belong to")
         name = next(iter(self.tasks)) if task is None else self._known(task)
-        ridge, what = self.heads.ridge, f"task {name!r}"
-        undo = self.heads.snapshot()
-        try:
-            if samples is None:
-                removal = unlearning.of_task(ridge, self.tasks, name)
-            else:
-                x, y = samples
-                if y.shape[1] != (known := self.tasks[name].labels[-1]):
-                    raise KclError(f"the targets have {y.shape[1]} columns; those that were learned have {known}")
-                features, held_out = self.heads.features(self.view, x), self.heads.held_out(x)
-                removal = unlearning.of_numbers(ridge, self.tasks, name, features, _with_one(y), weights, held_out)
-                what = f"{len(x)} samples of {what}"
-            receipt = unlearning.carry_out(ridge, self.tasks, removal, what)
-        except BaseException:
-            undo()
-            raise
-        self.tasks = removal.tasks
+        heads = self.heads.fork()
+        ridge, what = heads.ridge, f"task {name!r}"
+        if samples is None:
+            removal = unlearning.of_task(ridge, self.tasks, name)
+        else:
+            x, y = samples
+            if y.shape[1] != (known := self.tasks[name].labels[-1]):
+                raise KclError(f"the targets have {y.shape[1]} columns; those that were learned have {known}")
+            features, held_out = heads.features(self.view, x), heads.held_out(x)
+            removal = unlearning.of_numbers(ridge, self.tasks, name, features, _with_one(y), weights, held_out)
+            what = f"{len(x)} samples of {what}"
+        receipt = unlearning.carry_out(ridge, self.tasks, removal, what)
+        self.heads, self.tasks = heads, removal.tasks
         self.history.append({"task": name, "samples": -receipt.samples})
         return receipt
 

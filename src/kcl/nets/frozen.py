@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from kcl.core.devices import choose_device
+from kcl.core.opening import regular
 from kcl.core.shapes import Float
 from kcl.data import file_cache, image_files, user_data
 from kcl.data.feature_cache import KEY_BYTES, FeatureCache
@@ -228,7 +229,7 @@ def _keys(inputs: Inputs) -> list[bytes]:
 
 def _file_key(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             return _key("file", hashlib.file_digest(file, "sha256").digest())
     except OSError as error:
         raise KclError(f"{path} cannot be read: {error.strerror or error}") from None

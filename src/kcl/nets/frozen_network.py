@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from kcl.core.opening import regular
 from kcl.core.packages import load_package
 from kcl.core.shapes import Float, Shaped
 from kcl.errors import KclError
@@ -59,7 +60,7 @@ class OnnxNetwork(FrozenNetwork):
             content = path.read_bytes() if path.is_file() else b""
             digests = [hashlib.sha256(content).digest()]
             for name in _external(content):
-                with (path.parent / name).open("rb") as file:
+                with open(path.parent / name, "rb", opener=regular) as file:
                     digests.append(hashlib.file_digest(file, "sha256").digest())
         except OSError as error:
             raise KclError(f"{error.filename} cannot be read: {error.strerror or error}") from None

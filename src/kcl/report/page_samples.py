@@ -9,10 +9,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from kcl.core.opening import regular
 from kcl.report.groups import Record, SeedGroup, title
 from kcl.report.headline import column_of
 from kcl.report.page_parts import Html, muted, table
 
+MOST_BYTES = 256 * 2**20
+"""Of a longer file only what comes first is read."""
 BUDGET = 2_000_000
 """Bytes of images a page may hold: it stays below five megabytes."""
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -25,11 +28,12 @@ SavedSamples = dict[str, Any]
 def read_samples(file: Path) -> list[SavedSamples]:
     """All lines that can be read: images are an extra, and a damaged or foreign line must not prevent the page."""
     try:
-        lines = file.read_bytes().splitlines()
+        with open(file, "rb", opener=regular) as opened:
+            content = opened.read(MOST_BYTES)
     except OSError:
         return []
     samples = []
-    for line in lines:
+    for line in content.splitlines():
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):

@@ -6,12 +6,14 @@ This is only a view: a file that is being written, is damaged or is gone is skip
 from __future__ import annotations
 
 import csv
+import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kcl.core.files import read_json
+from kcl.core.opening import regular
 from kcl.errors import KclError
 from kcl.report.formatting import MISSING
 from kcl.report.page_parts import facts, table
@@ -40,9 +42,9 @@ def running(files: Iterable[Path]) -> list[Running]:
 
 def _rows(file: Path) -> Iterator[Running]:
     try:
-        if file.stat().st_size > _MOST_BYTES:
-            return
-        with file.open(newline="", encoding="utf-8", errors="replace") as opened:
+        with open(file, newline="", encoding="utf-8", errors="replace", opener=regular) as opened:
+            if os.fstat(opened.fileno()).st_size > _MOST_BYTES:
+                return
             for row in csv.DictReader(opened):
                 try:
                     learned, tasks = int(row["tasks_learned"]), int(row["tasks"])

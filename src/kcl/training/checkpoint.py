@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 
 from kcl.core.files import write_whole
+from kcl.core.opening import regular
 from kcl.errors import KclError
 
 FORMAT = "kcl checkpoint 1"
@@ -69,8 +71,8 @@ def read(path: Path) -> Saved:
 
 def _verify(path: Path) -> dict[str, Any]:
     """Check a file against its own header and digest, one block at a time; returns its `about`."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
+    with open(path, "rb", opener=regular) as file:
+        size = os.fstat(file.fileno()).st_size
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         if not 0 < length <= min(LONGEST_HEADER, size - 8) or size > LARGEST:

@@ -1,14 +1,15 @@
-"""SIGINT and SIGTERM: the first stops the runs where they can be resumed, the second ends the process at once."""
+"""SIGINT, SIGTERM, SIGHUP: the first stops runs where they can be resumed, the second ends the process at once."""
 
 from __future__ import annotations
 
 import os
 import signal
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-SIGNALS = ("SIGINT", "SIGTERM")
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -20,7 +21,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def exit_code(interrupt: KeyboardInterrupt) -> int:
-    """The convention of shells: 130 after Ctrl-C, 143 after SIGTERM."""
+    """The convention of shells: 130 after Ctrl-C, 143 after SIGTERM, 129 after a terminal was closed."""
     return 128 + (interrupt.number if isinstance(interrupt, Interrupted) else signal.SIGINT)
 
 
@@ -54,8 +55,10 @@ class Stop:
         before = {}
         try:
             for name in SIGNALS:
-                number = getattr(signal, name)
-                if signal.getsignal(number) is not signal.SIG_IGN:  # the parent process wants it ignored
+                number = getattr(signal, name, None)  # Windows has no SIGHUP
+                if (
+                    number is not None and signal.getsignal(number) is not signal.SIG_IGN
+                ):  # the parent process wants it ignored
                     before[number] = signal.signal(number, self._receive)
         except ValueError:
             pass
@@ -67,8 +70,21 @@ class Stop:
 
     def _receive(self, number: int, _: Any) -> None:
         if self.signal is not None:
+            if number == getattr(signal, "SIGHUP", None):  # shell and system both tell that a terminal was closed
+                return
             os.write(2, b"kcl: stopped at once\n")
             os._exit(128 + number)
         self.signal = number
+        _leave_closed_terminals()
         if not self._deferred:
             raise Interrupted(number)
+
+
+def _leave_closed_terminals() -> None:
+    """Writing to a terminal that was closed fails, which must not keep runs from being saved: write nowhere instead."""
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kcl.core.opening import regular
 from kcl.core.packages import load_package
 from kcl.core.randomness import derive
 from kcl.errors import KclError
@@ -100,7 +101,7 @@ class Study:
 def _repair(journal: Path) -> None:
     """Cut off an incomplete last line, left by a full disk or a power cut: lines written after it would be lost."""
     if journal.exists():
-        with journal.open("r+b") as file:
+        with open(journal, "r+b", opener=regular) as file:
             content = file.read()
             if content.startswith(b"{"):  # other files are left as they are, and refused
                 file.truncate(content.rfind(b"\n") + 1)
