@@ -45,11 +45,13 @@ def coreset_settings(shape: Sequence[int], rows: bool = False) -> dict[str, Any]
     return dict(BENCHMARK_RECIPES[benchmark])
 
 
-def warn(name: str, notes: dict[str, Any], task: LearnedTask, coreset: bool) -> None:
-    """Say what did not go well in a lesson. With sums in place of a coreset, samples may come one by one."""
+def warn(name: str, notes: dict[str, Any], task: LearnedTask, coreset: bool, samples: int) -> None:
+    """Say what did not go well in a lesson of so many samples. With sums in place of a coreset, samples may come one by
+    one.
+    """
     classes = len(task.labels)
     single = [str(label) for label, seen in zip(task.labels, task.seen, strict=True) if seen == 1]
-    if coreset and single:
+    if single and (coreset or (samples > 1 and len(single) == classes)):
         shown = ", ".join(single[:SHOWN]) + (", …" if len(single) > SHOWN else "")
         warnings.warn(
             f"task {name!r} has a single sample of {len(single)} of its {classes} classes ({shown}): answers about "
