@@ -171,6 +171,7 @@ class ContinualModel:
             if not rows:
                 kind = f"inputs of shape {tuple(x.shape)} and type {x.dtype}"
                 raise KclError(f"standardise needs rows of numbers, not {kind}")
+            defaults.warn_of_scaling(x)
             view = scaling.measured(x, self._by_root_of_columns())
         if self.head == "streaming":
             landmarks = None if self.landmarks is None else view.scale(checked(as_tensor(self.landmarks), x.shape[1:]))

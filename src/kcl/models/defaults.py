@@ -7,6 +7,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
+from kcl.core.shapes import Shaped
 from kcl.errors import KclWarning
 from kcl.methods.recipes import BENCHMARK_RECIPES
 from kcl.models.lessons import LearnedTask
@@ -43,6 +46,17 @@ def coreset_settings(shape: Sequence[int], rows: bool = False) -> dict[str, Any]
     small = max(shape) <= LARGEST_SMALL_IMAGE
     benchmark = ("split-cifar100" if small else "split-miniimagenet") if colour else "permuted-mnist"
     return dict(BENCHMARK_RECIPES[benchmark])
+
+
+def warn_of_scaling(x: Shaped[Tensor, "n d"]) -> None:
+    """Say that the first samples have no spread to measure."""
+    if bool((x == x[0]).all()):
+        warnings.warn(
+            "all samples of the first lesson are the same, so that there is no spread to scale by, now or later: begin "
+            "with some more",
+            KclWarning,
+            stacklevel=5,
+        )
 
 
 def warn(name: str, notes: dict[str, Any], task: LearnedTask, coreset: bool, samples: int) -> None:
