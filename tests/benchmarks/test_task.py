@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from kcl.benchmarks.task import Examples, Task, View
 from kcl.errors import KclError
@@ -36,6 +37,15 @@ class TestView:
         shown = View(mean=(0.5, 0.25), std=(0.5, 3.0))(stored)
         torch.testing.assert_close(shown[0, 0], torch.full((3, 3), 1.0))
         torch.testing.assert_close(shown[0, 1], torch.full((3, 3), 0.25))
+
+    def test_samples_far_away_are_drawn_nearer_in_their_direction_and_keep_their_order(self, draw: Any) -> None:
+        near, far = draw.normal(4, 3), 100.0 * draw.normal(4, 3)
+        view = View(reach=10.0)
+        assert torch.equal(view(near), near)
+        torch.testing.assert_close(F.normalize(view(far)), F.normalize(far))
+        before, after = (x.norm(dim=1) for x in (far, view(far)))
+        assert torch.equal(before.argsort(), after.argsort())
+        assert ((after > 10.0) & (after < 40.0)).all()
 
 
 class TestCheck:

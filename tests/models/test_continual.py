@@ -243,6 +243,33 @@ def test_inputs_are_scaled_in_any_unit_and_constants_are_only_centred(unit: floa
     assert model.accuracy(inputs, ONE[1], "animals") > 95.0
 
 
+@pytest.mark.parametrize("learner", [kcl.ContinualModel(), kcl.KernelContinualClassifier(random_state=0)])
+def test_a_later_table_with_other_columns_and_a_wider_spread_is_learned(learner: Any) -> None:
+    datasets = pytest.importorskip("sklearn.datasets")
+    (flowers, kinds), (pixels, digits) = datasets.load_iris(return_X_y=True), datasets.load_digits(return_X_y=True)
+    flowers = np.pad(flowers, ((0, 0), (0, pixels.shape[1] - flowers.shape[1])))
+    learn = learner.learn if isinstance(learner, kcl.ContinualModel) else learner.partial_fit
+    learn(flowers, kinds, task="flowers")
+    learn(pixels[:600], 10 + digits[:600], task="digits")
+    predicted = learner.predict(pixels[600:900], task="digits")
+    assert np.mean(getattr(predicted, "label", predicted) == 10 + digits[600:900]) > 0.85
+
+
+@pytest.mark.parametrize("samples", [2, 100])
+def test_a_file_in_which_no_class_comes_twice_is_pointed_out(samples: int) -> None:
+    inputs = np.random.default_rng(0).normal(size=(samples, 3))
+    model = kcl.ContinualModel()
+    with pytest.warns(kcl.KclWarning, match="single sample"):
+        model.learn(inputs, np.arange(samples), "all at once")
+    for row in range(2):  # as samples of a stream arrive
+        model.learn(inputs[row : row + 1], [row], "one by one")
+
+
+def test_a_first_lesson_without_any_spread_is_pointed_out() -> None:
+    with pytest.warns(kcl.KclWarning, match="no spread"):
+        kcl.ContinualModel().learn(ONE[0][:1], ONE[1][:1], "animals")
+
+
 def test_text_and_numbers_are_not_mixed_in_a_task() -> None:
     model = kcl.ContinualModel(backbone="identity", **SMALL)
     model.learn(*ONE, task="animals")
@@ -264,7 +291,7 @@ def test_inputs_in_whatever_holds_them() -> None:
     fixed.flags.writeable = False
     for held in (ONE[0].tolist(), torch.tensor(ONE[0]), fixed, backwards, pandas.DataFrame(ONE[0])):
         np.testing.assert_array_equal(made.predict(held).confidence, expected)
-    with pytest.raises(kcl.KclError, match="array of numbers"):
+    with pytest.raises(kcl.KclError, match="no numbers in 'a'"):
         made.predict(pandas.DataFrame({"a": ["x"], "b": [1]}))
 
 

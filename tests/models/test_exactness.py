@@ -22,6 +22,7 @@ LEAST, ROUGH = 1e-5, 1e-6
 """λ relative to the mean of ‖ψ‖², below which rounding alone separates any two solvers by more than 1e-8."""
 KINDS = ("rbf", "laplacian", "relu", "polynomial", "linear")
 CLASSES, TASKS, PORTIONS, COLUMNS = 4, 2, 2, 5
+pytestmark = pytest.mark.filterwarnings("ignore::kcl.KclWarning")  # portions of a few samples are meant
 
 
 def _head(model: kcl.ContinualModel) -> StreamingHeads:

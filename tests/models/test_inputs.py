@@ -114,7 +114,7 @@ class TestColumnsWithNames:
     ("lesson", "words"),
     [
         ((np.zeros((4, 32, 32, 3), np.uint8), [0, 1, 0, 1]), "channels last"),
-        ((np.where(np.arange(8).reshape(4, 2) == 5, np.nan, 1.0), [0, 1, 0, 1]), "row 2, column 1 is nan"),
+        ((np.where(np.arange(8).reshape(4, 2) == 5, np.nan, 1.0), [0, 1, 0, 1]), "row 2, column 1 is NaN"),
         ((np.full((4, 1, 2, 2), np.inf), [0, 1, 0, 1]), r"row 0, position \(0, 0, 0\) is inf"),
         ((TensorDataset(torch.from_numpy(X)),), "pairs"),
         ((TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)), Y), "dataset and labels"),
@@ -129,8 +129,24 @@ def test_what_is_refused_is_told_in_words(lesson: Any, words: str) -> None:
 
 
 def test_a_number_that_is_none_is_found_by_its_column() -> None:
-    with pytest.raises(kcl.KclError, match="row 0, column 'age' is nan"):
-        kcl.ContinualModel().learn(_table().assign(age=np.nan), Y)
+    for learn, error in (
+        (kcl.ContinualModel().learn, kcl.KclError),
+        (kcl.KernelContinualClassifier(random_state=0).fit, ValueError),
+    ):
+        with pytest.raises(error, match="row 0, column 'age' is NaN"):
+            learn(_table().assign(age=np.nan), Y)
+
+
+def test_columns_of_text_are_named() -> None:
+    with pytest.raises(kcl.KclError, match="'age'"):
+        kcl.ContinualModel().learn(_table().assign(age="old"), Y)
+
+
+def test_queries_with_their_channels_last_are_told_apart() -> None:
+    model = kcl.ContinualModel()
+    model.learn(np.zeros((4, 3, 16, 16), np.uint8), [0, 1, 0, 1])
+    with pytest.raises(kcl.KclError, match="channels last"):
+        model.predict(np.zeros((4, 16, 16, 3), np.uint8))
 
 
 def test_all_tasks_have_the_same_columns() -> None:

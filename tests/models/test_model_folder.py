@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -193,6 +194,13 @@ class TestRefused:
         assert len(first) == 28
         self._change(folder, settings=first)
         assert kcl.load_model(folder).settings == before.settings
+
+    def test_a_model_older_than_a_bound_of_the_scaling_is_read(self, tmp_path: Path) -> None:
+        model = kcl.ContinualModel(standardise=True, backbone="identity", **SMALL)
+        model.learn(*ONE, task="animals")
+        folder = kcl.save_model(model, tmp_path / "model")
+        self._change(folder, view=json.loads((folder / "model.json").read_text(encoding="utf-8"))["view"][:3])
+        assert kcl.load_model(folder).view == dataclasses.replace(model.view, reach=None)
 
     @pytest.mark.parametrize(
         "change", [{"tasks": []}, {"tasks": {"a": {}}}, {"view": 3}, {"seed": "x"}, {"dtype": "?"}]

@@ -234,6 +234,10 @@ class TestOwnBackbone:
         with pytest.raises(kcl.KclError, match=words):
             kcl.KernelContinualLearner(_stream([0, 1]), backbone=module)
 
+    def test_a_class_in_place_of_a_module_is_refused(self) -> None:
+        with pytest.raises(kcl.KclError, match="backbone must be"):
+            kcl.KernelContinualLearner(_stream([0, 1]), backbone=nn.ReLU)  # type: ignore[arg-type]
+
 
 class _Noting(nn.Module):
     """Notes the first number of every sample it is shown while training."""

@@ -179,6 +179,13 @@ def test_the_sign_stands_for_a_standard_deviation_in_every_table(runs) -> None:
         assert "[87.52, 92.48]" in table
 
 
+def test_a_number_is_rounded_once(make_run) -> None:
+    """Rounded to four digits first, this would be shown as 0.009, and in the terminal as 0.008."""
+    run = make_run(tasks=2, drop=0.845)
+    assert f"{run['forgetting']:.3f}" == "0.008"
+    assert f'"forgetting":{run["forgetting"]!r},' in page([run], "Title")
+
+
 def test_older_results_have_the_settings_of_their_method_and_no_others(make_run, tmp_path: Path) -> None:
     """The demo's lines were written when every method recorded KCL's settings, and some settings did not exist."""
     new = make_run(benchmark="permuted-mnist", tasks=5, train_per_task=5000, settings=KclSettings().to_dict())

@@ -13,6 +13,9 @@ from torch import Tensor
 from kcl.core.shapes import Float, Int, Shaped
 from kcl.errors import KclError
 
+RATE_OF_LENGTHS = 1 / 3
+"""How fast the logarithm of a sample's length counts beyond `View.reach`."""
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -44,6 +47,7 @@ class View:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     limit: float | None = None
+    reach: float | None = None
 
     def move(self, stored: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "n ..."]:
         """Move the pixels, in the stored data type."""
@@ -58,8 +62,9 @@ class View:
         if self.mean is not None and self.std is not None:
             x = (x - _channels(self.mean, x.ndim, x.device, x.dtype)) / _channels(self.std, x.ndim, x.device, x.dtype)
         if self.limit is not None:
-            beyond = (x.abs() / self.limit).clamp_min(1.0)
-            x = x / beyond * (1.0 + beyond.log())
+            x = _eased(x, x.abs(), self.limit)
+        if self.reach is not None:
+            x = _eased(x, torch.linalg.vector_norm(x, dim=1, keepdim=True), self.reach, RATE_OF_LENGTHS)
         return x
 
     def to(self, device: torch.device) -> View:
@@ -67,6 +72,14 @@ class View:
 
     def __call__(self, stored: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n ..."]:
         return self.scale(self.move(stored))
+
+
+def _eased(
+    x: Float[Tensor, "n ..."], sizes: Float[Tensor, "n ..."], limit: float, rate: float = 1.0
+) -> Float[Tensor, "n ..."]:
+    """x with sizes that grow with their logarithm only beyond a limit."""
+    beyond = (sizes / limit).clamp_min(1.0)
+    return x / beyond * (1.0 + rate * beyond.log())
 
 
 @cache

@@ -139,7 +139,8 @@ def _report(options: argparse.Namespace) -> int:
         print(results_table.text(records))
         repeats = len(records) - sum(len(group.runs) + len(group.diverged) for group in group_runs(records))
         if repeats:
-            print(f"{repeats} runs were repeated with the same settings and seed; the last of each counts")
+            were = "run was" if repeats == 1 else "runs were"
+            print(f"{repeats} {were} repeated with the same settings and seed; the last of each counts")
         print(f"{'page' if kind == 'html' else 'report'}: {out}")
     return 0
 

@@ -19,7 +19,7 @@ from kcl.methods.kcl_settings import KclSettings
 from kcl.models import defaults, scaling
 from kcl.models.coreset_heads import CoresetHeads
 from kcl.models.defaults import HEADS
-from kcl.models.inference import JOINT, NOTHING_LEARNED, Answerer
+from kcl.models.inference import JOINT, NOTHING_LEARNED, Answerer, name_or_module
 from kcl.models.inputs import (
     Label,
     as_tensor,
@@ -86,10 +86,8 @@ class ContinualModel:
             raise KclError(f"held_out_share must lie in 0 … 0.5, not {held_out_share}")
         if head not in HEADS:
             raise KclError(f"unknown head {head!r}; {nearest(head, list(HEADS))}")
-        if isinstance(backbone, str):
-            settings["backbone"], backbone = backbone, None
-        if backbone is not None and not isinstance(backbone, nn.Module):
-            raise KclError(f"backbone must be the name of a network or a torch module, not {backbone!r}")
+        named, backbone = name_or_module(backbone)
+        settings |= named
         self.streaming = StreamingSettings().replace(**(settings if head == "streaming" else {}))
         self.state = ModelState(
             open=head == "auto" and not settings and backbone is None,
@@ -181,6 +179,7 @@ class ContinualModel:
             if not rows:
                 kind = f"inputs of shape {tuple(x.shape)} and type {x.dtype}"
                 raise KclError(f"standardise needs rows of numbers, not {kind}")
+            defaults.warn_of_scaling(x)
             view = scaling.measured(x, self._by_root_of_columns())
         if self.head == "streaming":
             given = features_given(self.landmarks, self.frequencies, view, x.shape[1:])
@@ -248,7 +247,7 @@ class ContinualModel:
         samples = Samples(name, number, x, y, classes, weights)
         self.tasks[name], notes = self.heads.learn(samples, old, self.view, self.held_out_share, on_step)
         self.history.append({"task": name, "samples": len(sample_labels), "classes": len(classes)} | notes)
-        defaults.warn(name, notes, self.tasks[name], self.head == "coreset")
+        defaults.warn(name, notes, self.tasks[name], self.head == "coreset", len(sample_labels))
 
     # Forgetting
 

@@ -66,8 +66,8 @@ class CoresetHeads:
         stack, (name, number, x, y, classes, weights) = self.stack, samples
         method = stack.method
         assert isinstance(method, LessonLearning)  # noqa: S101 - `fork` refuses others
-        if weights is not None:
-            raise KclError("sample weights need a streaming head: a network learns every sample once")
+        if weights is not None and bool((weights != weights[0]).any()):
+            raise KclError("unequal sample weights need a streaming head: a network learns every sample once")
         if len(classes) < 2:
             raise KclError(f"task {name!r} has only one class, {classes[0]!r}; it needs at least two")
         rng = numpy_generator(stack.seeds[0], "lesson", number)
@@ -108,7 +108,7 @@ class CoresetHeads:
         raise KclError(
             f"the loss of task {name!r} stopped being finite at every learning rate tried, down to "
             f"{CAUTION[-1] * settings.lr:g}, so it was not learned and nothing was lost; look for extreme values in "
-            "its inputs, or start a new model with another kernel"
+            "its inputs, or start a new model with a smaller lr or another kernel"
         )
 
     def _calibrate(

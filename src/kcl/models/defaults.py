@@ -7,6 +7,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
+from kcl.core.shapes import Shaped
 from kcl.errors import KclWarning
 from kcl.methods.recipes import BENCHMARK_RECIPES
 from kcl.models.lessons import LearnedTask
@@ -45,11 +48,24 @@ def coreset_settings(shape: Sequence[int], rows: bool = False) -> dict[str, Any]
     return dict(BENCHMARK_RECIPES[benchmark])
 
 
-def warn(name: str, notes: dict[str, Any], task: LearnedTask, coreset: bool) -> None:
-    """Say what did not go well in a lesson. With sums in place of a coreset, samples may come one by one."""
+def warn_of_scaling(x: Shaped[Tensor, "n d"]) -> None:
+    """Say that the first samples have no spread to measure."""
+    if bool((x == x[0]).all()):
+        warnings.warn(
+            "all samples of the first lesson are the same, so that there is no spread to scale by, now or later: begin "
+            "with some more",
+            KclWarning,
+            stacklevel=5,
+        )
+
+
+def warn(name: str, notes: dict[str, Any], task: LearnedTask, coreset: bool, samples: int) -> None:
+    """Say what did not go well in a lesson of so many samples. With sums in place of a coreset, samples may come one by
+    one.
+    """
     classes = len(task.labels)
     single = [str(label) for label, seen in zip(task.labels, task.seen, strict=True) if seen == 1]
-    if coreset and single:
+    if single and (coreset or (samples > 1 and len(single) == classes)):
         shown = ", ".join(single[:SHOWN]) + (", …" if len(single) > SHOWN else "")
         warnings.warn(
             f"task {name!r} has a single sample of {len(single)} of its {classes} classes ({shown}): answers about "

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from kcl.errors import KclError
 from kcl.models.continual_model import ContinualModel
 from kcl.models.defaults import TABLE_SETTINGS
+from kcl.models.inputs import as_tensor, checked
 from kcl.models.streaming_heads import StreamingSettings
 from kcl.models.unknowns import DEFAULT_RATE, DEFAULT_SCORE
 from kcl.models.unlearning import Receipt
@@ -45,22 +46,22 @@ class _TaskClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # Learning
 
-    def fit(self, X: Any, y: Any, task: Hashable | None = None) -> Self:
+    def fit(self, X: Any, y: Any, task: Hashable | None = None, sample_weight: Any = None) -> Self:
         """Discard everything learned so far and learn one task."""
-        return self._learn(X, y, None, task, reset=True)
+        return self._learn(X, y, None, task, sample_weight, reset=True)
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, task: Hashable | None = None) -> Self:
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, task: Hashable | None = None, sample_weight: Any = None
+    ) -> Self:
         """Learn a new task, or more of an old one. Without a name, it is the same task every time.
 
-        `classes`, as elsewhere in scikit-learn, lists labels whose samples may come later.
+        `classes`, as elsewhere in scikit-learn, lists labels whose samples may come later. Where a network or kernel
+        learns, samples can be left out by a weight of zero, and the others must weigh the same.
         """
-        return self._learn(X, y, classes, task, reset=not hasattr(self, "model_"))
+        return self._learn(X, y, classes, task, sample_weight, reset=not hasattr(self, "model_"))
 
-    def _learn(
-        self, X: Any, y: Any, classes: Any, task: Hashable | None, reset: bool, sample_weight: Any = None
-    ) -> Self:
-        X, y = validate_data(self, X, y, dtype=np.float32, reset=reset, accept_sparse="csr")
-        X = X.toarray() if hasattr(X, "toarray") else X.copy()
+    def _learn(self, X: Any, y: Any, classes: Any, task: Hashable | None, sample_weight: Any, reset: bool) -> Self:
+        X, y = self._rows(X, y, reset)
         check_classification_targets(y)
         announced = [] if classes is None else list(unique_labels(classes))
         all_classes = unique_labels(y, *([announced] if announced else []), *([] if reset else [self.classes_]))
@@ -120,8 +121,17 @@ class _TaskClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _queries(self, X: Any) -> npt.NDArray[np.float32]:
         check_is_fitted(self, "model_")
-        X = validate_data(self, X, dtype=np.float32, reset=False, accept_sparse="csr")
-        return X.toarray() if hasattr(X, "toarray") else np.array(X)
+        return self._rows(X, "no_validation", reset=False)[0]
+
+    def _rows(self, X: Any, y: Any, reset: bool) -> tuple[npt.NDArray[np.float32], Any]:
+        """Dense rows of finite numbers, and their labels."""
+        options = {"dtype": np.float32, "accept_sparse": "csr", "ensure_all_finite": False}
+        validated = validate_data(self, X, y, reset=reset, **options)
+        X, y = validated if isinstance(validated, tuple) else (validated, None)
+        X = X.toarray() if hasattr(X, "toarray") else np.array(X)
+        with _as_value_error():  # which says where, as scikit-learn's own check does not
+            checked(as_tensor(X), X.shape[1:], tuple(getattr(self, "feature_names_in_", ())))
+        return X, y
 
     def _tasks(self, X: npt.NDArray[np.float32], task: Any) -> Iterator[tuple[str | None, npt.NDArray[np.intp]]]:
         """Task names with the rows that belong to them; None where all classes are compared at once."""
@@ -292,16 +302,6 @@ class StreamingKernelClassifier(_TaskClassifier):
             frequencies=self.frequencies,
             **settings,
         )
-
-    def fit(self, X: Any, y: Any, task: Hashable | None = None, sample_weight: Any = None) -> Self:
-        """Discard everything learned so far and learn one task."""
-        return self._learn(X, y, None, task, True, sample_weight)
-
-    def partial_fit(
-        self, X: Any, y: Any, classes: Any = None, task: Hashable | None = None, sample_weight: Any = None
-    ) -> Self:
-        """Learn a new task, or more of an old one. Without a name, it is the same task every time."""
-        return self._learn(X, y, classes, task, not hasattr(self, "model_"), sample_weight)
 
     def reject_unknown(
         self, X: Any, error_rate: float = DEFAULT_RATE, score: str = DEFAULT_SCORE, task: Hashable | None = None

@@ -220,6 +220,15 @@ class Answerer:
         )
 
 
+def name_or_module(backbone: nn.Module | str | None) -> tuple[dict[str, str], nn.Module | None]:
+    """A backbone that a user gives: a setting if it is a name, or else a module."""
+    if isinstance(backbone, str):
+        return {"backbone": backbone}, None
+    if backbone is not None and not isinstance(backbone, nn.Module):
+        raise KclError(f"backbone must be the name of a network or a torch module, not {backbone!r}")
+    return {}, backbone
+
+
 def start_run(
     method: KernelContinualLearning,
     input_shape: Sequence[int],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ def as_tensor(inputs: Any) -> Tensor:
         shareable = array.flags.writeable and all(stride >= 0 for stride in array.strides)
         return torch.from_numpy(array if shareable else array.copy())
     except (TypeError, ValueError, RuntimeError) as error:
+        if others := [name for name in column_names(inputs) if np.asarray(inputs[name]).dtype.kind not in "biuf"]:
+            raise KclError(f"there are no numbers in {', '.join(map(repr, others))}: encode or remove them") from None
         raise KclError(f"the inputs are not an array of numbers: {error}") from None
 
 
@@ -67,11 +70,6 @@ def labelled(inputs: Any, labels: Any) -> tuple[Tensor, list[Label]]:
         raise KclError(f"inputs of shape {tuple(x.shape)} do not match labels of shape {y.shape}: give one label each")
     if len(y) == 0:
         raise KclError("there are no samples to learn from")
-    if x.ndim == 4 and x.shape[3] in CHANNELS and x.shape[1] not in CHANNELS:
-        raise KclError(
-            f"images of shape {tuple(x.shape[1:])} have their channels last; put them first: x.transpose(0, 3, 1, 2), "
-            "or x.permute(0, 3, 1, 2) of a tensor"
-        )
     values = y.tolist()
     kinds = {type(value) for value in values}
     if not kinds <= {str, int, float, bool} or len(kinds) > 1:
@@ -95,6 +93,11 @@ def sample_weights(values: Any, count: int) -> Float[Tensor, " n"] | None:
 
 def checked(x: Tensor, shape: Sequence[int], columns: Sequence[str] = ()) -> Tensor:
     """Inputs. Raises unless each has the shape that the model expects and finite values."""
+    if x.ndim == 4 and x.shape[3] in CHANNELS and x.shape[1] not in CHANNELS:
+        raise KclError(
+            f"images of shape {tuple(x.shape[1:])} have their channels last; put them first: x.transpose(0, 3, 1, 2), "
+            "or x.permute(0, 3, 1, 2) of a tensor"
+        )
     if tuple(x.shape[1:]) != tuple(shape) or x.ndim < 2:
         if x.ndim == 2 and len(shape) == 1:
             raise KclError(f"these rows have {x.shape[1]} columns; the model takes {shape[0]}, the same in all tasks")
@@ -104,12 +107,11 @@ def checked(x: Tensor, shape: Sequence[int], columns: Sequence[str] = ()) -> Ten
         )
     if x.dtype != torch.uint8 and not bool((finite := torch.isfinite(x.float())).all()):
         row, *place = (~finite).nonzero()[0].tolist()
-        value, where = float(x[(row, *place)]), f"position {tuple(place)}"
+        number, where = float(x[(row, *place)]), f"position {tuple(place)}"
+        value = "NaN" if math.isnan(number) else f"{number:g}"
         if len(place) == 1:
             where = f"column {columns[place[0]]!r}" if columns else f"column {place[0]}"
-        raise KclError(
-            f"row {row}, {where} is {value:g}, which is not finite in single precision: remove or replace it"
-        )
+        raise KclError(f"row {row}, {where} is {value}, which is not finite in single precision: remove or replace it")
     return x
 
 

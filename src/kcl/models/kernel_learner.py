@@ -14,7 +14,7 @@ from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.strong_recipe import recipe_settings
 from kcl.models.continual_model import ContinualModel, Prediction
 from kcl.models.coreset_heads import CoresetHeads
-from kcl.models.inference import Answerer, start_run
+from kcl.models.inference import Answerer, name_or_module, start_run
 from kcl.models.inputs import as_tensor, checked
 from kcl.models.lessons import LearnedTask
 from kcl.nets.backbone import Backbone
@@ -44,14 +44,12 @@ class KernelContinualLearner:
         if stream.recipe is None and recipe != "paper":
             raise KclError(f"there is no recipe {recipe!r} for a stream of your own; pass its settings one by one")
         published = recipe_settings(recipe, stream.recipe, "kcl") if stream.recipe else KclSettings()
-        if isinstance(backbone, str):
-            published, backbone = published.replace(backbone=backbone), None
-        elif backbone is not None:
-            published = _supported(published, backbone)
-        self.stream, self._module = stream, backbone
+        named, module = name_or_module(backbone)
+        published = published.replace(**named) if module is None else _supported(published, module)
+        self.stream, self._module = stream, module
         self.settings = published.replace(kernel=published.kernel if kernel is None else kernel, **settings)
         method = KernelContinualLearning(self.settings, len(stream.class_labels))
-        self._stack = start_run(method, stream.input_shape, backbone, seed, device)
+        self._stack = start_run(method, stream.input_shape, module, seed, device)
         self._answerer = Answerer(self._stack)
         self._model: ContinualModel | None = None  # for predictions without a task, until another one is learned
 

@@ -31,7 +31,7 @@ from kcl.models.continual_model import ContinualModel
 from kcl.models.lessons import LearnedTask
 
 FORMAT = 2
-"""Format 1 had coresets only, and no limit of the scaling."""
+"""Format 1 had coresets only, and no limit of the scaling, as early ones of format 2 had no reach."""
 ABOUT, TENSORS = "model.json", "tensors.safetensors"
 _KINDS: dict[str, ModuleType] = {"coreset": coreset_tensors, "streaming": streaming_tensors}
 _HELD_OUT = ("held_out", "held_out_accuracy")
@@ -72,8 +72,8 @@ def load_model(
         model = ContinualModel(
             about["seed"], backbone, device, about["standardise"], about["held_out_share"], about["head"]
         )
-        mean, std, limit = (None if part is None else part for part in about["view"])
-        view = View(None, _numbers(mean), _numbers(std), None if limit is None else float(limit))
+        mean, std, *bounds = about["view"]
+        view = View(None, _numbers(mean), _numbers(std), *(None if part is None else float(part) for part in bounds))
         if view.std is not None and not min(view.std) > 0.0:
             raise ValueError("it divides its inputs by zero")
         model.tasks = {name: _task(entry) for name, entry in about["tasks"].items()}
@@ -95,7 +95,7 @@ def read_about(folder: Path) -> dict[str, Any]:
         )
     with _as_kcl_error(folder):
         if version == 1:
-            about |= {"head": "coreset", "view": [*about["view"], None]}
+            about |= {"head": "coreset"}
         _check(about)
     return about
 
@@ -152,7 +152,7 @@ def _about(model: ContinualModel) -> dict[str, Any]:
         "seed": model.seed,
         "input_shape": list(model.input_shape or ()),
         "dtype": str(model.dtype).removeprefix("torch."),
-        "view": [model.view.mean, model.view.std, model.view.limit],
+        "view": [model.view.mean, model.view.std, model.view.limit, model.view.reach],
         "standardise": bool(model.standardise),
         "held_out_share": model.held_out_share,
         "columns": list(model.columns),

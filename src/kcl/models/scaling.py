@@ -4,10 +4,14 @@ Columns that share a unit (pixels, counts, embeddings: their ranges are alike) a
 that a pixel that was nearly constant at first is not blown up later. Columns in different units (a table) are each
 divided by their own spread. Spread is the standard deviation of the central 98 %, because one outlier must not shrink
 all other values to nothing. Beyond `LIMIT` spreads, values grow with their logarithm only: a later task in other units
-stays readable and finite.
+stays readable and finite. Samples that are still longer than `REACH` times the usual length are shortened likewise,
+because a kernel whose width is the distance between the first samples sees no likeness between samples much farther
+apart.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,6 +20,8 @@ from kcl.benchmarks.task import View
 from kcl.core.shapes import Float
 
 LIMIT = 3.0
+REACH = 3.0
+"""Beyond this many times the root mean square length, the length of a sample is eased."""
 ROWS = 2000
 ALIKE = 3.0
 """Ranges are alike if the upper quartile is at most this many times the lower one."""
@@ -40,7 +46,9 @@ def measured(x: Float[Tensor, "n d"], by_root_of_columns: bool = False) -> View:
     else:
         spread = torch.where(varies, spread, 1.0)
     factor = x.shape[1] ** 0.5 if by_root_of_columns else 1.0
-    return View(None, tuple(mean.tolist()), tuple((factor * spread).tolist()), LIMIT / factor)
+    view = View(None, tuple(mean.tolist()), tuple((factor * spread).tolist()), LIMIT / factor)
+    length = float(view.scale(x).square().sum(1).mean().sqrt())
+    return replace(view, reach=REACH * length) if length > 0.0 else view
 
 
 def share_a_unit(x: Float[Tensor, "n d"]) -> bool:

@@ -117,20 +117,17 @@ def _run(run: Record, commands: dict[str | None, int]) -> dict[str, Any]:
     return {
         "seed": str(run["seed"]),  # a seed may be larger than JavaScript counts
         "diverged": run["diverged"],
-        "average": _rounded(run["average_accuracy"], 3),
-        "forgetting": _rounded(run["forgetting"], 4),
-        "learning": _rounded(run["learning_accuracy"], 3),
-        "seconds": _rounded(run["seconds"], 3),
+        "average": run["average_accuracy"],
+        "forgetting": run["forgetting"],
+        "learning": run["learning_accuracy"],
+        "seconds": run["seconds"],
         "together": together if type(together := run.get("runs_at_once")) is int and together > 0 else 1,
         "bytes": kept if type(kept) is int else None,
         "device": run["device"],
         "command": commands.setdefault(run["command"], len(commands)),
         # Row t up to task t: tasks beyond it are not learned yet, or were not evaluated.
         "matrix": [
-            [_rounded(value, 2) for value in row[: learned + 1]] for learned, row in enumerate(run["accuracy_matrix"])
+            [None if value is None else round(value, 2) for value in row[: learned + 1]]
+            for learned, row in enumerate(run["accuracy_matrix"])
         ],
     }
-
-
-def _rounded(value: float | None, digits: int) -> float | None:
-    return None if value is None else round(value, digits)
