@@ -14,7 +14,7 @@ from kcl.cli.commands import _parser
 from kcl.core.results import read
 from kcl.paper.cell import FULL, QUICK, Cell, FinishedRuns
 from kcl.paper.item import NOT_MEASURED, Item
-from kcl.paper.page_sections import judge, section
+from kcl.paper.page_sections import judge, judge_forgetting, section
 from kcl.paper.reproduce import ITEMS
 from kcl.report.published import PaperResult
 from kcl.report.summary import Summary, summarise
@@ -117,12 +117,40 @@ def test_a_command_names_the_precision_of_its_runs() -> None:
 
 
 class TestVerdict:
-    def test_is_the_difference_in_its_own_standard_deviations(self) -> None:
-        verdict = judge(Summary(5, 64.0, 3.0, None), PaperResult(54.0, 4.0))
+    @pytest.mark.parametrize(
+        ("mean", "words"),
+        [
+            (55.0, {"reproduced"}),
+            (60.0, {"higher", "within 2 sd"}),
+            (48.0, {"lower", "within 2 sd"}),
+            (64.1, {"higher"}),
+            (43.9, {"lower"}),
+        ],
+    )
+    def test_is_a_test_of_the_means(self, mean: float, words: set[str]) -> None:
+        """Two standard deviations of single runs are 10 points here; means of five are told apart by 6."""
+        verdict = judge(Summary(5, mean, 3.0, None), PaperResult(54.0, 4.0))
         assert verdict is not None
-        assert (verdict.difference, verdict.deviations, verdict.reproduced) == (10.0, 2.0, True)
-        assert "higher" in str(judge(Summary(5, 64.1, 3.0, None), PaperResult(54.0, 4.0)))
-        assert "lower" in str(judge(Summary(5, 43.9, 3.0, None), PaperResult(54.0, 4.0)))
+        assert (verdict.difference, verdict.deviations) == pytest.approx((mean - 54.0, (mean - 54.0) / 5.0))
+        assert verdict.reproduced == ("reproduced" in words)
+        assert set(str(verdict).split(", ")) == words
+
+    def test_has_the_p_value_of_welchs_test(self) -> None:
+        stats = pytest.importorskip("scipy.stats")
+        verdict = judge(Summary(5, 56.0, 3.0, None), PaperResult(54.0, 3.0))
+        assert verdict is not None
+        assert verdict.p == pytest.approx(
+            stats.ttest_ind_from_stats(56.0, 3.0, 5, 54.0, 3.0, 5, equal_var=False).pvalue
+        )
+
+    def test_of_forgetting_knows_that_two_decimals_are_printed(self) -> None:
+        paper = PaperResult(54.0, 4.0, 0.02)
+        for mean, reproduced in ((0.0249, True), (0.0151, True), (0.027, False), (0.01, False)):
+            verdict = judge_forgetting(Summary(5, mean, 0.0005, None), paper)
+            assert verdict is not None
+            assert verdict.reproduced is reproduced
+        assert judge_forgetting(Summary(5, 0.02, 0.01, None), PaperResult(54.0, 4.0)) is None
+        assert judge_forgetting(None, paper) is None
 
     def test_needs_both_numbers_and_a_spread(self) -> None:
         ours = summarise([50.0, 52.0])
@@ -160,7 +188,7 @@ class TestExplained:
     def test_is_left_out_where_both_miss_it_or_ours_reproduce_it(self, ours: float, nearer: float | None) -> None:
         row = self.row(ours, nearer)
         assert "explained" not in row
-        assert ("reproduced" in row) == (ours == 47.0)
+        assert (row.split(" | ")[5] == "reproduced") == (ours == 47.0)
 
     def test_the_runs_are_part_of_what_is_run(self) -> None:
         runs = _committed()

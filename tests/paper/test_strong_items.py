@@ -146,7 +146,7 @@ class TestResults:
         ]
         targets = [line for line in text.splitlines() if line.startswith("Target:")]
         assert re.findall(r"[≥≤] ([\d.]+)", targets[0]) == ["80", "0.01", "85"]
-        assert re.findall(r": (met|not met)\.", targets[0]) == ["met", "not met"]
+        assert re.findall(r": (met|not met)\.", targets[0]) == ["met", "met", "not met"]
         assert [NOT_MEASURED in line for line in targets] == [False, True, True, True]
         assert "| generative KCL, as published | – | 72.80 |" in text
         row = StrongResults().rows(runs)[0]
@@ -159,8 +159,15 @@ class TestResults:
     def test_a_target_is_met_by_both_numbers(
         self, accuracy: float | None, forgetting: float | None, met: bool | None
     ) -> None:
-        summaries = [None if value is None else Summary(5, value, 1.0, 1.0) for value in (accuracy, forgetting)]
+        summaries = [None if value is None else Summary(5, value, 0.0, 0.0) for value in (accuracy, forgetting)]
         assert TARGETS[CIFAR100].met(*summaries) is met
+
+    def test_forgetting_meets_it_with_its_whole_interval(self) -> None:
+        accuracy, target = Summary(5, 84.0, 0.2, 0.2), TARGETS[CIFAR100]
+        for half_width, met in ((0.001, True), (0.002, False)):
+            forgetting = Summary(5, 0.009, 0.001, half_width)
+            assert target.met(accuracy, forgetting) is met
+            assert ("0.0070, 0.0110" in target.sentence(accuracy, forgetting)) is not met
 
     def test_a_miniature_has_no_targets_commands_and_printed_numbers(self) -> None:
         text = StrongResults().markdown(FinishedRuns([], QUICK, SEEDS))

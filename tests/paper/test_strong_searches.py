@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kcl.report.point_of import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET, PERMUTED, ROTATED
+from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET, PERMUTED, ROTATED
 
 from kcl.cli import requested_runs, tune_command
 from kcl.cli.commands import _parser

@@ -1,7 +1,7 @@
 """The generated parts of Markdown pages, between `<!-- NAME: begin -->` and `<!-- NAME: end -->`.
 
-Everything outside the markers is prose and stays as it is. In REPRODUCIBILITY.md each table has the paper's number,
-ours, their difference, a verdict and the command; docs/strong.md has the items' own tables.
+Everything outside the markers is prose and stays as it is. In REPRODUCIBILITY.md each table has the paper's numbers,
+ours, their differences, verdicts and the command; docs/strong.md has the items' own tables.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from kcl.paper.cell import Cell, FinishedRuns, change_options
 from kcl.paper.item import NOT_MEASURED, Item, forgetting_text, paper_text
 from kcl.report.formatting import MISSING, markdown_table, spread
 from kcl.report.published import PaperResult
-from kcl.report.summary import Summary
+from kcl.report.summary import LEVEL, Summary, welch_p
 
-LIMIT = 2.0
-"""Standard deviations within which a number counts as reproduced."""
+PAPER_SEEDS = 5
+"""Runs behind a printed mean, as the paper says of its main results."""
+ROUNDING = 0.005
+"""Forgetting is printed with two decimals."""
+WIDER = 2.0
+"""Standard deviations of single runs within which a mean that a test tells apart still agrees in a wider sense."""
 
 
 def replace_sections(page: str, items: Mapping[str, Item], runs: FinishedRuns) -> str:
@@ -52,58 +56,95 @@ def section(item: Item, runs: FinishedRuns) -> str:
 
 
 class Verdict(NamedTuple):
-    """Whether a printed accuracy was reproduced."""
+    """Whether a printed mean was reproduced."""
 
     difference: float
-    """Ours minus the paper's, in points."""
+    """Ours minus the paper's."""
     deviations: float
     """The same in standard deviations √(s² + s²) of the difference between a run of ours and one of the paper's."""
+    p: float
+    """The probability of such a difference by chance, by Welch's test of the two means."""
 
     @property
     def reproduced(self) -> bool:
-        return abs(self.deviations) <= LIMIT
+        return self.p >= LEVEL
+
+    @property
+    def agrees(self) -> bool:
+        """In the wider sense, or reproduced."""
+        return self.reproduced or abs(self.deviations) <= WIDER
 
     def __str__(self) -> str:
         if self.reproduced:
             return "reproduced"
-        return "ours is higher" if self.difference > 0 else "ours is lower"
+        return f"{'higher' if self.difference > 0 else 'lower'}{', within 2 sd' if self.agrees else ''}"
 
 
 def judge(ours: Summary | None, paper: PaperResult | None) -> Verdict | None:
-    """None if a number is missing, or if neither has a spread."""
+    """Of the accuracy. None if a number is missing, or if neither has a spread."""
     if ours is None or paper is None:
         return None
+    return _verdict(ours, Summary(PAPER_SEEDS, paper.accuracy, paper.deviation, None), 0.0)
+
+
+def judge_forgetting(ours: Summary | None, paper: PaperResult | None) -> Verdict | None:
+    """The paper prints no spread of its forgetting: it is taken to be that of ours."""
+    if ours is None or paper is None or paper.forgetting is None:
+        return None
+    return _verdict(ours, Summary(PAPER_SEEDS, paper.forgetting, ours.deviation, None), ROUNDING)
+
+
+def _verdict(ours: Summary, paper: Summary, rounding: float) -> Verdict | None:
     deviation = math.hypot(ours.deviation or 0.0, paper.deviation or 0.0)
-    difference = ours.mean - paper.accuracy
-    return Verdict(difference, difference / deviation) if deviation else None
+    difference = ours.mean - paper.mean
+    return Verdict(difference, difference / deviation, welch_p(ours, paper, rounding)) if deviation else None
+
+
+HEADER = (
+    "benchmark", "row", "paper %", "ours %", "difference", "accuracy",
+    "paper's forgetting", "ours", "forgetting", "command",
+)  # fmt: skip
 
 
 def _verdicts(cells: Sequence[Cell], runs: FinishedRuns) -> str:
-    rows = []
-    judged = reproduced = explained = 0
+    rows, accuracies, forgettings, explained = [], [], [], 0
     for cell in cells:
         ours, forgetting, paper = runs.summary(cell), runs.summary(cell, "forgetting"), cell.published
-        difference = words = MISSING
+        difference = words = forgotten = MISSING
         if verdict := judge(ours, paper):
-            reason = "" if verdict.reproduced else _explanation(cell, runs)
-            difference, words = f"{verdict.difference:+.1f} ({verdict.deviations:+.1f} sd)", f"{verdict}{reason}"
-            judged, reproduced, explained = judged + 1, reproduced + verdict.reproduced, explained + bool(reason)
-        measured = spread(ours, 2) if ours else NOT_MEASURED
-        forgotten = f"{forgetting.mean:.3f}" if forgetting else MISSING
-        numbers = (paper_text(paper), measured, difference, words, forgetting_text(paper), forgotten)
-        rows.append((cell.column, cell.row, *numbers, f"`{runs.command(cell)}`"))
-    header = ("benchmark", "row", "paper %", "ours %", "difference", "verdict", "paper's forgetting", "ours", "command")
-    count = f"{reproduced} of {judged} accuracies lie within {LIMIT:.0f} standard deviations of the difference."
+            reason = "" if verdict.agrees else _explanation(cell, runs)
+            difference = f"{verdict.difference:+.1f} ({verdict.deviations:+.1f} sd, p {_probability(verdict.p)})"
+            words, explained = f"{verdict}{reason}", explained + bool(reason)
+            accuracies.append(verdict)
+        if verdict := judge_forgetting(forgetting, paper):
+            forgotten = str(verdict)
+            forgettings.append(verdict)
+        rows.append((
+            cell.column, cell.row, paper_text(paper), spread(ours, 2) if ours else NOT_MEASURED, difference, words,
+            forgetting_text(paper), spread(forgetting, 3), forgotten, f"`{runs.command(cell)}`",
+        ))  # fmt: skip
+    count = f"{_count(accuracies, 'accuracies')} {_count(forgettings, 'values of forgetting')}"
     if explained:
-        count += f" {explained} more, marked as explained, do with settings nearer to those behind the printed number."
-    return f"{markdown_table(header, rows, None)}\n\n{count}"
+        count += f" Accuracies marked as explained, {explained}, agree with settings nearer to those behind the number."
+    return f"{markdown_table(HEADER, rows, None)}\n\n{count}"
+
+
+def _probability(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _count(verdicts: Sequence[Verdict], what: str) -> str:
+    reproduced = sum(verdict.reproduced for verdict in verdicts)
+    wider = sum(verdict.agrees for verdict in verdicts) - reproduced
+    more = f"; {wider} more only within {WIDER:.0f} standard deviations of single runs" if wider else ""
+    return f"Reproduced: {reproduced} of {len(verdicts)} {what}{more}."
 
 
 def _explanation(cell: Cell, runs: FinishedRuns) -> str:
-    """Our result with settings nearer to those behind the printed number, if it is the printed number."""
+    """Our result with settings nearer to those behind the printed number, if that agrees with it."""
     ours = runs.summary(cell.nearer) if cell.nearer else None
     verdict = judge(ours, cell.published)
-    if cell.nearer is None or verdict is None or not verdict.reproduced:
+    if cell.nearer is None or verdict is None or not verdict.agrees:
         return ""
     return f"; explained: {spread(ours, 2)} with `{' '.join(change_options(cell.nearer))}`"
 

@@ -65,17 +65,25 @@ class Target(NamedTuple):
     forgetting: float = math.inf
 
     def met(self, accuracy: Summary | None, forgetting: Summary | None) -> bool | None:
-        """None if it is not measured."""
+        """Accuracy by its mean; forgetting by its whole 95 % interval. None if one is not measured."""
         if accuracy is None or forgetting is None:
             return None
-        return accuracy.mean >= self.accuracy and forgetting.mean <= self.forgetting
+        highest = forgetting.mean + (forgetting.half_width or 0.0)
+        return accuracy.mean >= self.accuracy and highest <= self.forgetting
 
     def sentence(self, accuracy: Summary | None, forgetting: Summary | None) -> str:
-        limit = "" if self.forgetting == math.inf else f", forgetting ≤ {self.forgetting}"
-        met, words = self.met(accuracy, forgetting), {True: "met", False: "not met"}
-        text = f"Target: ≥ {self.accuracy:g}{limit}: {NOT_MEASURED if met is None else words[met]}."
-        stretch = "" if met is None or accuracy is None else f": {words[accuracy.mean >= self.stretch]}"
-        return f"{text} Stretch target: ≥ {self.stretch:g}{stretch}."
+        if accuracy is None or forgetting is None:
+            limit = "" if self.forgetting == math.inf else f", forgetting ≤ {self.forgetting}"
+            return f"Target: ≥ {self.accuracy:g}{limit}: {NOT_MEASURED}. Stretch target: ≥ {self.stretch:g}."
+        words = {True: "met", False: "not met"}
+        parts = [f"Target: ≥ {self.accuracy:g}: {words[accuracy.mean >= self.accuracy]}."]
+        if self.forgetting < math.inf:
+            low, high = (forgetting.mean + sign * (forgetting.half_width or 0.0) for sign in (-1, 1))
+            verdict = words[high <= self.forgetting]
+            if low <= self.forgetting < high:
+                verdict = f"not certain, the 95 % interval is [{low:.4f}, {high:.4f}]"
+            parts.append(f"Forgetting ≤ {self.forgetting}: {verdict}.")
+        return " ".join([*parts, f"Stretch target: ≥ {self.stretch:g}: {words[accuracy.mean >= self.stretch]}."])
 
 
 TARGETS = {

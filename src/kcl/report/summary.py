@@ -57,12 +57,28 @@ def difference_p(one: BySeed, other: BySeed) -> float:
     elif min(len(one), len(other)) < 2:
         return 1.0
     else:
-        gap = statistics.fmean(one.values()) - statistics.fmean(other.values())
-        errors = [statistics.variance(scores.values()) / len(scores) for scores in (one, other)]
-        squared_error = sum(errors)
-        scale = sum(error**2 / (len(scores) - 1) for error, scores in zip(errors, (one, other), strict=True))
-        # Welch and Satterthwaite's degrees of freedom, rounded down: slightly conservative, and exact.
-        degrees = max(1, math.floor(squared_error**2 / scale)) if scale else len(one) + len(other) - 2
+        ours, theirs = (
+            Summary(len(each), statistics.fmean(each), statistics.stdev(each), None)
+            for each in ([*one.values()], [*other.values()])
+        )
+        return welch_p(ours, theirs)
+    return _p_of(gap, squared_error, degrees)
+
+
+def welch_p(one: Summary, other: Summary, least: float = 0.0) -> float:
+    """The probability that means differ this much by chance, by Welch's test. A summary without a spread is taken for
+    exact. `least`: what the means may differ by, for other reasons.
+    """
+    gap = max(abs(one.mean - other.mean) - least, 0.0)
+    errors = [((each.deviation or 0.0) ** 2 / each.size, max(each.size - 1, 1)) for each in (one, other)]
+    squared_error = sum(error for error, _ in errors)
+    scale = sum(error**2 / degrees for error, degrees in errors)
+    # Welch and Satterthwaite's degrees of freedom, rounded down: slightly conservative, and exact.
+    degrees = max(1, math.floor(squared_error**2 / scale)) if scale else one.size + other.size - 2
+    return _p_of(gap, squared_error, degrees)
+
+
+def _p_of(gap: float, squared_error: float, degrees: int) -> float:
     if squared_error == 0:
         return 0.0 if gap else 1.0
     return student_p(gap / math.sqrt(squared_error), degrees)
