@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET, PERMUTED, ROTATED
 
 from kcl.cli import requested_runs, tune_command
 from kcl.cli.commands import _parser
@@ -21,6 +20,7 @@ from kcl.methods.recipes import settings_record
 from kcl.methods.strong_recipe import strong_settings
 from kcl.paper.strong_parts import RAMPS
 from kcl.paper.strong_results import ALL_FOUR
+from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET, PERMUTED, ROTATED
 from kcl.tuning.space import point_of
 
 ROOT = Path(__file__).parents[2]
