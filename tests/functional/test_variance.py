@@ -51,4 +51,15 @@ def test_of_a_sample_left_out_is_that_from_the_others(draw64: Any) -> None:
     x, strength = draw64.normal(12, 3), torch.tensor(0.2, dtype=torch.float64)
     others = [torch.cat([x[:i], x[i + 1 :]]) for i in range(len(x))]
     expected = torch.cat([_variance(rest, x[i : i + 1], 0.2) for i, rest in enumerate(others)])
-    torch.testing.assert_close(ridge.left_out_variance(kernels.rbf(x, x), strength), expected, rtol=1e-9, atol=1e-12)
+    found = ridge.left_out(kernels.rbf(x, x), draw64.normal(12, 2), strength)[1]
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_what_the_others_predict_is_a_solution_without_the_sample_and_its_copies(draw64: Any, copies: int) -> None:
+    x, y, strength = draw64.normal(12, 3), draw64.normal(12, 2), torch.tensor(0.2, dtype=torch.float64)
+    found, _ = ridge.left_out(kernels.rbf(x, x), y, strength, copies)
+    for i in range(12):
+        rest = torch.arange(12) % (12 // copies) != i % (12 // copies)
+        dual = ridge.dual_weights(kernels.rbf(x[rest], x[rest]), y[rest], strength)
+        torch.testing.assert_close(found[i], (kernels.rbf(x[i : i + 1], x[rest]) @ dual)[0], rtol=1e-9, atol=1e-12)

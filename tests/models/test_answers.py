@@ -26,7 +26,7 @@ def model() -> kcl.ContinualModel:
     made = kcl.ContinualModel(held_out_share=0.2, **SMALL)
     for centre, name, labels in ((0.0, "low", ["a", "b"]), (0.7, "middle", ["a", "c", "d"]), (1.4, "high", ["e", "f"])):
         made.learn(*_points(centre, labels), task=name)
-    assert all(task.temperature != 1.0 for task in made.tasks.values())
+    assert all(made.answerer.head(task.lesson).temperature != 1.0 for task in made.tasks.values())
     return made
 
 
@@ -81,7 +81,7 @@ def test_evidence_is_the_ridge_regression_s_own(model: kcl.ContinualModel) -> No
         head = answerer.head(task.lesson)
         found = answerer.evidence(answerer.features(queries, task.lesson), task.lesson)
         torch.testing.assert_close(found.logits, model.logits(queries, name))
-        scores = found.logits * task.temperature
+        scores = found.logits * head.temperature
         torch.testing.assert_close(found.responses, (scores - memory["shift"]) / memory["scale"], rtol=1e-4, atol=1e-5)
         mean, deviation = head.usual.mean(0)
         torch.testing.assert_close(found.surprise * deviation + mean, found.variance, rtol=1e-4, atol=1e-6)
@@ -94,6 +94,6 @@ def test_heads_follow_the_weights() -> None:
     queries = torch.from_numpy(_points(0.1, ["a", "b"])[0])
     before = made.logits(queries, "low")
     made.learn(*_points(0.7, ["c", "d"]), task="middle")
-    anew = Answerer(made.stack)
+    anew = Answerer(made.stack, calibrated=True)
     torch.testing.assert_close(made.logits(queries, "low"), anew.logits(made.view.scale(queries), 0))
     assert (made.logits(queries, "low") - before).abs().max() > 1e-2

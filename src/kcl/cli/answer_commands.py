@@ -182,8 +182,7 @@ def _inspect(options: argparse.Namespace) -> int:
         print(f"coresets   {about['coreset_samples']} samples, {about['coreset_bytes']} bytes")
     for name, task in about["tasks"].items():
         labels = ", ".join(map(str, task["labels"][:8])) + (", …" if len(task["labels"]) > 8 else "")
-        print(f"task       {name}: {len(task['labels'])} classes ({labels}), {sum(task['seen'])} samples seen, "
-              f"temperature {task['temperature']:.3f}")  # fmt: skip
+        print(f"task       {name}: {len(task['labels'])} classes ({labels}), {sum(task['seen'])} samples seen")
     for known in about.get("known", ()):
         print(f"unknown    {known['score']} below {known['threshold']:.6g}, as of {100 * known['error_rate']:g} % of "
               f"{known['queries']} known queries; for {'all classes' if known['task'] is None else known['task']}"

@@ -149,10 +149,17 @@ def predictive_variance(prior: Float[Tensor, " n"], halves: Float[Tensor, "m n"]
     return (prior - halves.square().sum(0)).clamp_min(0.0)
 
 
-def left_out_variance(gram: Float[Tensor, "m m"], strength: Float[Tensor, ""]) -> Float[Tensor, " m"]:
-    """The predictive variance of each coreset sample from all the others: 1 / [(K + λI)⁻¹]_ii − λ.
+def left_out(
+    gram: Float[Tensor, "m m"], targets: Float[Tensor, "m c"], strength: Float[Tensor, ""], copies: int = 1
+) -> tuple[Float[Tensor, "m c"], Float[Tensor, " m"]]:
+    """What all other coreset samples predict for each of them, and with which variance: y_i − [A⁻¹Y]_i / [A⁻¹]_ii and
+    1 / [A⁻¹]_ii − λ, with A = K + λI.
 
-    Rasmussen and Williams, 2006, Eq. 5.12, without the noise λ that theirs includes: the typical variance for a task.
+    Rasmussen and Williams, 2006, Eq. 5.12, without the noise λ that their variance includes. Predictions leave out all
+    `copies` of a sample together, which lie a block of samples apart: [A⁻¹]_ii is then their block.
     """
-    identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    return (1.0 / half_solve(gram, identity, strength).square().sum(0) - strength).clamp_min(0.0)
+    half = half_solve(gram, torch.eye(len(gram), dtype=gram.dtype, device=gram.device), strength)
+    inverse = half.mT @ half
+    blocks = inverse.view(copies, len(gram) // copies, copies, -1).diagonal(dim1=1, dim2=3).permute(2, 0, 1)
+    residuals = torch.linalg.solve(blocks, (inverse @ targets).unflatten(0, (copies, -1)).transpose(0, 1))
+    return targets - residuals.transpose(0, 1).flatten(0, 1), (1.0 / half.square().sum(0) - strength).clamp_min(0.0)

@@ -16,7 +16,7 @@ from kcl.functional import ridge
 from kcl.functional.gaussian import DiagonalGaussian, bounded, kl_divergence, standard_normal_like
 from kcl.functional.metric import metric_of, scatter_within
 from kcl.functional.noise import Noise
-from kcl.methods import ridge_head
+from kcl.methods import ridge_head, views
 from kcl.methods.coreset import check_coreset, split_coreset
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Batch, Learnable, Memory, Method
@@ -138,12 +138,12 @@ class KernelContinualLearning(Method):
         targets = memory["targets"].to(features.dtype)
         if self.settings.soft_targets:
             targets = targets + model.soft_targets * memory["correction"]
-        metric, kernel = memory.get("metric"), self.kernel
+        metric, kernel, copies = memory.get("metric"), self.kernel, views.copies_at_test(self.settings)
         features = ridge_head.in_metric(features, metric)
         heads = []
         for _ in range(self.settings.test_draws if posterior else 1):
             frequencies = kernel.frequencies(model, posterior, noise)
-            heads.append(ridge_head.fold(kernel, model, features, targets, learned, frequencies, variance))
+            heads.append(ridge_head.fold(kernel, model, features, targets, learned, frequencies, variance, copies))
         return ridge_head.join(heads)._replace(moments=moments, metric=metric)
 
     def features(

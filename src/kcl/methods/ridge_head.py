@@ -69,6 +69,10 @@ class Head(NamedTuple):
     """√(2/D) · L⁻¹ψ(C) where the kernel is explicit, otherwise L⁻¹ (k = m): for the predictive variance, if needed."""
     usual: Float[Tensor, "r 2"] | None = None
     """Mean and standard deviation of the leave-one-out variances of the coreset's samples, if needed."""
+    left_out: Float[Tensor, "r m c"] | None = None
+    """Logits of the coreset's samples by all the others, with `usual`: what a temperature can be fitted to."""
+    temperature: Float[Tensor, ""] | None = None
+    """By which logits are divided, of a calibrated task."""
     frequencies: Float[Tensor, "r D d"] | None = None
     phases: Float[Tensor, " D"] | None = None
     anchors: Float[Tensor, "m d"] | None = None
@@ -91,8 +95,11 @@ def fold(
     learned: HeadState,
     frequencies: Float[Tensor, "D d"] | None = None,
     variance: bool = True,
+    copies: int = 1,
 ) -> Head:
-    """The head of one draw, from the coreset. `frequencies`: for kernels with Fourier features."""
+    """The head of one draw, from the coreset. `frequencies`: for kernels with Fourier features. `copies`: of every
+    sample that the coreset has.
+    """
     strength, scale, shift = learned
     factor, phases, anchors = 1.0, None, features
     if frequencies is not None:
@@ -105,17 +112,19 @@ def fold(
     if not variance:
         return head
     gram = factor**2 * float32_gram(anchors) if kernel.explicit else kernel.compare(model, anchors, anchors)
-    left_out = ridge.left_out_variance(gram, strength)
+    left_out, variances = ridge.left_out(gram, targets, strength, copies)
     right = factor**2 * anchors if kernel.explicit else torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    usual = torch.stack([left_out.mean(), left_out.std(correction=0)])
-    return head._replace(halves=ridge.half_solve(gram, right, strength)[None], usual=usual[None])
+    usual, left_out = torch.stack([variances.mean(), variances.std(correction=0)]), scale * left_out + shift
+    return head._replace(
+        halves=ridge.half_solve(gram, right, strength)[None], usual=usual[None], left_out=left_out[None]
+    )
 
 
 def join(heads: Sequence[Head]) -> Head:
     """The heads of several draws of ω as one. Tensors are made contiguous, so that a saved head answers the same."""
     joined = heads[0]
     if len(heads) > 1:
-        by_draw = ("weights", "halves", "usual", "frequencies")
+        by_draw = ("weights", "halves", "usual", "left_out", "frequencies")
         parts = {name: [tensors[name] for head in heads if name in (tensors := head.tensors())] for name in by_draw}
         joined = joined._replace(**{name: torch.cat(part) for name, part in parts.items() if part})
     return Head(**{name: tensor.contiguous() for name, tensor in joined.tensors().items()})
@@ -150,6 +159,11 @@ def scores_and_variance(
 def in_metric(features: Float[Tensor, "n d"], metric: Float[Tensor, "d d"] | None) -> Float[Tensor, "n d"]:
     """Features in a metric, if there is one."""
     return features if metric is None else features @ metric
+
+
+def calibrated(head: Head, logits: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
+    """Logits divided by the head's temperature, if it has one."""
+    return logits if head.temperature is None else logits / head.temperature
 
 
 def mix(logits: Sequence[Float[Tensor, "n c"]]) -> Float[Tensor, "n c"]:

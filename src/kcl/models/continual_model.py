@@ -58,8 +58,8 @@ class ContinualModel:
     `head` is one of `defaults.HEADS`. `backbone` is a name (`kcl list backbones`) or your own module, which is copied.
     `standardise` scales input features as `models.scaling` says, measured on the first lesson; by default it does so
     for rows of numbers where the model chooses its own settings. `held_out_share` of each lesson's samples tests the
-    model and, with coresets, calibrates it. `landmarks`: inputs for `features="nystroem"`; `frequencies`: for
-    `features="vrf"`. Every further keyword is a setting of the head.
+    model. `landmarks`: inputs for `features="nystroem"`; `frequencies`: for `features="vrf"`. Every further keyword
+    is a setting of the head.
 
     Any number of threads may predict while one thread teaches: they see the model from before the lesson until it ends.
     """

@@ -16,7 +16,7 @@ from kcl.errors import KclError
 from kcl.methods.kcl import KernelModel
 from kcl.methods.kcl_settings import KclSettings
 from kcl.models.all_classes import ClassAnswers
-from kcl.models.calibration import fit_temperature, held_out_notes
+from kcl.models.calibration import held_out_notes
 from kcl.models.inference import BATCH, DEFAULT_SCORE, JOINT, Answerer, Answers, start_run
 from kcl.models.joint_head import joint_head
 from kcl.models.lessons import LearnedTask, Lesson, LessonLearning, Samples, choose_coreset, hold_out
@@ -44,7 +44,7 @@ class CoresetHeads:
         device: str | torch.device,
     ) -> CoresetHeads:
         """An untrained network. `module`: the user's own backbone, if any."""
-        return cls(Answerer(start_run(LessonLearning(settings, 0), input_shape, module, seed, device)))
+        return cls(Answerer(start_run(LessonLearning(settings, 0), input_shape, module, seed, device), calibrated=True))
 
     @property
     def stack(self) -> RunStack:
@@ -85,12 +85,9 @@ class CoresetHeads:
         lesson = Lesson(number, train, no_test, tuple(range(len(classes))), view, coreset, learned)
         notes = self._train(lesson, name, on_step)
         stack.kept.pop(old.lesson, None)
-        # The old temperature stays where too few samples are held out to fit a new one: it is better than none.
-        task = LearnedTask(number, classes, tuple(seen_now), old.temperature)
-        self.answerer.temperatures[number] = task.temperature
-        if len(held_y) == 0:
-            return task, notes
-        return self._calibrate(task, view.scale(held_x.to(self.device)), held_y, notes)
+        if len(held_y):
+            notes |= held_out_notes(self.answerer.logits(view.scale(held_x.to(self.device)), number).cpu(), held_y)
+        return LearnedTask(number, classes, tuple(seen_now)), notes
 
     def _train(self, lesson: Lesson, name: str, on_step: OnStep) -> dict[str, Any]:
         """Train on a lesson; if the loss stops being finite, go back and try again with a smaller learning rate."""
@@ -110,15 +107,6 @@ class CoresetHeads:
             f"{CAUTION[-1] * settings.lr:g}, so it was not learned and nothing was lost; look for extreme values in "
             "its inputs, or start a new model with a smaller lr or another kernel"
         )
-
-    def _calibrate(
-        self, task: LearnedTask, x: Tensor, y: Tensor, notes: dict[str, Any]
-    ) -> tuple[LearnedTask, dict[str, Any]]:
-        """Fit the task's temperature on held-out samples, and measure accuracy and calibration error on them."""
-        logits = self.answerer.logits(x, task.lesson).cpu() * task.temperature
-        temperature = fit_temperature(logits, y)
-        self.answerer.temperatures[task.lesson] = temperature
-        return task.calibrated(temperature), notes | held_out_notes(logits, y) | {"temperature": temperature}
 
     def answer(
         self,
@@ -164,4 +152,4 @@ class CoresetHeads:
         stack.kept, state = dict(old.kept), old.method_state
         stack.method_state = None if state is None else {name: tensor.clone() for name, tensor in state.items()}
         stack.weights_changed()
-        return CoresetHeads(Answerer(stack, temperatures=self.answerer.temperatures))
+        return CoresetHeads(Answerer(stack, calibrated=True))

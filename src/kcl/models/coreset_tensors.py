@@ -62,12 +62,14 @@ def restore(
     model.stack.load_run(tensors["model"], tensors["average"])
     model.stack.method_state = {}
     heads, device = {}, model.stack.device
-    for task in model.tasks.values():
+    for name, task in model.tasks.items():
         coreset = _coreset(tensors[f"task.{task.lesson}.kept"], model, task)
         model.stack.kept[task.lesson] = ({name: tensor[None].to(device) for name, tensor in coreset.items()}, view)
-        head = _head(tensors[f"task.{task.lesson}.head"], model, task)
+        head = tensors[f"task.{task.lesson}.head"]
+        if about["format"] == 1:  # which kept temperatures of tasks in `model.json`
+            head["temperature"] = torch.tensor(float(about["tasks"][name]["temperature"]))
+        head = _head(head, model, task)
         heads[task.lesson] = Head(**{name: tensor.to(device) for name, tensor in head.items()})
-    model.answerer.temperatures = {task.lesson: task.temperature for task in model.tasks.values()}
     model.answerer.install(heads)
 
 
@@ -140,7 +142,7 @@ def _head(tensors: dict[str, Tensor], model: ContinualModel, task: LearnedTask) 
     kernel = model.answerer.method.kernel
     draws, explicit = model.settings.test_draws if kernel.inferred else 1, kernel.explicit
     size = (model.settings.bases if kernel.fourier else width) if explicit else anchors
-    required: dict[str, tuple[int, ...]] = {"scale": (), "shift": (), "usual": (draws, 2)}
+    required: dict[str, tuple[int, ...]] = {"scale": (), "shift": (), "temperature": (), "usual": (draws, 2)}
     required |= {"weights": (draws, size, labels), "halves": (draws, anchors, size)}
     required |= {"frequencies": (draws, size, width), "phases": (size,)} if kernel.fourier else {}
     required |= {} if explicit else {"anchors": (anchors, width)}
@@ -152,4 +154,6 @@ def _head(tensors: dict[str, Tensor], model: ContinualModel, task: LearnedTask) 
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if shapes != required or any(tensor.dtype != torch.float32 for tensor in tensors.values()):
         raise ValueError("the shape of a head does not match its coreset and settings")
+    if not tensors["temperature"] > 0.0:
+        raise ValueError("the temperature of a head is not positive")
     return tensors

@@ -19,6 +19,7 @@ from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.methods.method import Memory
 from kcl.methods.recipes import make_backbone
 from kcl.methods.ridge_head import Head
+from kcl.models.calibration import fit_temperature
 from kcl.training.stack import RunStack
 
 BATCH = 2048
@@ -82,15 +83,18 @@ class Answerer:
     """Predicts with the tasks that a run has learned so far.
 
     A task's head is solved when first needed and kept until the weights change, so that the cost of a prediction for a
-    named task does not depend on the number of tasks. `temperatures`: those of calibrated tasks.
+    named task does not depend on the number of tasks. `calibrated`: each head's temperature is fitted to what it says
+    of its coreset with one sample left out at a time, at the present weights. `temperatures`: those to use instead.
     """
 
-    def __init__(self, stack: RunStack, run: int = 0, temperatures: dict[int, float] | None = None) -> None:
+    def __init__(
+        self, stack: RunStack, run: int = 0, temperatures: dict[int, float] | None = None, calibrated: bool = False
+    ) -> None:
         method, model = list(itertools.chain(*stack.variants))[run], stack.model_at_test(run)
         assert isinstance(method, KernelContinualLearning)  # noqa: S101 - callers refuse other methods
         assert isinstance(model, KernelModel)  # noqa: S101 - what that method builds
         self.stack, self.run, self.method, self.model = stack, run, method, model
-        self.temperatures = dict(temperatures or {})
+        self.temperatures, self.calibrated = dict(temperatures or {}), calibrated
         self._turns, self._mirrors = views.rotations(method.settings), views.mirrors(method.settings)
         self._copies = self._turns * self._mirrors
         self.by_task = method.settings.batch_norm == "coreset"
@@ -112,8 +116,18 @@ class Answerer:
                 self._shared = self.method.in_common(self.model, map(self._as_seen, sorted(self.stack.kept)))
             noise = RunNoise(self.stack.device, self.stack.seeds[self.run], "test noise", index)
             memory = self.method.show(self._as_seen(index) | self._shared)
-            self._heads[index] = self.method.head(self.model, memory, noise)
+            head = self.method.head(self.model, memory, noise)
+            self._heads[index] = head._replace(temperature=self._temperature(index, head), left_out=None)
         return self._heads[index]
+
+    def _temperature(self, index: int, head: Head) -> Float[Tensor, ""] | None:
+        given = self.temperatures.get(index)
+        if given is None and self.calibrated and head.left_out is not None:
+            logits = self._vote(ridge_head.mix(head.left_out.unbind()))
+            labels = self.stack.memory_kept(self.run, index)["targets"].argmax(-1)
+            several = torch.bincount(labels)[labels] > 1  # of a class with one sample, the others know nothing
+            given = fit_temperature(logits[several], labels[several])
+        return None if given is None else head.scale.new_tensor(given)
 
     def _as_seen(self, index: int) -> Memory:
         """The task's memory with its samples scaled for the network."""
@@ -153,8 +167,7 @@ class Answerer:
             self._vote(ridge_head.scores(head, kernel, self.model, self._features(part, index)))
             for part in self._batches(inputs)
         ]
-        joined, temperature = scores[0] if len(scores) == 1 else torch.cat(scores), self.temperatures.get(index, 1.0)
-        return joined if temperature == 1.0 else joined / temperature
+        return ridge_head.calibrated(head, scores[0] if len(scores) == 1 else torch.cat(scores))
 
     def _vote(self, scores: Tensor) -> Tensor:
         return views.vote(scores, self._turns, self._mirrors)
@@ -167,7 +180,7 @@ class Answerer:
         scores, variance = ridge_head.scores_and_variance(head, self.method.kernel, self.model, features)
         scores, variance = self._vote(scores), views.mean_over_copies(variance, self._copies)
         mean, deviation = head.usual.mean(0)
-        logits, responses = scores / self.temperatures.get(index, 1.0), (scores - head.shift) / head.scale
+        logits, responses = ridge_head.calibrated(head, scores), (scores - head.shift) / head.scale
         return Evidence(logits, responses, variance, (variance - mean) / deviation.clamp_min(1e-6))
 
     @torch.inference_mode()

@@ -132,7 +132,12 @@ class KernelContinualLearner:
             seen = self._stack.memory_kept(0, index)["targets"].long().sum(0).tolist()
             model.tasks[str(index)] = LearnedTask(index, labels, tuple(seen))
             model.history.append({"task": str(index), "classes": len(labels)})
-        model.adopt(CoresetHeads(self._answerer), self.stream.input_shape, dtype, View(None, *scalings.pop()))
+        model.adopt(
+            CoresetHeads(Answerer(self._stack, calibrated=True)),
+            self.stream.input_shape,
+            dtype,
+            View(None, *scalings.pop()),
+        )
         return model
 
 

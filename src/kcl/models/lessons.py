@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -31,10 +31,6 @@ class LearnedTask:
     """The classes, in the order of the scores."""
     seen: tuple[int, ...]
     """Samples of each class seen so far."""
-    temperature: float = 1.0
-
-    def calibrated(self, temperature: float) -> LearnedTask:
-        return replace(self, temperature=temperature)
 
 
 def places_among_all(tasks: Mapping[str, LearnedTask]) -> dict[str, list[int]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +30,7 @@ from kcl.models.continual_model import ContinualModel
 from kcl.models.lessons import LearnedTask
 
 FORMAT = 2
-"""Format 1 had coresets only, and no limit of the scaling, as early ones of format 2 had no reach."""
+"""Format 1 had coresets only, their temperatures in `model.json`, and no limits of the scaling."""
 ABOUT, TENSORS = "model.json", "tensors.safetensors"
 _KINDS: dict[str, ModuleType] = {"coreset": coreset_tensors, "streaming": streaming_tensors}
 _HELD_OUT = ("held_out", "held_out_accuracy")
@@ -176,7 +175,6 @@ def _check(about: dict[str, Any]) -> None:
         type(about["held_out_share"]) in numbers and all(type(size) is int for size in about["input_shape"]),
         *(type(task["lesson"]) is int and isinstance(task["labels"], list) for task in tasks.values()),
         *(all(type(count) is int for count in task["seen"]) for task in tasks.values()),
-        *(type(task["temperature"]) in numbers for task in tasks.values()),
         *(isinstance(lesson["task"], str) and type(lesson["classes"]) is int for lesson in history),
         *(type(lesson.get(name, 0)) in numbers for lesson in history for name in ("samples", *_HELD_OUT)),
         *(len({name in lesson for name in _HELD_OUT}) == 1 for lesson in history),
@@ -188,8 +186,6 @@ def _check(about: dict[str, Any]) -> None:
     for name, task in tasks.items():
         if not len(task["labels"]) == len(task["seen"]) == len(set(task["labels"])) or min(task["seen"], default=0) < 0:
             raise ValueError(f"the classes of task {name!r} do not match the samples seen")
-        if not 0.0 < task["temperature"] < math.inf:
-            raise ValueError(f"the temperature of task {name!r} is not positive")
 
 
 def _tensors(model: ContinualModel) -> dict[str, Tensor]:
@@ -202,9 +198,7 @@ def _numbers(values: Any) -> tuple[float, ...] | None:
 
 
 def _task(entry: dict[str, Any]) -> LearnedTask:
-    return LearnedTask(
-        int(entry["lesson"]), tuple(entry["labels"]), tuple(map(int, entry["seen"])), float(entry["temperature"])
-    )
+    return LearnedTask(int(entry["lesson"]), tuple(entry["labels"]), tuple(map(int, entry["seen"])))
 
 
 @contextmanager
@@ -240,7 +234,7 @@ class _Finite:
             torch.isfinite(tensor.float() if tensor.element_size() < 2 else tensor).all()
         ):
             raise ValueError(f"the tensor {name} has values that are not finite")
-        return tensor.clone()  # where PyTorch would have put it: products depend on the alignment in their last bit
+        return tensor
 
 
 @contextmanager

@@ -39,7 +39,6 @@ class AllHeads(nn.Module):
 
     weights: Tensor
     shift: Tensor
-    temperature: Tensor
     present: Tensor
     scale: Tensor
 
@@ -59,14 +58,13 @@ class AllHeads(nn.Module):
             weights[number, :, : head.weights.shape[1], columns] = head.weights.cpu()
             present[number, positions] = True
         shift = torch.stack([head.shift.cpu() for head in heads])[:, None]
-        temperatures = torch.tensor([task.temperature for task in model.tasks.values()])
         self.register_buffer("weights", weights)
         self.register_buffer("shift", torch.where(present.repeat_interleave(self.turns, dim=1), shift, _ABSENT))
-        self.register_buffer("temperature", temperatures)
         self.register_buffer("present", present)
         self.register_buffer("scale", torch.ones(()))  # already part of the weights
         parts = [head.tensors() for head in heads]
-        self.by_task: list[str] = [name for name in ("frequencies", "anchors", "moments") if name in parts[0]]
+        names = ("temperature", "frequencies", "anchors", "moments")
+        self.by_task: list[str] = [name for name in names if name in parts[0]]
         for name in self.by_task:
             tensors = [part[name].cpu() for part in parts]
             if name == "anchors":  # the padding meets rows of weights that are zero
@@ -87,7 +85,7 @@ class AllHeads(nn.Module):
         copies = views.copies(self.view.scale(x), self.turns, self.mirrors)
         features = self.method.features(self.network, copies, head.moments)
         scores = ridge_head.scores(head, self.method.kernel, self.network, features, onnx=True)
-        calibrated = views.vote(scores, self.turns, self.mirrors) / self.temperature.index_select(0, task)
+        calibrated = ridge_head.calibrated(head, views.vote(scores, self.turns, self.mirrors))
         return torch.where(self.present.index_select(0, task), calibrated, -torch.inf)
 
 
