@@ -29,6 +29,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "myst_nb",
+    "checked_site",
     "commands",
     "mathml",
     "repository_files",
