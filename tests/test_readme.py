@@ -66,7 +66,9 @@ def test_code_runs_and_prints_what_the_page_says(
 
 
 def _commands() -> Iterator[tuple[str, str]]:
-    """Every command of kcl on a page of the site or the README, but for those with parts left out."""
+    """Every command of kcl in its help, on a page of the site or in the README, but for those with parts left out."""
+    for name, command in commands.COMMANDS.items():
+        yield from ((f"kcl {name} --help", example) for example in command.examples)
     pages = [
         ROOT / "README.md",
         ROOT / "REPRODUCIBILITY.md",

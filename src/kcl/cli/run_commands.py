@@ -15,14 +15,9 @@ from kcl.cli.options import add_execution_options, add_stream_options
 from kcl.core.files import RESULTS
 from kcl.errors import KclError
 
-EXAMPLES = """examples:
-  kcl run permuted-mnist --seeds 0..4
-  kcl run split-cifar100 --method ewc --set ewc_strength=1,10,100 --out runs/ewc --resume
-"""
-
 
 def add_run(command: argparse.ArgumentParser) -> None:
-    command.usage, command.epilog = "kcl run BENCHMARK [OPTION …]", EXAMPLES
+    command.usage = "kcl run BENCHMARK [OPTION …]"
     add_stream_options(command)
     output, saving = add_execution_options(command)
     output.add_argument("--out", type=Path, metavar="DIR",
