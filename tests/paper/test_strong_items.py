@@ -369,7 +369,7 @@ class TestCommandLine:
         ("arguments", "words"),
         [
             (["strong", "--results", "nowhere.jsonl"], "nowhere.jsonl"),
-            (["strong", "--into", "page.md"], "--into goes with --report-only"),
+            (["strong", "--into", "page.md"], "--into needs --report-only"),
             (["stron"], "did you mean strong"),
         ],
     )

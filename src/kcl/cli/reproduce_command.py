@@ -118,7 +118,7 @@ def parse(options: argparse.Namespace) -> Reproduction:
     folder = "strong" if all(item.name in STRONG for item in items) else "paper"
     out = options.out or Path("runs") / (folder + ("-quick" if options.quick else ""))
     if options.into and not options.report_only:
-        raise KclError("--into goes with --report-only")
+        raise KclError("--into needs --report-only")
     paths = options.results or ([out] if options.report_only else [])
     reproduction = Reproduction(items, scale, seeds, specs, out, paths, options.into, options.report_only)
     if options.report_only or not paths:

@@ -60,7 +60,7 @@ def tune_settings(options: argparse.Namespace) -> int:
     search, seeds = parse(options)
     out, display = search.out, make_display(options.quiet)
     if options.force:
-        raise KclError("--force does not go with kcl tune: resume the search unchanged, or start one in another --out")
+        raise KclError("kcl tune has no --force: resume the search unchanged, or start one in another --out")
 
     def train(specs: Sequence[RunSpec], folder: Path, notes: Mapping[str, Any]) -> list[dict[str, Any]]:
         done = execution.run(specs, folder, True, notes)

@@ -144,7 +144,7 @@ class ContinualModel:
     @property
     def answerer(self) -> Answerer:
         if not isinstance(self.heads, CoresetHeads):
-            raise KclError("this model keeps sums, not a network and coresets")
+            raise KclError("this needs a network with coresets; the model has a streaming head")
         return self.heads.answerer
 
     @property
@@ -183,7 +183,7 @@ class ContinualModel:
 
     def _streaming(self) -> StreamingHeads:
         if not isinstance(self.heads, StreamingHeads):
-            raise KclError("this needs a streaming head (head='streaming'); the model has a network and coresets")
+            raise KclError("this needs a streaming head (head='streaming'); the model has a network with coresets")
         return self.heads
 
     def _choose(self, x: Tensor) -> None:
@@ -405,7 +405,7 @@ class ContinualModel:
         """
         known = self._streaming().known_for(self.tasks, None if task is None else self._known(task))
         if known is None:
-            raise KclError("tell the model known queries first: reject_unknown")
+            raise KclError("call reject_unknown with known queries first")
         return Drift(len(known.scores), window, false_alarms)
 
     def logits(self, inputs: Any, task: str | None = None) -> Tensor:

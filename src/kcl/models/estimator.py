@@ -357,7 +357,7 @@ class StreamingKernelClassifier(_TaskClassifier):
         with _as_value_error():
             prediction = self.model_.predict(X, None if task is None else str(task))
             if np.isnan(prediction.known).all():
-                raise KclError("say which rows are known first: reject_unknown")
+                raise KclError("call reject_unknown with known rows first")
         return np.array([label is not None for label in prediction.label])
 
     def forget(
