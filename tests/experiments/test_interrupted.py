@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -14,12 +15,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 import kcl
-from kcl.cli import commands
+from command_line import Said, call
 from kcl.cli.options import parse_every
 from kcl.core.locking import locked
 from kcl.errors import KclError
@@ -36,12 +37,6 @@ COMMAND = ["run", "permuted-digits", *SMALL, *SET]
 PASSING = ("seconds", "learning_seconds", "resumed", "command")
 
 
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture(autouse=True)
 def _somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")
@@ -50,15 +45,7 @@ def _somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
-    def call(*arguments: str | Path) -> Said:
-        capsys.readouterr()
-        try:
-            code = commands.main([str(argument) for argument in arguments])
-        except SystemExit as exit:
-            code = int(exit.code or 0)
-        return Said(code, *capsys.readouterr())
-
-    return call
+    return functools.partial(call, capsys)
 
 
 class _Signalling:
