@@ -22,6 +22,7 @@ import pytest
 import kcl
 from command_line import Said, call
 from kcl.cli.options import parse_every
+from kcl.core import files
 from kcl.core.locking import locked
 from kcl.errors import KclError
 from kcl.experiments import resuming
@@ -404,7 +405,7 @@ class _FullDisk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fail_at: int) -> None:
         self.left = fail_at
-        real_fsync, real_replace, real_open = os.fsync, Path.replace, Path.open
+        real_fsync, real_replace, real_open = os.fsync, Path.replace, open
 
         def fsync(descriptor: int) -> None:
             self.tick()
@@ -417,11 +418,11 @@ class _FullDisk:
         @contextlib.contextmanager
         def opened(path: Path, mode: str = "r", *given: Any, **named: Any) -> Iterator[Any]:
             with real_open(path, mode, *given, **named) as file:
-                yield _Writing(self, file) if mode == "wb" else file
+                yield _Writing(self, file) if mode == "xb" else file
 
         monkeypatch.setattr(os, "fsync", fsync)
         monkeypatch.setattr(Path, "replace", replace)
-        monkeypatch.setattr(Path, "open", opened)
+        monkeypatch.setattr(files, "open", opened, raising=False)
 
     def tick(self) -> None:
         self.left -= 1
