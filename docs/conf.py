@@ -11,6 +11,7 @@ sys.path[:0] = FOLDERS
 os.environ["PYTHONPATH"] = os.pathsep.join([*FOLDERS, os.environ.get("PYTHONPATH", "")])
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["JUPYTER_PATH"] = FOLDERS[0]  # a kernel that warns of nothing: it listens on this machine only
 
 from kcl import __version__  # noqa: E402
 
