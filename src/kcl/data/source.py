@@ -18,7 +18,7 @@ from kcl.errors import KclError
 
 DATA_VARIABLE = "KCL_DATA"
 ATTEMPTS = 5
-"""Another process that mends the same cache may take a file away before it is read."""
+"""Another process that repairs the same cache may remove a file before it is read."""
 
 
 class DataSource(ABC):

@@ -246,7 +246,7 @@ def _check_table(path: Path, table: Samples) -> Samples:
 
 
 def _not_finite(inputs: np.ndarray) -> tuple[int, ...]:
-    """The place of the first number that is infinite or none; empty where there is no such number."""
+    """The place of the first value that is infinite or NaN; empty if there is none."""
     finite = np.isfinite(inputs)
     return () if finite.all() else tuple(map(int, np.unravel_index(finite.argmin(), finite.shape)))
 
