@@ -57,9 +57,9 @@ class ContinualModel:
 
     `head` is one of `defaults.HEADS`. `backbone` is a name (`kcl list backbones`) or your own module, which is copied.
     `standardise` scales input features as `models.scaling` says, measured on the first lesson; by default it does so
-    for rows of numbers where the model chooses its own settings. `held_out_share` of each lesson's samples tests the
-    model. `landmarks`: inputs for `features="nystroem"`; `frequencies`: for `features="vrf"`. Every further keyword
-    is a setting of the head.
+    for rows of numbers, unless the module is your own. `held_out_share` of each lesson's samples tests the model.
+    `landmarks`: inputs for `features="nystroem"`; `frequencies`: for `features="vrf"`. Every further keyword is a
+    setting of the head; those left out are chosen by the first samples (`models.defaults`).
 
     Any number of threads may predict while one thread teaches: they see the model from before the lesson until it ends.
     """
@@ -96,7 +96,7 @@ class ContinualModel:
             standardise=standardise,
         )
         self.module, self.landmarks, self.frequencies = backbone, landmarks, frequencies
-        self.seed, self.device, self.held_out_share = seed, device, held_out_share
+        self.seed, self.device, self.held_out_share, self.given = seed, device, held_out_share, settings
 
     def __repr__(self) -> str:
         if self._heads is None:
@@ -167,13 +167,13 @@ class ContinualModel:
     def _choose(self, x: Tensor) -> None:
         """Choose head, settings and scaling from the first samples, where they were left open, and begin."""
         rows = x.ndim == 2 and x.dtype != torch.uint8
-        if self.open:
-            if defaults.streams(x.shape[1:], rows):
-                self.head = "streaming"
-            else:
-                self.settings = KclSettings().replace(**defaults.coreset_settings(x.shape[1:]))
+        if self.open and defaults.streams(x.shape[1:], rows):
+            self.head = "streaming"
+        elif self.head == "coreset" and self.module is None:
+            self.settings = defaults.coreset_settings(x.shape[1:], rows, self.given)
         if self.standardise is None:
-            self.standardise = self.head == "streaming" and rows and not self.streaming.unit_length
+            by_length = self.head == "streaming" and self.streaming.unit_length
+            self.standardise = rows and self.module is None and not by_length
         view = View()
         if self.standardise:
             if not rows:
@@ -296,6 +296,8 @@ class ContinualModel:
         If no task is named, all classes are compared at once (`score="joint"`), or with coresets also the task inferred
         by another score, of `inference.TASK_SCORES`.
         """
+        if not 0.0 <= abstain_below <= 1.0:
+            raise KclError(f"abstain_below must be a probability from 0 to 1, not {abstain_below:g}")
         model = self.as_it_is()
         name = None if task is None else model._known(task)
         answers = model.heads.answer(model._prepare(inputs), model.tasks, name, score, abstain_below)
