@@ -698,6 +698,7 @@ def test_on_real_digits_it_forgets_less_than_a_third_of_what_naive_sgd_forgets(
     [
         (["--lr", "0.1"], "--set lr=0.1"),
         (["--batch-size=5"], "--set batch_size=5"),
+        (["--learning-rate", "0.1"], "--set lr=0.1"),
         (["--set", "learning_rate=0.1"], " lr"),
     ],
     ids=str,
@@ -713,11 +714,6 @@ def test_ways_that_go_downwards(run: Any) -> None:
     said = run("run", "split-cifar100", "--ways", "15-3")
     assert said.code == 2
     assert "3-15" in said.err.replace("15-3", "")
-
-
-def test_abstaining_below_more_than_certainty(run: Any, tmp_path: Path) -> None:
-    said = run("predict", "--model", tmp_path, "--input", tmp_path, "--abstain-below", "5")
-    assert "--abstain-below" in _one_line(said)
 
 
 def test_a_run_that_only_diverged_fails_and_bf16_without_effect_is_named(run: Any, tmp_path: Path) -> None:
