@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from kcl.benchmarks.registry import find_benchmark
 from kcl.benchmarks.ways import DEFAULT_WAYS, Ways, show_ways
+from kcl.core.metrics import METRICS, AccuracyMatrix
 from kcl.experiments.run_spec import RunSpec, with_current_settings
 from kcl.methods.recipes import published_settings
 from kcl.methods.strong_recipe import recipe_settings, strong_changes
@@ -99,7 +100,7 @@ class FinishedRuns:
     ) -> None:
         self.scale, self.seeds, self.folders = scale, seeds, folders
         self.miniature = bool(scale.note)
-        self._records = {_identity(RunSpec.from_fields(record)): with_current_settings(record) for record in records}
+        self._records = {_identity(RunSpec.from_fields(record)): _current(record) for record in records}
 
     def find(self, spec: RunSpec) -> dict[str, Any] | None:
         """The record of a run; None if it is not finished."""
@@ -148,6 +149,15 @@ def change_options(cell: Cell) -> list[str]:
     """The options for what a cell changes in its recipe."""
     words = [f"--set {name}={value}" for name, value in cell.changes.items()]
     return words + ([] if cell.train_per_task is None else [f"--train-per-task {cell.train_per_task}"])
+
+
+def _current(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record with the settings and metrics that this version would record; metrics added since follow from its
+    matrix.
+    """
+    matrix, initial = AccuracyMatrix.from_lists(record["accuracy_matrix"]), record.get("initial_accuracy")
+    added = {name: metric(matrix, initial) for name, metric in METRICS.items() if name not in record}
+    return with_current_settings(record) | added
 
 
 def _identity(spec: RunSpec) -> RunSpec:

@@ -127,7 +127,7 @@ def _seeds(cell: Cell, runs: FinishedRuns) -> dict[str, Any]:
     return {"seeds": len(group.runs) if group else 0, "diverged": len(group.diverged) if group else 0}
 
 
-def _summary_numbers(name: str, summary: Summary | None) -> dict[str, Any]:
+def summary_numbers(name: str, summary: Summary | None) -> dict[str, Any]:
     _, mean, deviation, half_width = summary or (0, None, None, None)
     return {name: mean, f"{name}: deviation": deviation, f"{name}: half of the 95 % interval": half_width}
 
@@ -136,13 +136,24 @@ def _measure(heading: str, name: str, field: str, digits: int) -> TableColumn:
     return TableColumn(
         heading,
         lambda cell, runs: spread(runs.summary(cell, field), digits),
-        lambda cell, runs: _summary_numbers(name, runs.summary(cell, field)),
+        lambda cell, runs: summary_numbers(name, runs.summary(cell, field)),
     )
+
+
+def _forgetting(heading: str, field: str) -> TableColumn:
+    column = _measure(heading, field.replace("_", " "), field, 3)
+    return column._replace(text=lambda cell, runs: forgetting_cell(runs.summary(cell, field)))
 
 
 def _minus_paper(cell: Cell, runs: FinishedRuns) -> float | None:
     accuracy = None if runs.miniature else runs.summary(cell)
     return accuracy.mean - cell.published.accuracy if accuracy and cell.published else None
+
+
+def forgetting_cell(forgetting: Summary | None) -> str:
+    """With the interval by which it is judged."""
+    text = spread(forgetting, 3)
+    return text if forgetting is None or forgetting.half_width is None else f"{text} {interval(forgetting, 3)}"
 
 
 def paper_text(paper: PaperResult | None) -> str:
@@ -157,7 +168,13 @@ MEASURED = (
     TableColumn("seeds", lambda cell, runs: group.seed_count if (group := runs.group(cell)) else "0", _seeds),
     _measure("accuracy %", "accuracy", "average_accuracy", 2)._replace(text=_accuracy),
     TableColumn("95 % interval", lambda cell, runs: interval(runs.summary(cell)), lambda _, __: {}),
-    _measure("forgetting", "forgetting", "forgetting", 3),
+    _forgetting("forgetting", "forgetting"),
+    _forgetting("forgetting, last test too", "forgetting_with_last"),
+)
+FORGETTING_NOTE = (
+    "Forgetting, with the 95 % interval of its mean: the highest accuracy on a task before the last test minus its "
+    "last accuracy, averaged over old tasks; “last test too”: the highest of all tests, the last one included, as in "
+    "the program of the paper's authors."
 )
 JUST_LEARNED = _measure("just learned %", "just learned", "learning_accuracy", 2)
 PAPER_COLUMNS = (
@@ -190,7 +207,7 @@ def paired_difference(name: str, references: Iterable[Cell]) -> TableColumn:
         return f"{summary.mean:+.2f}" + ("" if summary.half_width is None else f" ± {summary.half_width:.2f}")
 
     return TableColumn(
-        f"vs. {name}", text, lambda cell, runs: _summary_numbers(f"accuracy vs. {name}", difference(cell, runs))
+        f"vs. {name}", text, lambda cell, runs: summary_numbers(f"accuracy vs. {name}", difference(cell, runs))
     )
 
 
@@ -204,7 +221,7 @@ class CellTables(Item):
     def legend(self) -> str:
         return (
             f"{SPREAD} The column “vs. {self.reference}” is the mean of the paired differences in accuracy to that "
-            "row, over the seeds that both have, with its 95 % interval."
+            f"row, over the seeds that both have, with its 95 % interval. {FORGETTING_NOTE}"
         )
 
     def columns(self) -> Sequence[TableColumn]:
