@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import json
 import re
 import shlex
 from pathlib import Path
@@ -209,6 +210,41 @@ class TestResults:
         assert "Target" not in text
         assert "as published" not in text
         assert "`kcl run" not in text
+
+
+class TestBuilds:
+    def test_are_counted_and_older_rows_are_told(self) -> None:
+        item, cell = STRONG["strong-cost"], StrongResults().cells()[0]
+
+        def text(*digests: str | None) -> str:
+            records = [
+                _record(cell, seed, 80.0, versions={"code": digest} if digest else {})
+                for seed, digest in enumerate(digests)
+            ]
+            return item.builds(FinishedRuns(records, FULL, SEEDS))
+
+        assert text() == ""
+        assert "3 from 1 (aaa)" in text("aaa", "aaa", "aaa")
+        assert "older" not in text("aaa", "aaa", "aaa")
+        assert "2 from 2 (aaa, bbb)" in text("bbb", None, "aaa")
+        assert "1 do not say" in text("bbb", None, "aaa")
+
+    def test_every_committed_row_is_what_its_command_runs_today(self) -> None:
+        requested: dict[str, set[str]] = {}
+        for record in read(ROOT / "results" / "strong" / "results.jsonl"):
+            command = record["command"]
+            if command not in requested:
+                options = _parser().parse_args(shlex.split(command)[1:])
+                if command.startswith("kcl run"):
+                    specs = requested_runs.specs(options)
+                else:
+                    specs = required_runs(find_items(options.items), FULL, range(5))
+                requested[command] = {_settings(spec) for spec in specs}
+            assert _settings(RunSpec.from_fields(record)) in requested[command]
+
+
+def _settings(spec: RunSpec) -> str:
+    return json.dumps([spec.benchmark, spec.method, spec.seed, spec.settings.to_dict()])
 
 
 class TestAverageHorizon:

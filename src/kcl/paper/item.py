@@ -61,6 +61,16 @@ class Item(ABC):
     def rows(self, runs: FinishedRuns) -> list[dict[str, Any]]:
         """The same numbers for a CSV file."""
 
+    def builds(self, runs: FinishedRuns) -> str:
+        """From how many builds of the code its runs come: seeds of several are not repetitions of one experiment."""
+        records = [record for spec in self.specs(runs.scale, runs.seeds) if (record := runs.find(spec))]
+        digests = [record.get("versions", {}).get("code") for record in records]
+        known = sorted({digest for digest in digests if digest})
+        older = digests.count(None)
+        parts = [f"{len(records) - older} from {len(known)} ({', '.join(known)})"] if known else []
+        parts += [f"{older} do not say: they are older than the digest of the code in results"] if older else []
+        return f"Runs: {len(records)}. Builds of the code: {'; '.join(parts)}." if parts else ""
+
     def panels(self, runs: FinishedRuns) -> list[Panel]:  # noqa: ARG002
         """The panels of its figure, if it has one."""
         return []
@@ -75,6 +85,7 @@ class Item(ABC):
         heading = f"# {self.title}\n\n{place}. `kcl reproduce {self.name}`\n"
         notes = [runs.scale.note, self.miniature_note if runs.miniature else "", self.note]
         text = "\n".join([heading, *(f"{note}\n" for note in notes if note), self.markdown(runs)])
+        text += f"\n{builds}\n" if (builds := self.builds(runs)) else ""
         rows, table = self.rows(runs), io.StringIO()
         writer = csv.DictWriter(table, list(rows[0]) if rows else [], lineterminator="\n")
         writer.writeheader()

@@ -47,12 +47,16 @@ def section_names(page: str) -> list[str]:
 
 
 def section(item: Item, runs: FinishedRuns) -> str:
-    """An item's table for a page: with verdicts where the paper prints numbers, else a grid of ours."""
+    """An item's table for a page: with verdicts where the paper prints numbers, else a grid of ours; then the builds
+    that its runs come from.
+    """
     cells = item.cells()
     if not item.in_paper or not cells:
-        return item.markdown(runs)
-    printed = [cell for cell in cells if cell.published]
-    return _verdicts(printed, runs) if printed else _grid(cells, runs)
+        table = item.markdown(runs)
+    else:
+        printed = [cell for cell in cells if cell.published]
+        table = _verdicts(printed, runs) if printed else _grid(cells, runs)
+    return "\n\n".join(filter(None, (table.rstrip(), item.builds(runs))))
 
 
 class Verdict(NamedTuple):
