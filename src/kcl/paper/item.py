@@ -49,6 +49,10 @@ class Item(ABC):
         """All runs that it needs."""
         return ()
 
+    def searches(self) -> Sequence[str]:
+        """The commands of the searches that choose settings for its runs, if they are its own."""
+        return ()
+
     def specs(self, scale: Scale, seeds: Sequence[int]) -> list[RunSpec]:
         cells = [each for cell in self.cells() for each in (cell, cell.nearer) if each is not None]
         return [spec for cell in cells for spec in scale.specs(cell, seeds)]
