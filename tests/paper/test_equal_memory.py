@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
 from pathlib import Path
@@ -15,7 +16,15 @@ from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.strong_recipe import recipe_settings
 from kcl.paper import equal_memory
 from kcl.paper.cell import FULL, QUICK, FinishedRuns
-from kcl.paper.equal_memory import CONTENDERS, RECIPES, TUNED, EqualMemory, search_command, search_name
+from kcl.paper.equal_memory import (
+    CONTENDERS,
+    RECIPES,
+    TUNED,
+    EqualMemory,
+    ShuffledClasses,
+    search_command,
+    search_name,
+)
 from kcl.paper.item import NOT_MEASURED
 from kcl.paper.strong_results import ALL_FOUR
 from kcl.tuning.protocol import JUDGED_BY
@@ -37,6 +46,14 @@ def test_every_contender_has_kcl_s_samples_and_otherwise_its_recipe() -> None:
                 chosen = TUNED.get((benchmark, cell.method, recipe), {})
                 memory = {"memory_per_class": settings.coreset_size_per_class} if cell.method != "multi-task" else {}
                 assert FULL.specs(cell, [0])[0].settings == base.replace(**memory, **chosen)
+
+
+def test_shuffled_classes_are_the_same_runs_but_for_the_order() -> None:
+    for cell in ShuffledClasses().cells():
+        [spec], [fixed] = (FULL.specs(each, [3]) for each in (cell, dataclasses.replace(cell, class_order=None)))
+        assert spec == dataclasses.replace(fixed, class_order="shuffled")
+        assert fixed in EqualMemory().specs(FULL, [3])
+    assert not ShuffledClasses().searches()
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)

@@ -49,7 +49,7 @@ def _record(cell: Cell, seed: int, accuracy: float, **changes: Any) -> dict[str,
     lower = [[accuracy if after >= task else None for task in range(20)] for after in range(20)]
     fields = dataclasses.asdict(spec) | {"tasks": 20, "kernel": spec.kernel, "data": "some data"}
     if spec.benchmark.startswith("split"):
-        fields |= {"ways": 5, "class_order": "fixed"}
+        fields |= {"ways": 5, "class_order": spec.class_order or "fixed"}
     measured = {"average_accuracy": accuracy, "forgetting": 0.005, "learning_accuracy": 81.5}
     measured |= {"seconds": 300.0, "learning_seconds": [5.0] * 20, "runs_at_once": 5}
     costs = {"memory": {"samples": 1, "bytes": 2000, "average_bytes": 300}, "device": "some GPU", "precision": "tf32"}

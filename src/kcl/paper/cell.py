@@ -30,6 +30,7 @@ class Cell:
     method: str = "kcl"
     changes: Mapping[str, Any] = field(default_factory=dict)
     ways: Ways | None = None
+    class_order: str | None = None
     published: PaperResult | None = None
     recipe: str = "paper"
     train_per_task: int | None = None
@@ -67,7 +68,8 @@ class Scale(NamedTuple):
         ways = self.ways.get(cell.ways, cell.ways) if split else None
         tasks = None if isinstance(ways, tuple) else self.tasks
         return [
-            RunSpec(benchmark, cell.method, seed, settings, tasks, cell.train_per_task, ways=ways) for seed in seeds
+            RunSpec(benchmark, cell.method, seed, settings, tasks, cell.train_per_task, ways, cell.class_order)
+            for seed in seeds
         ]
 
 
@@ -136,6 +138,7 @@ class FinishedRuns:
         words += ["--kernel", changes.pop("kernel")] if "kernel" in changes else []
         words += change_options(replace(cell, changes=changes))
         words += ["--ways", show_ways(cell.ways)] if cell.ways is not None else []
+        words += ["--class-order", cell.class_order] if cell.class_order is not None else []
         first, last = self.seeds[0], self.seeds[-1]
         consecutive = list(self.seeds) == list(range(first, last + 1))
         words += ["--seeds", f"{first}..{last}" if consecutive else ",".join(map(str, self.seeds))]
