@@ -70,8 +70,6 @@ def _predict(options: argparse.Namespace) -> int:
     from kcl.models import model_folder
     from kcl.models.inference import JOINT
 
-    if not 0.0 <= options.abstain_below <= 1.0:
-        raise KclError(f"--abstain-below must be a probability from 0 to 1, not {options.abstain_below:g}")
     model = model_folder.load_model(options.model, device=use_device(options))
     samples = user_data.read(options.input, False, options.label, image_side(model), model.columns, say)
     with saying_warnings():

@@ -173,9 +173,11 @@ def _setting_meant(options: argparse.Namespace, unknown: list[str], arguments: l
         value = next(iter(arguments[arguments.index(option) + 1 :]), "")
     if not value or not hasattr(options, "assignments"):
         return ""
-    from kcl.methods.recipes import methods_with  # loads PyTorch
+    from kcl.core.settings import meant
+    from kcl.methods.recipes import METHODS  # loads PyTorch
 
-    return f" (did you mean --set {name}={value}?)" if methods_with(name) else ""
+    names = {setting for method in METHODS.values() for setting in method.settings_type.names()}
+    return "".join(f" (did you mean --set {setting}={value}?)" for setting in meant(name, sorted(names)))
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -65,6 +65,8 @@ class Reproduction(NamedTuple):
             lines["time"] = f"about {total.minutes:.0f} minutes{comparison} {where}"
             lines |= {f"  {name}": f"{minutes:.0f} minutes" for name, minutes in self._shares(workers).items()}
             lines["memory"] = f"about {total.gigabytes:.1f} GB of GPU memory"
+        searches = [] if self.scale.note else [command for item in self.items for command in item.searches()]
+        lines |= {f"search {number}": command for number, command in enumerate(searches, 1)}
         if self.scale.note:
             lines["note"] = self.scale.note
         return lines

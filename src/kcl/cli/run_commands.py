@@ -74,6 +74,9 @@ def add_tune(command: argparse.ArgumentParser) -> None:
                          help="points to try (default: 50; with choices only, at most all of them)")  # fmt: skip
     command.add_argument("--trials-at-once", type=int, default=8, metavar="N",
                          help="points proposed and run together (default: 8)")  # fmt: skip
+    command.add_argument("--one-at-a-time", action="store_true",
+                         help="try the present settings, and those that differ from them in one of --search, which "
+                         "must have choices only; no other combinations")  # fmt: skip
     command.add_argument("--first", default="3", metavar="K",
                          help="choose by the first K tasks, or all (default: 3)")  # fmt: skip
     command.add_argument("--held-out", type=float, default=0.1, metavar="SHARE",

@@ -52,7 +52,10 @@ def parse(options: argparse.Namespace) -> tuple[Search, list[int]]:
     elif options.final_seeds is not None:
         final = requested_runs.whole_numbers(options.final_seeds, "--final-seeds")
     trials, at_once = int(min(options.trials, space.size(dimensions))), options.trials_at_once
-    return Search(runs[0], dimensions, protocol, trials, at_once, options.search_seed, options.out), final
+    single = options.one_at_a_time
+    if single:  # a mistake is told before anything is written
+        trials = len(space.around(dimensions, runs[0].settings))
+    return Search(runs[0], dimensions, protocol, trials, at_once, options.search_seed, options.out, single), final
 
 
 def tune_settings(options: argparse.Namespace) -> int:

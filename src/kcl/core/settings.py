@@ -233,11 +233,17 @@ def _fields(settings_type: type[CheckedSettings]) -> dict[str, dataclasses.Field
 
 def nearest(name: str, known: list[str]) -> str:
     """The end of an error message: 'did you mean …?', or all known names."""
+    close = meant(name, known) or difflib.get_close_matches(name, known, n=3, cutoff=0.55)
+    close = close or [k for k in known if name and name in k][:3]
+    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
+
+
+def meant(name: str, known: list[str]) -> list[str]:
+    """The known name that is certainly meant, if any: the initials of the words, or the same in another spelling."""
     initials = "".join(word[:1] for word in name.split("_"))
     if initials != name and initials in known:  # learning_rate: lr
-        return f"did you mean {initials}?"
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.55) or [k for k in known if name and name in k][:3]
-    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
+        return [initials]
+    return difflib.get_close_matches(name, known, n=1, cutoff=0.85)
 
 
 def _range_in_words(field: dataclasses.Field[Any]) -> str:

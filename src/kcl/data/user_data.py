@@ -61,7 +61,7 @@ def read(
         if not path.is_dir() and not path.is_file():
             raise KclError(f"{path} does not exist or is not a file; expected images, or a .npz, .csv or .parquet file")
         if path.is_dir() or suffix in image_files.SUFFIXES:
-            samples = _images(path, labelled, image_folders.DEFAULT_SIDE if side is None else side, say)
+            samples = _images(path, labelled, side, say)
         elif suffix == ".npz":
             samples = _arrays(path, labelled, columns)
         elif suffix in tables:
@@ -95,9 +95,13 @@ def image_paths(path: Path, labelled: bool, say: Say = quiet) -> tuple[list[Path
     return files, labels, [str(file.relative_to(path)) if path.is_dir() else file.name for file in files]
 
 
-def _images(path: Path, labelled: bool, side: int, say: Say) -> Samples:
-    image_folders.check_side(side)
+def _images(path: Path, labelled: bool, side: int | None, say: Say) -> Samples:
+    """Images of one side; by default their own, but none larger than those of miniImageNet."""
+    if side is not None:
+        image_folders.check_side(side)
     files, labels, names = image_paths(path, labelled, say)
+    if side is None:
+        side = image_files.usual_side(files, image_folders.SMALLEST_SIDE, image_folders.DEFAULT_SIDE)
     if len(files) * 3 * side**2 > LARGEST:
         raise KclError(f"the {len(files)} images of {path} take more than {LARGEST} bytes at {side} × {side}")
     return Samples(np.concatenate(list(image_files.decode_all(files, side))), labels, names)

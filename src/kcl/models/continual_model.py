@@ -72,8 +72,8 @@ class ContinualModel:
     device : str or torch.device
         Where the model computes.
     standardise : bool, optional
-        Whether rows of numbers are scaled by their spread in the first lesson. By default they are with a streaming
-        head, unless `unit_length` is set.
+        Whether rows of numbers are scaled by their spread in the first lesson. By default they are, unless the backbone
+        is your own module or `unit_length` is set.
     held_out_share : float in 0 … 0.5
         Share of each lesson's samples that is not learned but tests the model.
     head : "auto", "streaming" or "coreset"
@@ -83,7 +83,8 @@ class ContinualModel:
     frequencies : (D, d), optional
         For `features="vrf"`, as `kcl.posterior_frequencies` draws them.
     **settings
-        Settings of the head: `kcl list settings` with coresets, `kcl list streaming-settings` otherwise.
+        Settings of the head: `kcl list settings` with coresets, `kcl list streaming-settings` otherwise. Those left out
+        are chosen by the first samples.
     """
 
     open, head, settings = StatePart[bool](), StatePart[str](), StatePart[KclSettings]()
@@ -118,7 +119,7 @@ class ContinualModel:
             standardise=standardise,
         )
         self.module, self.landmarks, self.frequencies = backbone, landmarks, frequencies
-        self.seed, self.device, self.held_out_share = seed, device, held_out_share
+        self.seed, self.device, self.held_out_share, self.given = seed, device, held_out_share, settings
 
     def __repr__(self) -> str:
         if self._heads is None:
@@ -189,13 +190,13 @@ class ContinualModel:
     def _choose(self, x: Tensor) -> None:
         """Choose head, settings and scaling from the first samples, where they were left open, and begin."""
         rows = x.ndim == 2 and x.dtype != torch.uint8
-        if self.open:
-            if defaults.streams(x.shape[1:], rows):
-                self.head = "streaming"
-            else:
-                self.settings = KclSettings().replace(**defaults.coreset_settings(x.shape[1:]))
+        if self.open and defaults.streams(x.shape[1:], rows):
+            self.head = "streaming"
+        elif self.head == "coreset" and self.module is None:
+            self.settings = defaults.coreset_settings(x.shape[1:], rows, self.given)
         if self.standardise is None:
-            self.standardise = self.head == "streaming" and rows and not self.streaming.unit_length
+            by_length = self.head == "streaming" and self.streaming.unit_length
+            self.standardise = rows and self.module is None and not by_length
         view = View()
         if self.standardise:
             if not rows:
@@ -350,6 +351,8 @@ class ContinualModel:
         abstain_below : float in 0 … 1
             Queries whose confidence is lower get no answer (None).
         """
+        if not 0.0 <= abstain_below <= 1.0:
+            raise KclError(f"abstain_below must be a probability from 0 to 1, not {abstain_below:g}")
         model = self.as_it_is()
         name = None if task is None else model._known(task)
         answers = model.heads.answer(model._prepare(inputs), model.tasks, name, score, abstain_below)

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from kcl.errors import KclError
 from kcl.models.continual_model import ContinualModel
-from kcl.models.defaults import TABLE_SETTINGS
 from kcl.models.inputs import as_tensor, checked
 from kcl.models.streaming_heads import StreamingSettings
 from kcl.models.unknowns import DEFAULT_RATE, DEFAULT_SCORE
@@ -75,7 +74,10 @@ class _TaskClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X, y = self._rows(X, y, reset)
         check_classification_targets(y)
         announced = [] if classes is None else list(unique_labels(classes))
-        all_classes = unique_labels(y, *([announced] if announced else []), *([] if reset else [self.classes_]))
+        # One known label is enough to refuse others of another kind: with all of thousands it would take long.
+        known: Any = [] if reset else self.classes_
+        added = unique_labels(*(labels for labels in (y, announced, known[:1]) if len(labels)))
+        all_classes = added if reset else np.union1d(known, added)
         with _as_value_error():
             model = self._make() if reset else self.model_
             model.columns = tuple(getattr(self, "feature_names_in_", ()))
@@ -194,7 +196,7 @@ lr_decay, momentum
     normalise : "standardise", "l2" or "none"
         Scale features by the spread of the first data; scale each sample to length one; or neither.
     held_out_share : float in 0 … 0.5
-        Share of the samples that tests the model, and with coresets calibrates its probabilities.
+        Share of the samples that tests the model, and is not learned.
     random_state : int, RandomState or None
         Fixes all randomness.
     """
@@ -247,16 +249,14 @@ lr_decay, momentum
         if self.normalise not in NORMS:
             raise KclError(f"unknown normalise {self.normalise!r}: use one of {', '.join(NORMS)}")
         streaming, by_length = not settings, self.normalise == "l2"
-        if not streaming:
-            unscaled = settings.get("backbone", "identity") == "identity" and not by_length
-            settings = TABLE_SETTINGS | {"width": 128, "layers": 1, "lr": 0.1, "momentum": 0.8} | settings
-            settings["feature_norm"] = "none" if unscaled else "l2"
+        if by_length:
+            settings |= {"unit_length": True} if streaming else {"feature_norm": "l2"}
         return ContinualModel(
             seed=_seed(self.random_state),
             standardise=self.normalise == "standardise",
             held_out_share=float(self.held_out_share),
             head="streaming" if streaming else "coreset",
-            **({"unit_length": by_length} if streaming else settings),
+            **settings,
         )
 
 
