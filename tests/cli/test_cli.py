@@ -26,6 +26,7 @@ from command_line import Said, call
 from kcl.benchmarks.registry import BENCHMARKS
 from kcl.cli import commands, requested_runs, run_commands
 from kcl.core.results import MOST_TASKS
+from kcl.experiments import resuming
 from kcl.methods.recipes import METHODS, published_settings
 from kcl.methods.ridge_kernels import KERNELS
 
@@ -116,6 +117,7 @@ class TestRun:
         assert record["kernel"] == ("vrf" if method == "kcl" else None)
         assert record["versions"]["kcl"] == kcl.__version__
         assert record["versions"]["torch"] == torch.__version__
+        assert record["versions"]["code"] == resuming.code()
         assert record["device"] == "cpu"
         assert record["seconds"] > 0.0
         assert record["diverged"] is False

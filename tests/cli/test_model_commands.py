@@ -333,7 +333,7 @@ class TestMistakes:
             (["inspect", "nowhere"], "holds no model"),
             (["update", "--model", "new", "--data", "D", "--task", "u", "--set", "lr"], "NAME=VALUE"),
             (["update", "--model", "new", "--data", "D", "--task", "u", "--set", "lrr=1"], "unknown setting"),
-            (["update", "--model", "new", "--data", "nowhere.csv", "--task", "u"], "is not there"),
+            (["update", "--model", "new", "--data", "nowhere.csv", "--task", "u"], "does not exist"),
         ],
     )
     def test_in_the_options(self, model: Path, monkeypatch: Any, capsys: Any, arguments: list[str], words: str) -> None:

@@ -27,7 +27,7 @@ def add_model(command: argparse.ArgumentParser) -> None:
 def add_update(command: argparse.ArgumentParser) -> None:
     command.add_argument("--data", type=Path, required=True, metavar="PATH",
                          help="a folder of images by class, or an .npz, .csv or .parquet file")  # fmt: skip
-    command.add_argument("--task", required=True, metavar="NAME", help="a new task, or one to learn more of")
+    command.add_argument("--task", required=True, metavar="NAME", help="a new task, or an old one to extend")
     command.add_argument("--head", action=OneOf, registry="kcl.models.defaults:HEADS", metavar="NAME",
                          help="for a new model: auto, coreset or streaming (default: auto, by the data)")  # fmt: skip
     command.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", dest="assignments",
@@ -36,7 +36,10 @@ def add_update(command: argparse.ArgumentParser) -> None:
     command.add_argument("--held-out", type=float, metavar="SHARE", help="for a new model: the share of samples that "
                          "test it (default: 0.1)")  # fmt: skip
     command.add_argument(
-        "--image-size", type=int, metavar="PIXELS", help="for a new model (default: the images' own, at most 84)"
+        "--image-size",
+        type=int,
+        metavar="PIXELS",
+        help="for a new model: side length to which images are resized (default: the images' own, at most 84)",
     )
     add_model(command)
     command.set_defaults(function=_update)
@@ -55,7 +58,9 @@ def add_forget(command: argparse.ArgumentParser) -> None:
 
 
 def add_merge(command: argparse.ArgumentParser) -> None:
-    command.add_argument("models", type=Path, nargs="+", metavar="DIR", help="models of the same features")
+    command.add_argument(
+        "models", type=Path, nargs="+", metavar="DIR", help="models with the same features, scaling and settings"
+    )
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the merged model's versions")
     command.set_defaults(function=_merge)
 
@@ -73,8 +78,8 @@ def add_reject_unknown(command: argparse.ArgumentParser) -> None:
 
 
 def add_export(command: argparse.ArgumentParser) -> None:
-    command.add_argument("model", type=Path, metavar="DIR")
-    command.add_argument("--out", type=Path, required=True, metavar="FILE")
+    command.add_argument("model", type=Path, metavar="DIR", help="the folder of the model's versions, or one version")
+    command.add_argument("--out", type=Path, required=True, metavar="FILE", help="the ONNX file to write")
     command.set_defaults(function=_export)
 
 

@@ -250,8 +250,12 @@ def _range_in_words(field: dataclasses.Field[Any]) -> str:
     limits, type_name = field.metadata, _TYPE_NAMES[type(field.default)]
     if limits["choices"]:
         return "one of " + ", ".join(limits["choices"])
-    bounds = {"≥": limits["low"], ">": limits["above"], "≤": limits["high"], "<": limits["below"]}
-    return " ".join([type_name, *(f"{sign} {bound:g}" for sign, bound in bounds.items() if bound is not None)])
+    least, most = limits["low"], limits["high"]
+    if least is not None and most is not None:
+        return f"{type_name} from {least:,.10g} to {most:,.10g}"
+    bounds = {"above": limits["above"], "of at least": least, "at most": most, "below": limits["below"]}
+    words = " and ".join(f"{word} {bound:,.10g}" for word, bound in bounds.items() if bound is not None)
+    return f"{type_name} {words}".rstrip()
 
 
 def _wrong_type(field: dataclasses.Field[Any], value: Any) -> str:
