@@ -20,10 +20,10 @@ help:
 setup: $(VENV)/.installed-dev
 
 # One environment, and a mark for each extra installed into it. The first line says it in words where Python is too old.
-$(VENV)/.installed-%: pyproject.toml constraints.txt
+$(VENV)/.installed-%: pyproject.toml constraints.txt locks/%.txt tools/lock.py
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "kcl needs Python 3.11 or newer; this is " + sys.version.split()[0] + ": use make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	$(BIN)/python tools/lock.py install $*
 	@touch $@
 
 demo: $(VENV)/.installed-report

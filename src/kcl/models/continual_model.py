@@ -299,7 +299,8 @@ class ContinualModel:
         model = self.as_it_is()
         name = None if task is None else model._known(task)
         answers = model.heads.answer(model._prepare(inputs), model.tasks, name, score, abstain_below)
-        names = {known.lesson: task_name for task_name, known in model.tasks.items()}
+        asked = model.tasks if name is None else [name]  # one of a thousand tasks is not to be looked for
+        names = {model.tasks[task_name].lesson: task_name for task_name in asked}
         chosen = [names[lesson] for lesson in answers.task.tolist()]
         pairs = zip(chosen, answers.label.tolist(), strict=True)
         return Prediction(
