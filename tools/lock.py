@@ -1,7 +1,7 @@
 """The packages that `make` installs, each by its version and the SHA-256 of its file.
 
-python tools/lock.py install EXTRA    into the environment whose Python runs this: the lock of the extra, then kcl itself
-python tools/lock.py write [INDEX]    write all locks anew, with the newest versions that are allowed
+python tools/lock.py install EXTRA  into the environment whose Python runs this: the lock of the extra, then kcl itself
+python tools/lock.py write [INDEX]  write all locks anew, with the newest versions that are allowed
 
 The locks are for CPython 3.11 on Linux (x86-64). Elsewhere, and for packages that no lock names, versions are those of
 `constraints.txt`. PyTorch is not locked: which of its many builds of a version is installed depends on how pip is set

@@ -19,7 +19,7 @@ from kcl.methods.kcl_settings import KclSettings
 from kcl.models import defaults, scaling
 from kcl.models.coreset_heads import CoresetHeads
 from kcl.models.defaults import HEADS
-from kcl.models.inference import JOINT, NOTHING_LEARNED, Answerer, name_or_module
+from kcl.models.inference import JOINT, NOTHING_LEARNED, Answerer, finite, name_or_module
 from kcl.models.inputs import (
     Label,
     as_tensor,
@@ -353,8 +353,10 @@ class ContinualModel:
         return model.heads.logits(queries, model.tasks, None if task is None else model._known(task))
 
     def probabilities(self, inputs: Any, task: str | None = None) -> Tensor:
-        """The probabilities of a task's classes, or of all `labels`, in the order of `logits`."""
-        return self.logits(inputs, task).softmax(-1)
+        """The probabilities of a task's classes, or of all `labels`, in the order of `logits`; refused where they are
+        not finite, which in `logits` they may be.
+        """
+        return finite(self.logits(inputs, task).softmax(-1))
 
     def accuracy(self, inputs: Any, labels: Any = None, task: str | None = None) -> float:
         """Percent of inputs classified correctly."""

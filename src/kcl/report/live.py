@@ -84,19 +84,24 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         # DNS rebinding: a foreign page whose name resolves to this machine still sends its own name.
-        named = self.headers.get("Host", "").rpartition(":")[0]
+        named = self.headers.get("Host", "").partition(":")[0]  # browsers leave out port 80
+        answers = {
+            "/": (self.server.content, "text/html; charset=utf-8"),
+            "/version": (lambda: self.server.version().encode(), "text/plain"),
+        }
         if self.server.is_local and named not in (LOCAL, "localhost"):
             self._send(HTTPStatus.MISDIRECTED_REQUEST, b"unknown host\n", "text/plain")
-        elif self.path == "/":
+        elif self.path not in answers:
+            self._send(HTTPStatus.NOT_FOUND, b"not found\n", "text/plain")
+        else:
+            make, kind = answers[self.path]
             try:
-                self._send(HTTPStatus.OK, self.server.content(), "text/html; charset=utf-8")
-            except KclError as error:
+                content = make()
+            except (KclError, OSError) as error:  # a flawed file, or a folder that vanishes while it is looked through
                 message = f"kcl: {error}\n".encode(errors="replace")
                 self._send(HTTPStatus.SERVICE_UNAVAILABLE, message, "text/plain; charset=utf-8")
-        elif self.path == "/version":
-            self._send(HTTPStatus.OK, self.server.version().encode(), "text/plain")
-        else:
-            self._send(HTTPStatus.NOT_FOUND, b"not found\n", "text/plain")
+            else:
+                self._send(HTTPStatus.OK, content, kind)
 
     def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
         self.send_response(status)
