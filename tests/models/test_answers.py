@@ -122,3 +122,24 @@ def test_probabilities_that_are_not_finite_are_refused() -> None:
     x[3] = 1e38
     with pytest.raises(kcl.KclError, match="row 3 is so far"):
         model.probabilities(x)
+
+
+class _Unseen(dict[str, Any]):
+    """Tasks that can be asked for by name only."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("a thousand tasks would be looked through")
+
+    keys = values = items = __iter__  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("head", ["coreset", "streaming"])
+def test_an_answer_for_a_named_task_looks_at_no_other(head: str) -> None:
+    model = kcl.ContinualModel(head=head, **(SMALL if head == "coreset" else {"bases": 16}))
+    model.learn(*_points(0.0, ["a", "b"]), task="one")
+    model.learn(*_points(0.7, ["c", "d"]), task="two")
+    queries = _points(0.0, ["a", "b"])[0]
+    expected = model.predict(queries, "one").label.tolist(), model.logits(queries, "one")
+    model.tasks = _Unseen(model.tasks)
+    assert model.predict(queries, "one").label.tolist() == expected[0]
+    assert torch.equal(model.logits(queries, "one"), expected[1])
