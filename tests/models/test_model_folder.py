@@ -342,6 +342,13 @@ class TestRefused:
         assert main(["inspect", str(folder)]) == 2
         assert "holds no complete model" in capsys.readouterr().err
 
+    def test_names_of_any_length_are_told_shortly(self, folder: Path) -> None:
+        about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        self._change(folder, settings=about["settings"] | {"x" * 5000: 1})
+        with pytest.raises(kcl.KclError) as refused:
+            kcl.load_model(folder)
+        assert len(str(refused.value)) < 600
+
     def test_no_folder(self, tmp_path: Path) -> None:
         with pytest.raises(kcl.KclError, match="holds no model"):
             kcl.load_model(tmp_path / "nowhere")

@@ -156,7 +156,7 @@ def _torture(form: Format, count: int, seed: int) -> Found:
         with _watching(form.allowed) as seen:
             for number in range(count):
                 path.write_bytes(form.sign(mutate(form.whole, randomness)))
-                begun = time.perf_counter()
+                begun = time.process_time()  # what others do on this machine is not the reader's fault
                 told = ""
                 seen.clear()
                 try:
@@ -168,7 +168,7 @@ def _torture(form: Format, count: int, seed: int) -> Found:
                     kept = Path(tempfile.gettempdir()) / f"mutation-{seed}-{number}-{path.name}"
                     kept.write_bytes(path.read_bytes())
                     raise AssertionError(f"{number}: {type(error).__name__}: {str(error)[:300]}; see {kept}") from error
-                took = time.perf_counter() - begun
+                took = time.process_time() - begun
                 assert "\n" not in told, f"{number}: more than one line: {told}"
                 assert len(told) < 1000, f"{number}: a message of {len(told)} characters"
                 assert took < SECONDS, f"{number}: took {took:.1f} s"

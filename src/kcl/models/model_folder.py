@@ -34,6 +34,8 @@ FORMAT = 2
 """Format 1 had coresets only, their temperatures in `model.json`, and no limits of the scaling."""
 ABOUT, TENSORS = "model.json", "tensors.safetensors"
 _KINDS: dict[str, ModuleType] = {"coreset": coreset_tensors, "streaming": streaming_tensors}
+LONGEST_REASON = 300
+"""Names in a file may be of any length."""
 _HELD_OUT = ("held_out", "held_out_accuracy")
 """History entries of a lesson with held-out samples."""
 _TYPES = {"uint8": torch.uint8, "float32": torch.float32}
@@ -264,9 +266,9 @@ def as_kcl_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except KclError as error:
-        raise KclError(f"{folder}: {error}") from None
+        raise KclError(f"{folder}: {str(error)[:LONGEST_REASON]}") from None
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RuntimeError) as error:
         reason = str(error) if type(error) is ValueError else f"{ABOUT} or {TENSORS} is damaged"
-        raise KclError(f"{folder} holds no complete model: {reason}") from None
+        raise KclError(f"{folder} holds no complete model: {reason[:LONGEST_REASON]}") from None
     except OSError as error:
         raise KclError(f"{folder} cannot be read: {error.strerror or error}") from None
