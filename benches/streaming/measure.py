@@ -12,8 +12,9 @@ domains; CIFAR-100 by 5 classes, by 10 and one by one. An answer is right if it 
 no task is named. What the order of the samples does not change needs one stream of each data: the tables repeat it.
 
 Settings are chosen once for texts and once for images: on CLINC150's validation queries together with a fifth of
-Banking77's training samples, and on a fifth of CIFAR-100's, with which they are learned afterwards as well. While settings are chosen, random features are
-`CHOICE_BASES` and training samples `CHOICE_SAMPLES`, for every method. Test data are used by `run` alone.
+Banking77's training samples, and on a fifth of CIFAR-100's, with which they are learned afterwards as well. While
+settings are chosen, random features are `CHOICE_BASES` and training samples `CHOICE_SAMPLES`, for every method. Test
+data are used by `run` alone.
 """
 
 from __future__ import annotations

@@ -4,15 +4,9 @@ python benches/streaming/text_features.py --data FOLDER --out DIR
 
 FOLDER has clinc150/data_full.json, clinc150/domains.json, banking77/train.csv and banking77/test.csv. WordLlama's
 weights (MIT) lie in its wheel: nothing is fetched. A query's 768 features are two pooled ones, of length 1 and
-`TOKEN_WEIGHT`: the mean of its tokens' 256-dimensional embeddings, and the mean of 512 random Fourier features of each
-token's embedding, which tell rare words apart where the plain mean blurs them. The width of 0.5 was chosen on CLINC150's
-validation queries and a fifth of Banking77's training queries, by ridge regression on 4,096 ReLU features:
-
-    features                      CLINC150   Banking77
-    the mean                         91.50       90.04
-    both, width 0.5                  92.83       89.99
-    both, width 0.7                  92.03       90.19
-    both, width 1                    91.77       90.49
+`--token-weight`: the mean of its tokens' 256-dimensional embeddings, and that of 512 random Fourier features of each
+token's embedding, which tell rare words apart where the plain mean blurs them. Width and weight were chosen on
+CLINC150's validation queries and a fifth of Banking77's training queries; `--token-weight 0` leaves the mean alone.
 
 DIR/clinc150.npz holds {train,val,test,oos_val,oos_test}_features, {train,val,test}_labels, `classes` and `domains` (the
 domain of each class, by number); DIR/banking77.npz holds the same of train and test, without domains.
@@ -31,11 +25,11 @@ import numpy as np
 
 WEIGHTS = "weights/l2_supercat_256.safetensors"
 WEIGHTS_SHA256 = "64b47a2dc493cb8e85944076601189739852d7b64e0e1eedcb1937a251cd9fd5"
-TOKEN_FEATURES, TOKEN_WIDTH, TOKEN_WEIGHT = 512, 0.5, 0.7
+TOKEN_FEATURES = 512
 Embed = Callable[[list[str]], np.ndarray]
 
 
-def load_model() -> Embed:
+def load_model(width: float, weight: float) -> Embed:
     """Features of queries by WordLlama, from its package folder. Its weights are checked."""
     import wordllama
 
@@ -44,23 +38,23 @@ def load_model() -> Embed:
     if digest != WEIGHTS_SHA256:
         raise SystemExit(f"{folder / WEIGHTS} is not the published file: its sha256 is {digest}, not {WEIGHTS_SHA256}")
     model = wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
-    table = token_features(np.asarray(model.embedding, np.float32))
+    table = token_features(np.asarray(model.embedding, np.float32), width)
 
     def embed(queries: list[str]) -> np.ndarray:
         tokens = model.tokenizer.encode_batch(queries, add_special_tokens=False)
         kept = [[token for token, mask in zip(each.ids, each.attention_mask, strict=True) if mask] for each in tokens]
         pooled = np.stack([table[each].mean(0) for each in kept])
-        return np.concatenate([unit_length(model.embed(queries)), TOKEN_WEIGHT * unit_length(pooled)], 1)
+        return np.concatenate([unit_length(model.embed(queries)), weight * unit_length(pooled)], 1)
 
     return embed
 
 
-def token_features(embeddings: np.ndarray) -> np.ndarray:
+def token_features(embeddings: np.ndarray, width: float) -> np.ndarray:
     """Random Fourier features of every token's embedding, divided by its length: they depend on a seed alone."""
     random = np.random.default_rng(0)
     frequencies = random.standard_normal((embeddings.shape[1], TOKEN_FEATURES)).astype(np.float32)
     phases = (2.0 * np.pi * random.random(TOKEN_FEATURES)).astype(np.float32)
-    return np.cos(unit_length(embeddings) @ (frequencies / TOKEN_WIDTH) + phases)
+    return np.cos(unit_length(embeddings) @ (frequencies / width) + phases)
 
 
 def unit_length(x: np.ndarray) -> np.ndarray:
@@ -120,8 +114,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--token-width", type=float, default=0.5)
+    parser.add_argument("--token-weight", type=float, default=0.7)
     arguments = parser.parse_args()
-    embed = load_model()
+    embed = load_model(arguments.token_width, arguments.token_weight)
     for name, read in READERS.items():
         arrays = make(embed, read(arguments.data / name))
         if name == "clinc150":
