@@ -14,7 +14,7 @@ from kcl.paper.reproduce import ITEMS, STRONG
 ROOT = Path(__file__).parents[2]
 PAGES = {
     "REPRODUCIBILITY.md": (ITEMS, ("paper", "baselines")),
-    "docs/strong.md": (STRONG, ("strong", "paper", "baselines")),
+    "docs/strong.md": (STRONG, ("strong", "strong-round-3", "paper", "baselines")),
 }
 PAGE = "before\n<!-- kernels: begin -->\nold\n<!-- kernels: end -->\nafter\n"
 EMPTY = FinishedRuns([], FULL, range(5))

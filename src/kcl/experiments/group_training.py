@@ -159,7 +159,7 @@ def _train(experiment: Experiment, group: RunGroup, on_progress: OnProgress) -> 
 
 def _result(identity: dict[str, Any], outcome: Outcome, compute: Compute, counts: dict[str, int]) -> dict[str, Any]:
     """The measurements of a run as a line of results.jsonl; `counts`: how many were trained together."""
-    versions = {"kcl": kcl.__version__, "torch": torch.__version__, "numpy": np.__version__}
+    versions = {"kcl": kcl.__version__, "code": resuming.code(), "torch": torch.__version__, "numpy": np.__version__}
     return {
         "format": results.FORMAT,
         **identity,

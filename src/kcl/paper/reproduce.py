@@ -15,6 +15,7 @@ from kcl.errors import KclError
 from kcl.experiments.run_spec import RunSpec, by_training
 from kcl.experiments.speeds import TOGETHER, speed_of
 from kcl.paper.cell import FinishedRuns, Scale
+from kcl.paper.equal_memory import EqualMemory, ShuffledClasses
 from kcl.paper.inference_time import InferenceTime
 from kcl.paper.item import Item
 from kcl.paper.paper_figures import AllMethods, Bases, CoresetSize, FirstTasks, MemoryBenefit, NumberOfTasks
@@ -40,7 +41,10 @@ ITEMS: dict[str, Item] = {
         Hyperparameters(),
     )
 }
-STRONG: dict[str, Item] = {item.name: item for item in (StrongResults(), StrongHorizon(), Ablation(), StrongCost())}
+STRONG: dict[str, Item] = {
+    item.name: item
+    for item in (StrongResults(), StrongHorizon(), Ablation(), StrongCost(), EqualMemory(), ShuffledClasses())
+}
 """Beyond the paper, in the order in which their runs are done: the most important first."""
 GROUPS = {"all": ITEMS, "strong": STRONG}
 """Names for several items: `all` is the paper's, and no more."""
