@@ -67,7 +67,7 @@ def test_hints_name_extras_that_can_be_installed() -> None:
 def test_the_start_page_lists_every_extra() -> None:
     page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`.*?) \|", page, flags=re.MULTILINE)
-    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(PROJECT["optional-dependencies"])
+    assert {name for row in rows for name in re.findall(r"`([\w-]+)`", row)} == set(PROJECT["optional-dependencies"])
 
 
 def test_what_is_imported_is_declared() -> None:

@@ -113,6 +113,7 @@ def test_forgetting_and_merging(tmp_path: Path, answers: Any, capsys: Any) -> No
     assert main([*forget, "valve", "--class", "wet"]) == 0
     assert "0002" in capsys.readouterr().out
     assert {row["label"] for row in answers("--model", model, "--input", two, "--task", "valve")} == {"dry"}
+    (model / "exported.onnx").write_bytes(b"")
     assert main([*forget, "pump", "--samples", str(one), "--purge"]) == 0
     assert sorted(path.name for path in model.iterdir()) == ["0004"]
     assert {row["task"] for row in answers("--model", model, "--input", one)} == {"valve"}
