@@ -51,6 +51,8 @@ def measure(
     for spec in specs:
         if spec.method != "kcl":
             raise KclError(f"inferring the task needs kernels, which {spec.method} does not have; use --method kcl")
+        if not spec.settings.names_tasks:
+            raise KclError("kcl task-free measures both, with the task named and without: leave --scenario out")
     plan = admit(specs, compute, data_dir, say)
     for group in group_trainings(plan, [[spec] for spec in plan.specs]):
         try:

@@ -29,9 +29,12 @@ Samples are kept under "inputs", as stored (bytes where the data are bytes); `lo
 the network sees them.
 """
 
-
 Orders = Sequence[np.ndarray]
 """For every epoch of a task, the positions of its training samples in the order in which they are visited."""
+
+
+Places = Sequence[Sequence[int]]
+"""For every task, the place of each of its classes among the classes of all tasks."""
 
 
 class Learnable(NamedTuple):
@@ -209,10 +212,15 @@ class Method(ABC):
             return memory
         return views.shown_memory(memory, views.rotations(self.settings), views.mirrors(self.settings))
 
-    def answer(self, model: Any, classifier: Memory, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
-        """Scores of a task's classes, from `logits` of the copies in which the settings show a query."""
+    def answer(
+        self, model: Any, classifier: Memory, inputs: Float[Tensor, "n ..."], of_all: bool = False
+    ) -> Float[Tensor, "n c"]:
+        """Scores of a task's classes, from `logits` of the copies in which the settings show a query. `of_all`: of the
+        classes of all tasks, from `logits_of_all`.
+        """
         turns, mirrored = views.rotations(self.settings), views.mirrors(self.settings)
-        return views.vote(self.logits(model, classifier, views.copies(inputs, turns, mirrored)), turns, mirrored)
+        logits = self.logits_of_all if of_all else self.logits
+        return views.vote(logits(model, classifier, views.copies(inputs, turns, mirrored)), turns, mirrored)
 
     @abstractmethod
     def classifier(self, model: Any, memory: Memory, noise: Noise) -> Memory:
@@ -223,6 +231,22 @@ class Method(ABC):
     @abstractmethod
     def logits(self, model: Any, classifier: Memory, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
         """Scores of a task's labels: its classes, or (class, rotation) pairs."""
+
+    # Answering without a task
+
+    def united(self, memories: Sequence[Memory], places: Places) -> Memory:
+        """What is kept of several tasks as if they were one, whose classes are those of all of them."""
+        raise KclError(f"{self.name} needs to know the task of a sample: use --scenario task")
+
+    def classifier_of_all(self, model: Any, memory: Memory, rng: np.random.Generator) -> Memory:
+        """Everything about answers over all classes that does not depend on the query, valid until the model changes.
+        `memory`: as `show` gives it of `united`.
+        """
+        return memory
+
+    def logits_of_all(self, model: Any, classifier: Memory, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
+        """Scores of the labels of all tasks."""
+        return self.logits(model, classifier, inputs)
 
     def memory_use(self, memories: Sequence[Memory], method_state: Memory) -> dict[str, int]:
         """Samples kept, and the bytes of everything kept: of every task, and of the state over all tasks."""

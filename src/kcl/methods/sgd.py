@@ -13,7 +13,7 @@ from kcl.benchmarks.joint_task import JointTask
 from kcl.benchmarks.task import Task
 from kcl.core.shapes import Bool, Float, Int
 from kcl.functional.noise import Noise
-from kcl.methods.method import Batch, Learnable, Memory, Method
+from kcl.methods.method import Batch, Learnable, Memory, Method, Places
 from kcl.nets.backbone import Backbone
 
 
@@ -47,6 +47,13 @@ class LinearMethod(Method):
 
     def logits(self, model: LinearModel, classifier: Memory, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
         return model(inputs, classifier["classes"])
+
+    def united(self, memories: Sequence[Memory], places: Places) -> Memory:
+        """The outputs of all classes side by side, whose largest one answers."""
+        by_place = {place: int(number) for memory, several in zip(memories, places, strict=True)
+                    for number, place in zip(memory["classes"], several, strict=True)}  # fmt: skip
+        classes = [by_place[place] for place in range(len(by_place))]
+        return {"classes": torch.tensor(classes, device=memories[0]["classes"].device)}
 
 
 class NaiveSGD(LinearMethod):

@@ -105,6 +105,7 @@ def shown_memory(memory: Memory, turns: int, mirrored: int = 1) -> Memory:
         "targets": lambda targets: turned_targets(targets, turns, mirrored),
         "correction": lambda correction: turned_targets(correction, turns, mirrored),
         "classes": lambda classes: pairs(classes, turns),
+        "labels": lambda labels: turned_labels(labels, turns).repeat(mirrored),
         "slices": lambda slices: slices.repeat_interleave(turns, dim=-1),
         "strength": lambda strength: strength * mirrored,
     }
