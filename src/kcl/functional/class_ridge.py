@@ -32,6 +32,8 @@ class ClassRidge(NamedTuple):
     """The samples that were left out, all copies of each."""
     left_out: Float[Tensor, "k c"]
     """What all other samples predict for them."""
+    error: float
+    """The mean of their squared errors, of balanced classes."""
 
 
 def solve(features: Float[Tensor, "m D"], labels: Int[Tensor, " m"], classes: int, copies: int = 1) -> ClassRidge:
@@ -55,13 +57,14 @@ def solve(features: Float[Tensor, "m D"], labels: Int[Tensor, " m"], classes: in
 
     strength = min((spectrum.scale * relative for relative in STRENGTHS), key=error)
     solution = statistics.weights(spectrum, strength)
-    return ClassRidge(solution, spectrum, strength, rows, targets - residuals(strength))
+    mean_error = error(strength) / float(weighing.sum())
+    return ClassRidge(solution, spectrum, strength, rows, targets - residuals(strength), mean_error)
 
 
 def balanced(labels: Int[Tensor, " m"], classes: int) -> Float[Tensor, " m"]:
     """Weights of samples with which all classes weigh the same, one on average over classes."""
     counts = torch.bincount(labels, minlength=classes).double()
-    return (counts.sum() / (counts > 0).sum() / counts)[labels]
+    return (counts.sum() / (counts > 0).sum() / counts.clamp_min(1.0))[labels]
 
 
 def of_classes(

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 SHRINKAGE = 0.9
 """Share of the within-class scatter in the covariance that classes share; the rest is a multiple of the identity."""
+NEVER = -1e9
+"""The score of a class that has no samples."""
 
 
 class Solved(NamedTuple):
@@ -59,20 +61,25 @@ def joint_ridge(features: Float[Tensor, "m D"], labels: Int[Tensor, " m"], class
 def class_means(features: Float[Tensor, "m D"], labels: Int[Tensor, " m"], classes: int, copies: int) -> Solved:  # noqa: ARG001
     """The nearest mean: −‖ψ − μ_c‖²/2 without what all classes have in common."""
     means = _means(features, labels, classes)
-    return Solved(means.mT, -means.square().sum(1) / 2.0)
+    return _nearest(means.mT, means, labels)
 
 
 def shared_covariance(features: Float[Tensor, "m D"], labels: Int[Tensor, " m"], classes: int, copies: int) -> Solved:  # noqa: ARG001
     """The nearest mean by the covariance within classes, which they share: linear discriminant analysis."""
     targets = F.one_hot(labels, classes).to(features.dtype)
     metric, means = metric_of(scatter_within(features, targets), SHRINKAGE), _means(features, labels, classes)
-    weights = metric @ (metric @ means.mT)
-    return Solved(weights, -(means.mT * weights).sum(0) / 2.0)
+    return _nearest(metric @ (metric @ means.mT), means, labels)
 
 
 def _means(features: Float[Tensor, "m D"], labels: Int[Tensor, " m"], classes: int) -> Float[Tensor, "c D"]:
     sums = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)
-    return sums / torch.bincount(labels, minlength=classes)[:, None]
+    return sums / torch.bincount(labels, minlength=classes).clamp_min(1)[:, None]
+
+
+def _nearest(weights: Float[Tensor, "D c"], means: Float[Tensor, "c D"], labels: Int[Tensor, " m"]) -> Solved:
+    """μ_cᵀ M² ψ − μ_cᵀ M² μ_c / 2. A class without samples is never the nearest."""
+    empty = torch.bincount(labels, minlength=len(means)) == 0
+    return Solved(weights, (-(means.mT * weights).sum(0) / 2.0).masked_fill(empty, NEVER))
 
 
 CLASS_HEADS: dict[str, Callable[[Tensor, Tensor, int, int], Solved]] = {
@@ -83,10 +90,15 @@ CLASS_HEADS: dict[str, Callable[[Tensor, Tensor, int, int], Solved]] = {
 
 
 def fit(
-    settings: KclSettings, x: Float[Tensor, "m d"], labels: Int[Tensor, " m"], rng: np.random.Generator, copies: int
+    settings: KclSettings,
+    x: Float[Tensor, "m d"],
+    labels: Int[Tensor, " m"],
+    classes: int,
+    copies: int,
+    rng: np.random.Generator,
 ) -> ClassHead:
     """The head of samples with backbone features x. `copies`: of every sample, a block of samples apart."""
-    classes, metric = 1 + int(labels.max()), None
+    metric = None
     if settings.shared_metric:
         metric = metric_of(scatter_within(x, F.one_hot(labels, classes).to(x.dtype)), settings.shared_metric)
         x = x @ metric
@@ -103,8 +115,11 @@ def _drawn(feature_map: FeatureMap, x: Float[Tensor, "m d"], bases: int, rng: np
     return {name: tensor / width if name == "frequencies" else tensor for name, tensor in drawn.items()}
 
 
+def features_of(settings: KclSettings, head: dict[str, Tensor], x: Float[Tensor, "n d"]) -> Float[Tensor, "n D"]:
+    """ψ(xM), from the backbone's features and `ClassHead.tensors`."""
+    return FOR_MANY_RUNS[settings.class_features].apply(x @ head["metric"] if "metric" in head else x, head)
+
+
 def scores(settings: KclSettings, head: dict[str, Tensor], x: Float[Tensor, "n d"]) -> Float[Tensor, "n c"]:
-    """The scores of all classes, from the backbone's features and `ClassHead.tensors`."""
-    if "metric" in head:
-        x = x @ head["metric"]
-    return torch.addmm(head["shift"], FOR_MANY_RUNS[settings.class_features].apply(x, head), head["weights"])
+    """The scores of all classes."""
+    return torch.addmm(head["shift"], features_of(settings, head, x), head["weights"])

@@ -187,12 +187,15 @@ class KernelContinualLearning(Method):
             torch.tensor(several, device=memory["targets"].device)[memory["targets"].argmax(-1)]
             for memory, several in zip(memories, places, strict=True)
         ]
-        return {"inputs": torch.cat([memory["inputs"] for memory in memories]), "labels": torch.cat(labels)}
+        classes = torch.arange(1 + max(max(several) for several in places), device=labels[0].device)
+        inputs = torch.cat([memory["inputs"] for memory in memories])
+        return {"inputs": inputs, "labels": torch.cat(labels), "classes": classes}
 
     def class_head(self, model: KernelModel, memory: Memory, rng: np.random.Generator) -> ClassHead:
         """The classifier over all classes, from `united` as `show` returns it. BatchNorm uses its running averages."""
         features = torch.cat([self.features(model, part) for part in memory["inputs"].split(BATCH)])
-        return class_heads.fit(self.settings, features, memory["labels"], rng, views.copies_at_test(self.settings))
+        labels, classes, copies = memory["labels"], len(memory["classes"]), views.copies_at_test(self.settings)
+        return class_heads.fit(self.settings, features, labels, classes, copies, rng)
 
     def classifier_of_all(self, model: KernelModel, memory: Memory, rng: np.random.Generator) -> Memory:
         return self.class_head(model, memory, rng).tensors()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task
 from kcl.core.settings import Settings
-from kcl.core.shapes import Bool, Float, Int
+from kcl.core.shapes import Bool, Float, Int, Shaped
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
 from kcl.methods import views
@@ -68,6 +68,8 @@ class Replayed(NamedTuple):
     allowed: Bool[Tensor, "m c"]
     """The classes of each sample's own task, among which it is classified."""
     weights: Float[Tensor, " m"]
+    beside: Memory
+    """What else a method replays with the samples."""
 
 
 class Batch(NamedTuple):
@@ -138,6 +140,21 @@ class Method(ABC):
     ) -> ReplayPlan | None:
         """What is replayed in a task whose epochs visit its samples in these orders, in batches of these sizes."""
         return None
+
+    def replayed(
+        self,
+        method_state: Memory,
+        places: Int[Tensor, " m"],
+        weights: Float[Tensor, " m"],
+        task_inputs: Shaped[Tensor, "m ..."],
+        task_labels: Int[Tensor, " m"],
+        classes: Int[Tensor, " w"],
+    ) -> Replayed:
+        """With `plan`: the samples at `places`, before scaling: slots of the memory, or samples of the current task.
+        `task_inputs` and `task_labels` are those of the current task's training samples, and ignored where a place is a
+        slot; `classes` are the current task's.
+        """
+        raise NotImplementedError
 
     def consolidate(
         self, model: Any, method_state: Memory, task: Task, plan: ReplayPlan | None, rng: np.random.Generator

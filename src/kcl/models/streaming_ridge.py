@@ -204,7 +204,7 @@ class StreamingRidge:
         spectrum = statistics.spectrum(whole)
         strength = self.best_strength(spectrum, units, places)
         residual = statistics.generalised_cross_validation(spectrum, strength) / whole.count
-        temperature = max(min(residual, 1.0) / outputs**TEMPERATURE_EXPONENT, LEAST_TEMPERATURE)
+        temperature = usual_temperature(residual, outputs)
         return Solution(statistics.weights(spectrum, strength), spectrum, strength, temperature, whole.sums)
 
     def _regression(self, whole: Statistics, units: Units, places: Mapping[str, Sequence[int]]) -> Solution:
@@ -245,6 +245,11 @@ class StreamingRidge:
         """
         units = _balanced(self.units, places) if self.balanced else self.units
         return statistics.weights(solution.spectrum, solution.strength, joined(units, apart, self.moment).cross)
+
+
+def usual_temperature(residual: float, classes: int) -> float:
+    """By which responses are divided, from the mean squared error on samples that were not learned."""
+    return max(min(residual, 1.0) / classes**TEMPERATURE_EXPONENT, LEAST_TEMPERATURE)
 
 
 def joined(

@@ -29,6 +29,8 @@ _TITLES = {
     "ewc": "EWC",
     "a-gem": "A-GEM",
     "er-reservoir": "ER-Reservoir",
+    "er-ace": "ER-ACE",
+    "der++": "DER++",
     "multi-task": "multi-task",
 }
 

@@ -72,6 +72,8 @@ class RunStack:
         self.runs, self.test_groups = variants_of(self.variants), test_groups(self.variants)
         self.seeds = [seeds[run.training] for run in self.runs]
         self.joint, self.answers_unseen = self.method.joint, self.method.answers_unseen
+        self.compares_tasks = any(group.method.settings.scenario == "class" for group in self.test_groups)
+        """Whether a run tells apart the classes of all tasks."""
         self.compiled, self.precision = compiled, used(precision, self.device, compiled)
         self.models = [
             build_model(method, make, seed).to(self.device)

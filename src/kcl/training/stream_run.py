@@ -219,11 +219,11 @@ class _StreamRun:
 
     def _confusions(self) -> list[list[list[int]] | None]:
         """Of every run that has learned all tasks and compares the classes of all."""
-        run_count, alive = len(self.streams), self._alive()
-        if self.history.tested < self.training_count:  # all have diverged
+        learner, run_count, alive = self.learner, len(self.streams), self._alive()
+        if not learner.compares_tasks or self.history.tested < self.training_count:  # or all have diverged
             return [None] * run_count
         by_task = [
-            self.learner.answered_tasks([stream[index] for stream in self.streams]) for index in range(self.task_count)
+            learner.answered_tasks([stream[index] for stream in self.streams]) for index in range(self.task_count)
         ]
         rows = [[row for of_runs in by_task if (row := of_runs[run]) is not None] for run in range(run_count)]
         return [several or None if run in alive else None for run, several in enumerate(rows)]
