@@ -132,7 +132,7 @@ def _summary_numbers(name: str, summary: Summary | None) -> dict[str, Any]:
     return {name: mean, f"{name}: deviation": deviation, f"{name}: half of the 95 % interval": half_width}
 
 
-def _measure(heading: str, name: str, field: str, digits: int) -> TableColumn:
+def measure(heading: str, name: str, field: str, digits: int) -> TableColumn:
     return TableColumn(
         heading,
         lambda cell, runs: spread(runs.summary(cell, field), digits),
@@ -155,11 +155,11 @@ def forgetting_text(paper: PaperResult | None) -> str:
 
 MEASURED = (
     TableColumn("seeds", lambda cell, runs: group.seed_count if (group := runs.group(cell)) else "0", _seeds),
-    _measure("accuracy %", "accuracy", "average_accuracy", 2)._replace(text=_accuracy),
+    measure("accuracy %", "accuracy", "average_accuracy", 2)._replace(text=_accuracy),
     TableColumn("95 % interval", lambda cell, runs: interval(runs.summary(cell)), lambda _, __: {}),
-    _measure("forgetting", "forgetting", "forgetting", 3),
+    measure("forgetting", "forgetting", "forgetting", 3),
 )
-JUST_LEARNED = _measure("just learned %", "just learned", "learning_accuracy", 2)
+JUST_LEARNED = measure("just learned %", "just learned", "learning_accuracy", 2)
 PAPER_COLUMNS = (
     TableColumn(
         "paper: accuracy %",
