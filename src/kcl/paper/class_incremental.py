@@ -124,7 +124,7 @@ class ClassIncrementalSmall(ClassIncrementalTables):
     note = "The paper's recipe, a few tasks and samples: it shows that everything works, not what it comes to."
     recipe = "paper"
     settings = (
-        Setting(CIFAR100, "class", tasks=3, train_per_task=500),
+        Setting(CIFAR100, "class", tasks=2, train_per_task=250),
         Setting(PERMUTED, "domain", tasks=3, train_per_task=1000),
         Setting(ROTATED, "domain", tasks=3, train_per_task=1000),
     )
