@@ -18,8 +18,9 @@ from kcl.functional.statistics import SecondMoment, Spectrum, Statistics
 
 STRENGTHS = tuple(10.0 ** (place / 2.0) for place in range(-10, 9))
 """λ to choose from, relative to the mean of ‖ψ‖²."""
-MOST_LEFT_OUT = 2000
-"""Samples that are left out in turn; more would cost more than they tell."""
+MOST_LEFT_OUT, MOST_PREDICTED = 2000, 1_000_000
+"""Samples that are left out in turn, and numbers that are predicted for them; more would cost more than they tell."""
+LEAST_LEFT_OUT = 500
 
 
 class ClassRidge(NamedTuple):
@@ -43,8 +44,9 @@ def solve(features: Float[Tensor, "m D"], labels: Int[Tensor, " m"], classes: in
     spectrum = statistics.spectrum(of_classes(features, labels, weights, classes))
     samples = len(features) // copies
     left = torch.arange(samples, device=labels.device)
-    if samples > MOST_LEFT_OUT:
-        left = torch.linspace(0, samples - 1, MOST_LEFT_OUT, device=labels.device).long()
+    most = min(MOST_LEFT_OUT, max(LEAST_LEFT_OUT, MOST_PREDICTED // classes))
+    if samples > most:
+        left = torch.linspace(0, samples - 1, most, device=labels.device).long()
     rows = (torch.arange(copies, device=labels.device)[:, None] * samples + left).flatten()
     projected, targets = features[rows] @ spectrum.vectors, F.one_hot(labels[rows], classes).double()
     weighing = weights[rows]

@@ -134,7 +134,8 @@ class FinishedRuns:
         words += [] if cell.recipe == "paper" else ["--recipe", cell.recipe]
         recipe = recipe_settings(cell.recipe, cell.benchmark, cell.method)
         changes = {name: value for name, value in cell.changes.items() if getattr(recipe, name) != value}
-        words += ["--kernel", changes.pop("kernel")] if "kernel" in changes else []
+        for name in ("kernel", "scenario"):
+            words += [f"--{name}", changes.pop(name)] if name in changes else []
         words += change_options(replace(cell, changes=changes))
         words += ["--tasks", str(cell.tasks)] if cell.tasks is not None else []
         words += ["--ways", show_ways(cell.ways)] if cell.ways is not None else []
