@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import itertools
 import json
@@ -14,13 +15,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import kcl
+from command_line import Said, call
 from kcl.benchmarks.registry import BENCHMARKS
 from kcl.cli import commands, requested_runs, run_commands
 from kcl.core.results import MOST_TASKS
@@ -33,25 +35,10 @@ SET = ["--set", *(f"{name}={value}" for name, value in SMALL_KCL.items())]
 MEASURED = ("accuracy_matrix", "initial_accuracy", "average_accuracy", "forgetting", "learning_accuracy")
 
 
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
     """Call the command line in this process."""
-
-    def call(*arguments: str | Path) -> Said:
-        capsys.readouterr()
-        try:
-            code = commands.main([str(argument) for argument in arguments])
-        except SystemExit as exit:
-            code = int(exit.code or 0)
-        return Said(code, *capsys.readouterr())
-
-    return call
+    return functools.partial(call, capsys)
 
 
 def _spawn(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -14,13 +15,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 import kcl
-from kcl.cli import commands
+from command_line import Said, call
 from kcl.cli.options import parse_every
+from kcl.core import files
 from kcl.core.locking import locked
 from kcl.errors import KclError
 from kcl.experiments import resuming
@@ -36,12 +38,6 @@ COMMAND = ["run", "permuted-digits", *SMALL, *SET]
 PASSING = ("seconds", "learning_seconds", "resumed", "command")
 
 
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture(autouse=True)
 def _somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")
@@ -50,15 +46,7 @@ def _somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
-    def call(*arguments: str | Path) -> Said:
-        capsys.readouterr()
-        try:
-            code = commands.main([str(argument) for argument in arguments])
-        except SystemExit as exit:
-            code = int(exit.code or 0)
-        return Said(code, *capsys.readouterr())
-
-    return call
+    return functools.partial(call, capsys)
 
 
 class _Signalling:
@@ -417,7 +405,7 @@ class _FullDisk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fail_at: int) -> None:
         self.left = fail_at
-        real_fsync, real_replace, real_open = os.fsync, Path.replace, Path.open
+        real_fsync, real_replace, real_open = os.fsync, Path.replace, open
 
         def fsync(descriptor: int) -> None:
             self.tick()
@@ -430,11 +418,11 @@ class _FullDisk:
         @contextlib.contextmanager
         def opened(path: Path, mode: str = "r", *given: Any, **named: Any) -> Iterator[Any]:
             with real_open(path, mode, *given, **named) as file:
-                yield _Writing(self, file) if mode == "wb" else file
+                yield _Writing(self, file) if mode == "xb" else file
 
         monkeypatch.setattr(os, "fsync", fsync)
         monkeypatch.setattr(Path, "replace", replace)
-        monkeypatch.setattr(Path, "open", opened)
+        monkeypatch.setattr(files, "open", opened, raising=False)
 
     def tick(self) -> None:
         self.left -= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kcl.cli import commands
+from command_line import Said, call
 from kcl.experiments.run_spec import RunSpec, key_of
 from kcl.methods.recipes import published_settings
 
@@ -18,16 +19,8 @@ CHEAP = ["--set", "bases=16", "coreset_size_per_class=2", "backbone=cifar-resnet
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    def call(*arguments: Any) -> tuple[int, str, str]:
-        capsys.readouterr()
-        try:
-            code = commands.main([str(argument) for argument in arguments])
-        except SystemExit as exit:
-            code = int(exit.code or 0)
-        return code, *capsys.readouterr()
-
-    return call
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    return functools.partial(call, capsys)
 
 
 @pytest.fixture(autouse=True)

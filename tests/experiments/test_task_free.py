@@ -13,7 +13,6 @@ import torch
 import kcl
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.cli.commands import main
-from kcl.core.devices import Compute
 from kcl.data import digits
 from kcl.experiments import admission, task_free
 from kcl.experiments.run_spec import RunSpec
@@ -23,6 +22,7 @@ from kcl.models.inference import Answerer
 from kcl.models.joint_head import JointAnswers
 from kcl.models.lessons import LearnedTask
 from kcl.training.stack import RunStack
+from like_gpu import LikeGpu
 from one_run import OneRun
 
 pytest.importorskip("sklearn")
@@ -133,12 +133,6 @@ def test_stacked_runs_are_measured_as_plain_ones_are() -> None:
             one, two = (measured["scores"][score]["task_accuracy"] for measured in found)
             assert one == pytest.approx(two, abs=1.0)
     assert torch.isfinite(stacked.state.flat).all()
-
-
-class LikeGpu(Compute):
-    """Groups and stacks runs as on a GPU, but on the CPU."""
-
-    on_cpu = False
 
 
 def _specs(**changes: Any) -> list[RunSpec]:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kcl.functional import statistics
+from kcl.functional import primal, statistics
 from kcl.functional.statistics import Statistics
 
 CLASSES = 4
@@ -29,7 +29,7 @@ def _one_hot(labels: Tensor) -> Tensor:
 
 
 def _solve(whole: Statistics, strength: float) -> Tensor:
-    return statistics.weights(statistics.spectrum(whole), strength)
+    return primal.weights(primal.spectrum(whole), strength)
 
 
 @pytest.mark.parametrize(("count", "features"), [(3, 20), (19, 20), (20, 20), (200, 20)])
@@ -74,10 +74,10 @@ def test_distances_are_mahalanobis_by_the_samples_themselves(
     queries = _samples(seed + 1, 7, features)[0]
     labels[labels == 3] = 0
     whole = statistics.of_samples(x, _one_hot(labels))
-    spectrum = statistics.spectrum(whole)
-    root = statistics.residual_root(spectrum, strength, whole.sums)
-    responses, variance = queries @ _solve(whole, strength), statistics.variance(spectrum, strength, queries)
-    distances = statistics.class_distances(root, strength, whole.sums, responses, variance)
+    spectrum = primal.spectrum(whole)
+    root = primal.residual_root(spectrum, strength, whole.sums)
+    responses, variance = queries @ _solve(whole, strength), primal.variance(spectrum, strength, queries)
+    distances = primal.class_distances(root, strength, whole.sums, responses, variance)
     rows, direct = x.numpy(), np.full((7, CLASSES), np.inf)
     means = {label: rows[labels.numpy() == label].mean(0) for label in labels.unique().tolist()}
     centred = rows - np.stack([means[label] for label in labels.tolist()])
@@ -116,7 +116,7 @@ class TestCriteria:
 
     def test_evidence_is_the_marginal_likelihood(self, samples: tuple[Tensor, Tensor]) -> None:
         x, y = samples
-        spectrum, count = statistics.spectrum(statistics.of_samples(x, y)), len(x)
+        spectrum, count = primal.spectrum(statistics.of_samples(x, y)), len(x)
 
         def direct(strength: float) -> float:
             covariance = x @ x.mT / strength + torch.eye(count, dtype=torch.float64)
@@ -126,17 +126,17 @@ class TestCriteria:
             )
             return -2.0 * float(normal.log_prob(y.mT).sum()) / y.shape[1]
 
-        differences = [statistics.evidence(spectrum, value) - direct(value) for value in (1e-2, 0.3, 5.0, 100.0)]
+        differences = [primal.evidence(spectrum, value) - direct(value) for value in (1e-2, 0.3, 5.0, 100.0)]
         assert max(differences) - min(differences) < 1e-8
 
     def test_cross_validation_is_golub_heath_wahba(self, samples: tuple[Tensor, Tensor]) -> None:
         x, y = samples
-        spectrum = statistics.spectrum(statistics.of_samples(x, y))
+        spectrum = primal.spectrum(statistics.of_samples(x, y))
         for strength in (0.01, 1.0, 30.0):
             inverse = torch.linalg.inv(x.mT @ x + strength * torch.eye(x.shape[1], dtype=torch.float64))
             hat = x @ inverse @ x.mT
             expected = float((y - hat @ y).square().sum()) / (1.0 - float(hat.trace()) / len(x)) ** 2
-            assert statistics.generalised_cross_validation(spectrum, strength) == pytest.approx(expected, rel=1e-8)
+            assert primal.generalised_cross_validation(spectrum, strength) == pytest.approx(expected, rel=1e-8)
 
     def test_variance_is_that_of_the_kernel(self, samples: tuple[Tensor, Tensor]) -> None:
         x, y = samples
@@ -144,30 +144,30 @@ class TestCriteria:
         gram = x @ x.mT + strength * torch.eye(len(x), dtype=torch.float64)
         across = queries @ x.mT
         expected = queries.square().sum(1) - (across * torch.linalg.solve(gram, across.mT).mT).sum(1)
-        spectrum = statistics.spectrum(statistics.of_samples(x, y))
-        torch.testing.assert_close(statistics.variance(spectrum, strength, queries), expected, rtol=1e-7, atol=1e-8)
+        spectrum = primal.spectrum(statistics.of_samples(x, y))
+        torch.testing.assert_close(primal.variance(spectrum, strength, queries), expected, rtol=1e-7, atol=1e-8)
 
-    @pytest.mark.parametrize("rule", statistics.STRENGTH_RULES)
+    @pytest.mark.parametrize("rule", primal.STRENGTH_RULES)
     def test_the_best_strength_is_the_minimum(self, samples: tuple[Tensor, Tensor], rule: str) -> None:
-        spectrum = statistics.spectrum(statistics.of_samples(*samples))
-        judge = statistics.STRENGTH_RULES[rule]
-        best = judge(spectrum, statistics.best_strength(spectrum, rule))
-        low, high = (math.log(bound * spectrum.scale) for bound in (statistics.SMALLEST, statistics.LARGEST))
+        spectrum = primal.spectrum(statistics.of_samples(*samples))
+        judge = primal.STRENGTH_RULES[rule]
+        best = judge(spectrum, primal.best_strength(spectrum, rule))
+        low, high = (math.log(bound * spectrum.scale) for bound in (primal.SMALLEST, primal.LARGEST))
         dense = [judge(spectrum, math.exp(value)) for value in np.linspace(low, high, 400)]
         assert best <= min(dense) + 1e-3 * abs(min(dense))
 
     @pytest.mark.parametrize("held", [4, 40])
     def test_the_error_on_held_out_samples_is_the_least(self, samples: tuple[Tensor, Tensor], held: int) -> None:
         x, y = samples
-        spectrum = statistics.spectrum(statistics.of_samples(x, y))
+        spectrum = primal.spectrum(statistics.of_samples(x, y))
         queries, labels = _samples(7, held, x.shape[1])
         targets = _one_hot(labels)[:, : y.shape[1]]
-        chosen = statistics.held_out_strength(spectrum, statistics.of_samples(queries, targets))
+        chosen = primal.held_out_strength(spectrum, statistics.of_samples(queries, targets))
 
         def error(strength: float) -> float:
-            return float((queries @ statistics.weights(spectrum, strength) - targets).square().sum())
+            return float((queries @ primal.weights(spectrum, strength) - targets).square().sum())
 
-        low, high = (math.log(bound * spectrum.scale) for bound in (statistics.SMALLEST, statistics.LARGEST))
+        low, high = (math.log(bound * spectrum.scale) for bound in (primal.SMALLEST, primal.LARGEST))
         least = min(error(math.exp(value)) for value in np.linspace(low, high, 400))
         assert error(chosen) <= least * (1.0 + 1e-3)
 
@@ -176,10 +176,10 @@ def test_evidence_finds_the_noise_of_a_linear_model(draw64: Any) -> None:
     x, true = draw64.normal(400, 10), draw64.normal(10, 1)
     for noise in (0.1, 1.0, 3.0):
         y = x @ true + noise * draw64.normal(400, 1)
-        strength = statistics.best_strength(statistics.spectrum(statistics.of_samples(x, y)))
+        strength = primal.best_strength(primal.spectrum(statistics.of_samples(x, y)))
         assert strength == pytest.approx(noise**2 / float(true.square().mean()), rel=1.0)
 
 
 def test_condition_is_told(draw64: Any) -> None:
     x = draw64.normal(50, 4) * torch.tensor([1.0, 1.0, 1.0, 1e-4])
-    assert 1e7 < statistics.spectrum(statistics.of_samples(x, x[:, :1])).condition < 1e10
+    assert 1e7 < primal.spectrum(statistics.of_samples(x, x[:, :1])).condition < 1e10

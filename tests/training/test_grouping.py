@@ -30,6 +30,7 @@ from kcl.report import results_table
 from kcl.training.checkpointer import Every
 from kcl.training.stack import RunStack
 from kcl.training.stream_run import Progress
+from like_gpu import LikeGpu
 
 SMALL = KclSettings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2)
 CPU, NEVER = Compute(), Saving()
@@ -41,18 +42,6 @@ def _made_up_benchmark(make_dataset: Callable[..., Any], monkeypatch: pytest.Mon
     dataset = make_dataset(60)
     monkeypatch.setitem(BENCHMARKS, "made-up", Benchmark("for tests", lambda *_: dataset, PermutedPixels, 20))
     monkeypatch.setitem(BENCHMARKS, "another", Benchmark("for tests", lambda *_: dataset, PermutedPixels, 20))
-
-
-class LikeGpu(Compute):
-    """Groups and stacks runs as on a GPU, but on the CPU."""
-
-    on_cpu = False
-
-    def groups(self, specs: Sequence[RunSpec], at_once: int | None = None) -> list[list[RunSpec]]:
-        self.device = torch.device("cuda")  # on a CPU each would be alone
-        groups = super().groups(specs, at_once)
-        self.device = torch.device("cpu")
-        return groups
 
 
 def _specs(seeds: Sequence[int] = (0, 1, 2), method: str = "kcl", tasks: int = 2, **options: Any) -> list[RunSpec]:

@@ -29,6 +29,7 @@ from kcl.training.checkpointer import Checkpointer, Every
 from kcl.training.stack import RunStack
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import Outcome, run_streams
+from like_gpu import LikeGpu
 from one_run import OneRun
 from reference_run import TRAINED
 
@@ -263,18 +264,6 @@ def test_a_training_that_diverges_ends_its_runs_and_no_others(make_runs: Any, en
     assert all(outcome.matrix.average_accuracy is None for outcome in outcomes[3:6])
     for run in (0, 1, 2, 6, 7, 8):
         assert outcomes[run].matrix.to_lists() == expected[run].matrix.to_lists()
-
-
-class LikeGpu(Compute):
-    """Groups and stacks runs as on a GPU, but on the CPU."""
-
-    on_cpu = False
-
-    def groups(self, specs: Sequence[RunSpec], at_once: int | None = None) -> list[list[RunSpec]]:
-        self.device = torch.device("cuda")  # on a CPU each would be alone
-        groups = super().groups(specs, at_once)
-        self.device = torch.device("cpu")
-        return groups
 
 
 SMALL = KclSettings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2)

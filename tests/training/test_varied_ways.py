@@ -28,6 +28,7 @@ from kcl.report import page, results_table
 from kcl.report.groups import group_runs
 from kcl.training.stack import RunStack
 from kcl.training.stream_run import run_streams
+from like_gpu import LikeGpu
 from reference_run import ReferenceRun, ReferenceRuns
 
 SMALL = KclSettings(bases=16, width=8, coreset_size_per_class=3, batch_size=10, dropout=0.2)
@@ -79,18 +80,6 @@ def test_stacked_runs_learn_tasks_of_different_shapes(
     for one, two in zip(expected, together, strict=True):
         assert one.matrix.to_lists() == two.matrix.to_lists()
         assert one.memory == two.memory
-
-
-class LikeGpu(Compute):
-    """Groups and stacks runs as on a GPU, but on the CPU."""
-
-    on_cpu = False
-
-    def groups(self, specs: Sequence[RunSpec], at_once: int | None = None) -> list[list[RunSpec]]:
-        self.device = torch.device("cuda")  # on a CPU each would be alone
-        groups = super().groups(specs, at_once)
-        self.device = torch.device("cpu")
-        return groups
 
 
 def _specs(seeds: Sequence[int] = range(4), **options: Any) -> list[RunSpec]:

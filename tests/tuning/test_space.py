@@ -6,7 +6,7 @@ import pytest
 
 from kcl.errors import KclError
 from kcl.methods.kcl_settings import KclSettings
-from kcl.tuning.space import Choice, Range, parse, published
+from kcl.tuning.space import Choice, Range, parse, point_of
 
 
 def test_ranges_and_choices() -> None:
@@ -53,6 +53,6 @@ def test_nothing_to_search_or_the_same_twice_is_refused() -> None:
 
 def test_the_published_settings_are_a_point_where_they_lie_inside() -> None:
     settings = KclSettings(lr=0.1, kernel="vrf")
-    assert published(parse(["lr=0.01..1", "kernel=vrf,rbf"], "kcl"), settings) == {"lr": 0.1, "kernel": "vrf"}
-    assert published(parse(["lr=0.2..1"], "kcl"), settings) is None
-    assert published(parse(["kernel=rbf,linear"], "kcl"), settings) is None
+    assert point_of(parse(["lr=0.01..1", "kernel=vrf,rbf"], "kcl"), settings) == {"lr": 0.1, "kernel": "vrf"}
+    assert point_of(parse(["lr=0.2..1"], "kcl"), settings) is None
+    assert point_of(parse(["kernel=rbf,linear"], "kcl"), settings) is None

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kcl.core.shapes import Float, Int
-from kcl.functional import statistics
-from kcl.functional.statistics import SecondMoment, Spectrum, Statistics
+from kcl.functional import primal, statistics
+from kcl.functional.primal import Spectrum
+from kcl.functional.statistics import SecondMoment, Statistics
 
 STRENGTHS = tuple(10.0 ** (place / 2.0) for place in range(-10, 9))
 """λ to choose from, relative to the mean of ‖ψ‖²."""
@@ -41,7 +42,7 @@ def solve(features: Float[Tensor, "m D"], labels: Int[Tensor, " m"], classes: in
     """`copies`: of every sample that `features` has, a block of samples apart; they are left out together."""
     features = features.double()
     weights = balanced(labels, classes)
-    spectrum = statistics.spectrum(of_classes(features, labels, weights, classes))
+    spectrum = primal.spectrum(of_classes(features, labels, weights, classes))
     samples = len(features) // copies
     left = torch.arange(samples, device=labels.device)
     most = min(MOST_LEFT_OUT, max(LEAST_LEFT_OUT, MOST_PREDICTED // classes))
@@ -58,7 +59,7 @@ def solve(features: Float[Tensor, "m D"], labels: Int[Tensor, " m"], classes: in
         return float((weighing[:, None] * residuals(strength).square()).sum())
 
     strength = min((spectrum.scale * relative for relative in STRENGTHS), key=error)
-    solution = statistics.weights(spectrum, strength)
+    solution = primal.weights(spectrum, strength)
     mean_error = error(strength) / float(weighing.sum())
     return ClassRidge(solution, spectrum, strength, rows, targets - residuals(strength), mean_error)
 

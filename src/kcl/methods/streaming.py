@@ -15,7 +15,7 @@ from kcl.core.randomness import numpy_generator
 from kcl.core.settings import BACKBONES, Settings, Summaries, setting
 from kcl.core.shapes import Float
 from kcl.errors import KclError
-from kcl.functional import statistics
+from kcl.functional import primal, statistics
 from kcl.functional.noise import Noise
 from kcl.methods import views
 from kcl.methods.feature_maps import FOR_MANY_RUNS
@@ -35,7 +35,7 @@ class StreamingRidgeSettings(Settings):
     bases: int = setting(1024, "random features D", 1, 65_536)
     kernel_width: float = setting(1.0, "width of the kernel, for samples of unit length", above=0.0, since=4)
     strength_rule: str = setting(
-        "evidence", "how λ is chosen", choices={name: name for name in statistics.STRENGTH_RULES}, since=4
+        "evidence", "how λ is chosen", choices={name: name for name in primal.STRENGTH_RULES}, since=4
     )
 
     @property
@@ -86,15 +86,15 @@ class StreamingRidge(Method):
     def begin_task(self, model: FrozenModel, task: Task, rng: np.random.Generator) -> Learnable:
         """Sum the task up."""
         whole = statistics.add([self._summed(model, task, rows) for rows in torch.arange(len(task.train)).split(BATCH)])
-        spectrum = statistics.spectrum(whole)
-        strength = statistics.best_strength(spectrum, self.settings.strength_rule)
+        spectrum = primal.spectrum(whole)
+        strength = primal.best_strength(spectrum, self.settings.strength_rule)
         moment = whole.moment.tensor
         if whole.moment.rows is None:  # a symmetric matrix
             upper = torch.triu_indices(*moment.shape, device=moment.device)
             moment = moment[upper[0], upper[1]]
         sums = {"moment": moment, "cross": whole.cross, "counts": whole.sums, "squares": whole.squares}
         memory = sums | {
-            "solution": statistics.weights(spectrum, strength),
+            "solution": primal.weights(spectrum, strength),
             "strength": whole.cross.new_tensor(strength),
         }
         return Learnable(np.arange(0), memory)
@@ -116,9 +116,9 @@ class StreamingRidge(Method):
         """The solution of the sums of all tasks, in which equal classes are one."""
         outputs = 1 + max(max(several) for several in places)
         parts = [(_statistics(memory), several) for memory, several in zip(memories, places, strict=True)]
-        spectrum = statistics.spectrum(statistics.add_placed(parts, outputs))
-        strength = statistics.best_strength(spectrum, self.settings.strength_rule)
-        return {"solution": statistics.weights(spectrum, strength)}
+        spectrum = primal.spectrum(statistics.add_placed(parts, outputs))
+        strength = primal.best_strength(spectrum, self.settings.strength_rule)
+        return {"solution": primal.weights(spectrum, strength)}
 
     def logits(self, model: FrozenModel, classifier: Memory, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
         return model(inputs) @ classifier["solution"]

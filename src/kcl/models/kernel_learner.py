@@ -116,7 +116,8 @@ class KernelContinualLearner:
         return tuple(self.stream.class_labels[position] for position in self.stream[index].classes)
 
     def as_model(self) -> ContinualModel:
-        """The learned tasks as a model that can be saved and exported. Task names are the task numbers.
+        """The learned tasks as a model that can be saved and exported, with calibrated probabilities. Task names are
+        the task numbers.
 
         The model shares its weights with this learner. To teach it more tasks, save it and load it again.
         """

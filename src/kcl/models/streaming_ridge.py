@@ -19,8 +19,9 @@ from torch import Tensor
 from kcl.core.settings import nearest
 from kcl.core.shapes import Bool, Float, Int
 from kcl.errors import KclError
-from kcl.functional import statistics
-from kcl.functional.statistics import STRENGTH_RULES, SecondMoment, Statistics, TargetScale, add_moments
+from kcl.functional import primal, statistics
+from kcl.functional.primal import STRENGTH_RULES
+from kcl.functional.statistics import SecondMoment, Statistics, TargetScale, add_moments
 from kcl.models.features import Features
 
 KEPT = ("task", "class")
@@ -55,7 +56,7 @@ class Solution:
     """A solved classifier, or regression, with c outputs."""
 
     weights: Float[Tensor, "D c"]
-    spectrum: statistics.Spectrum
+    spectrum: primal.Spectrum
     strength: float
     temperature: float
     counts: Float[Tensor, " c"]
@@ -64,15 +65,15 @@ class Solution:
     """Of targets that are numbers: to be added to ψW."""
 
     def variance(self, features: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:
-        return statistics.variance(self.spectrum, self.strength, features)
+        return primal.variance(self.spectrum, self.strength, features)
 
     def distances(self, responses: Float[Tensor, "n c"], variance: Float[Tensor, " n"]) -> Float[Tensor, "n c"]:
         """Mahalanobis distances of ψ to the class means, by its responses ψW and their variance."""
-        return statistics.class_distances(self._residual_root, self.strength, self.counts, responses, variance)
+        return primal.class_distances(self._residual_root, self.strength, self.counts, responses, variance)
 
     @cached_property
     def _residual_root(self) -> Float[Tensor, "c c"]:
-        return statistics.residual_root(self.spectrum, self.strength, self.counts)
+        return primal.residual_root(self.spectrum, self.strength, self.counts)
 
 
 class StreamingRidge:
@@ -201,23 +202,23 @@ class StreamingRidge:
         whole = joined(units, places, moment, outputs)
         if self.numbers:
             return self._regression(whole, units, places)
-        spectrum = statistics.spectrum(whole)
+        spectrum = primal.spectrum(whole)
         strength = self.best_strength(spectrum, units, places)
-        residual = statistics.generalised_cross_validation(spectrum, strength) / whole.count
+        residual = primal.generalised_cross_validation(spectrum, strength) / whole.count
         temperature = usual_temperature(residual, outputs)
-        return Solution(statistics.weights(spectrum, strength), spectrum, strength, temperature, whole.sums)
+        return Solution(primal.weights(spectrum, strength), spectrum, strength, temperature, whole.sums)
 
     def _regression(self, whole: Statistics, units: Units, places: Mapping[str, Sequence[int]]) -> Solution:
         """Every target counts the same when λ is chosen, whatever its unit."""
         scale = TargetScale.of(whole)
-        spectrum = statistics.spectrum(scale.apply(whole))
+        spectrum = primal.spectrum(scale.apply(whole))
         strength = self.best_strength(spectrum, units, places, scale)
-        weights = statistics.weights(spectrum, strength) * scale.deviation
+        weights = primal.weights(spectrum, strength) * scale.deviation
         return Solution(weights, spectrum, strength, 1.0, whole.sums[:-1], scale.mean)
 
     def best_strength(
         self,
-        spectrum: statistics.Spectrum,
+        spectrum: primal.Spectrum,
         units: Units,
         places: Mapping[str, Sequence[int]],
         scale: TargetScale | None = None,
@@ -226,15 +227,15 @@ class StreamingRidge:
         if self.strength is not None:
             return self.strength * spectrum.scale
         if self.rule != HELD_OUT:
-            return statistics.best_strength(spectrum, self.rule)
+            return primal.best_strength(spectrum, self.rule)
         apart = [{unit: part for unit, part in units.items() if unit.held_out == held} for held in (False, True)]
         if not all(apart):
-            return statistics.best_strength(spectrum)
+            return primal.best_strength(spectrum)
         outputs = spectrum.projected.shape[1] + (scale is not None)
         learned, held = (joined(part, places, None, outputs) for part in apart)
         if scale is not None:
             learned, held = scale.apply(learned), scale.apply(held)
-        return statistics.held_out_strength(statistics.spectrum(learned), held)
+        return primal.held_out_strength(primal.spectrum(learned), held)
 
     def weights_apart(
         self, solution: Solution, places: Mapping[str, Sequence[int]], apart: Mapping[str, Sequence[int]]
@@ -244,7 +245,7 @@ class StreamingRidge:
         `places`: those of the solution; `apart`: the place of each class of each task among all pairs.
         """
         units = _balanced(self.units, places) if self.balanced else self.units
-        return statistics.weights(solution.spectrum, solution.strength, joined(units, apart, self.moment).cross)
+        return primal.weights(solution.spectrum, solution.strength, joined(units, apart, self.moment).cross)
 
 
 def usual_temperature(residual: float, classes: int) -> float:

@@ -16,7 +16,7 @@ import torch
 from kcl.core.settings import nearest
 from kcl.core.shapes import Bool, Float
 from kcl.errors import KclError
-from kcl.functional import statistics
+from kcl.functional import primal, statistics
 from kcl.models.inputs import Label
 from kcl.models.lessons import LearnedTask, places_among_all
 from kcl.models.streaming_ridge import WHOLE, StreamingRidge, Units, joined
@@ -130,10 +130,10 @@ def carry_out(ridge: StreamingRidge, tasks: Tasks, removal: Removal, what: str) 
     left = {unit: part for unit, part in left.items() if unit.task in remaining}
     ridge.install(left)
     if left:
-        anew = statistics.spectrum(joined(left, places, ridge.moment, whole.targets))
-        rest = statistics.spectrum(statistics.subtract(whole, joined(forgotten, places, None, whole.targets)))
+        anew = primal.spectrum(joined(left, places, ridge.moment, whole.targets))
+        rest = primal.spectrum(statistics.subtract(whole, joined(forgotten, places, None, whole.targets)))
         strength = ridge.best_strength(anew, left, places)
-        gap = float((statistics.weights(anew, strength) - statistics.weights(rest, strength)).abs().max())
+        gap = float((primal.weights(anew, strength) - primal.weights(rest, strength)).abs().max())
     units = {}
     for unit, part in left.items():
         kept = [tasks[unit.task].labels.index(label) for label in remaining[unit.task].labels]
