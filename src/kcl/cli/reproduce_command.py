@@ -33,7 +33,7 @@ SEVERAL = 4
 
 def listed() -> dict[str, str]:
     lines = {name: f"{item.title} ({item.place})" for name, item in ITEMS.items()}
-    lines |= {"all": "all of these", "strong": "beyond the paper, not part of `all`: those that follow"}
+    lines |= {"all": "all of these", "strong": f"beyond the paper, not part of `all`: {', '.join(STRONG)}"}
     return lines | {name: item.title for name, item in BEYOND.items()}
 
 
