@@ -81,11 +81,11 @@ def compared(ours: Means, theirs: Means) -> tuple[str, str]:
 
 def summary(outcome: Outcome, scenario: str) -> str:
     """One line per model: its mean, and how far kcl's models are ahead of it."""
-    lines = [["taken instead", "streams", "its mean"]]
+    lines = [["compared with", "streams", "its mean"]]
     for own in KCL:
         lines[0] += [f"{own} ahead by", "won / level / lost"]
     named = [(name, outcome.scenario(name, scenario)) for name in (*PEERS, *REFITTED)]
-    for title, models in (("best of those that learn incrementally", PEERS), ("better refitted one", REFITTED)):
+    for title, models in (("best incremental model", PEERS), ("better refitted model", REFITTED)):
         best = {key: value for key, value in outcome.best(models).items() if key[1] == scenario}
         named.append((f"*on each stream the {title}*", best))
     for name, theirs in named:
@@ -99,14 +99,14 @@ def summary(outcome: Outcome, scenario: str) -> str:
 
 
 def verdicts(outcome: Outcome) -> str:
-    """What was wanted, and whether it was met."""
-    lines = [["wanted of the defaults", *KCL]]
-    lines.append(["no lesson diverges, no run fails", *(failures(outcome, own) for own in KCL)])
+    """The targets, and whether they were met."""
+    lines = [["target", *KCL]]
+    lines.append(["no lesson diverges and no run fails", *(failures(outcome, own) for own in KCL)])
     for title, scenario in [("all scenarios", None), *((f"`{name}`", name) for name in SCENARIOS)]:
         theirs = {name: outcome.scenario(name, scenario) for name in PEERS}
         ahead, often = (
-            [f"{title}: ahead of everybody incremental in the mean"],
-            [f"{title}: ahead of each of them on two thirds of the streams"],
+            [f"{title}: on average ahead of every incremental model"],
+            [f"{title}: ahead of each of them on at least two thirds of the streams"],
         )
         for own in KCL:
             ours = outcome.scenario(own, scenario)

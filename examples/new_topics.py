@@ -1,9 +1,12 @@
-"""A text classifier that meets new topics: sentences made on the spot, embedded by TF-IDF and a truncated SVD.
+"""
+Texts that meet new topics
+==========================
 
-Any embeddings will do in their place, such as those of a language model. Needs scikit-learn.
-Run it: python examples/new_topics.py
+A scikit-learn classifier for short texts learns the topics of one subject after another. The sentences are made on the
+spot and embedded by TF-IDF and a truncated SVD; embeddings of a language model are used in the same way.
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from sklearn.decomposition import TruncatedSVD
@@ -28,46 +31,60 @@ TOPICS = {
         "shares": "share market dividend stock index broker trade yield price portfolio",
     },
 }
-COMMON = ["the", "a", "and", "with", "for", "this", "that", "many", "often", "new", "good", "day", "people", "work"]
+COMMON = "the a and with for this that many often new good day people work"
 
 
 def sentences(words: str, count: int, random: np.random.Generator) -> list[str]:
+    """A few words of the topic among many that every topic has."""
     own = words.split()
-    return [" ".join([*random.choice(own, 4), *random.choice(COMMON, 6)]) for _ in range(count)]
+    return [" ".join([*random.choice(own, 2), *random.choice(COMMON.split(), 8)]) for _ in range(count)]
 
 
-def main() -> None:
-    torch.set_num_threads(1)  # the products are small: more threads would wait for each other
-    random = np.random.default_rng(0)
-    train, test = (
-        {
-            subject: (
-                [text for words in topics.values() for text in sentences(words, count, random)],
-                np.repeat(list(topics), count),
-            )
-            for subject, topics in TOPICS.items()
-        }
-        for count in (60, 30)
-    )
-    everything = [text for texts, _ in train.values() for text in texts]
-    embed = make_pipeline(TfidfVectorizer(), TruncatedSVD(40, random_state=0)).fit(everything)
+torch.set_num_threads(1)  # the products are small: more threads would wait for each other
+random = np.random.default_rng(0)
+train, test = (
+    {
+        subject: (
+            [text for words in topics.values() for text in sentences(words, count, random)],
+            np.repeat(list(topics), count),
+        )
+        for subject, topics in TOPICS.items()
+    }
+    for count in (60, 30)
+)
+everything = [text for texts, _ in train.values() for text in texts]
+embed = make_pipeline(TfidfVectorizer(), TruncatedSVD(40, random_state=0)).fit(everything)
 
-    model = kcl.KernelContinualClassifier(normalise="l2", random_state=0)
-    for subject, (texts, topics) in train.items():
-        model.partial_fit(embed.transform(texts), topics, task=subject)
-        print(f"learned {subject}: knows {len(model.classes_)} topics")
+# %%
+# One subject after another; `normalise="l2"`, because the direction of an embedding is what counts.
 
-    for subject, (texts, topics) in test.items():
-        inputs = embed.transform(texts)
-        named, free = model.score(inputs, topics, task=subject), model.score(inputs, topics)
-        found = (model.predict_task(inputs) == subject).mean()
-        print(f"{subject:8} topic right {100 * named:5.1f} %, without naming the subject {100 * free:5.1f} %, "
-              f"subject found {100 * found:5.1f} %")  # fmt: skip
+model = kcl.KernelContinualClassifier(normalise="l2", random_state=0)
+for subject, (texts, topics) in train.items():
+    model.partial_fit(embed.transform(texts), topics, task=subject)
+    print(f"learned {subject}: knows {len(model.classes_)} topics")
 
-    more = sentences("goal pitch penalty keeper league striker referee corner whistle pass", 60, random)
-    model.partial_fit(embed.transform(more), ["football"] * 60, task="sports")  # a new topic of an old subject
-    print("sports now:", ", ".join(model.model_.tasks["sports"].labels))
+# %%
+# Is the topic right if the subject is named, and if it is not?
 
+shares = {"subject named": [], "subject not named": [], "subject found": []}
+for subject, (texts, topics) in test.items():
+    inputs = embed.transform(texts)
+    shares["subject named"].append(100 * model.score(inputs, topics, task=subject))
+    shares["subject not named"].append(100 * model.score(inputs, topics))
+    shares["subject found"].append(100 * (model.predict_task(inputs) == subject).mean())
 
-if __name__ == "__main__":
-    main()
+figure, axes = plt.subplots(figsize=(6, 3))
+for place, (name, values) in enumerate(shares.items()):
+    axes.bar(np.arange(len(TOPICS)) + 0.25 * (place - 1), values, width=0.25, label=name)
+    print(f"{name}: " + ", ".join(f"{value:.1f} %" for value in values))
+axes.set(xticks=range(len(TOPICS)), xticklabels=TOPICS, ylabel="% right", ylim=(0, 135))
+axes.legend(fontsize=8, ncols=3, loc="upper center")
+figure.tight_layout()
+plt.show()
+
+# %%
+# A new topic of an old subject, at any time:
+
+more = sentences("goal pitch penalty keeper league striker referee corner whistle pass", 60, random)
+model.partial_fit(embed.transform(more), ["football"] * 60, task="sports")
+print("sports now:", ", ".join(model.model_.tasks["sports"].labels))

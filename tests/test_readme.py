@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import statistics
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -26,7 +27,7 @@ RESULTS_PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 START = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
 REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
 ELSEWHERE = {
-    "docs/inference.md": "needs Avalanche: tests/models/test_avalanche.py",
+    "docs/inference.md": "needs Avalanche: tests/models/test_avalanche.py runs it",
     "docs/benchmarks.md": "needs MNIST: test_a_benchmark_from_python",
 }
 """Pages with code that the test of all blocks cannot run, and what does instead. Tutorials are run by `make docs`."""
@@ -66,7 +67,9 @@ def test_code_runs_and_prints_what_the_page_says(
 
 
 def _commands() -> Iterator[tuple[str, str]]:
-    """Every command of kcl on a page of the site or the README, but for those with parts left out."""
+    """Every command of kcl in its help, on a page of the site or in the README, but for those with parts left out."""
+    for name, command in commands.COMMANDS.items():
+        yield from ((f"kcl {name} --help", example) for example in command.examples)
     pages = [
         ROOT / "README.md",
         ROOT / "REPRODUCIBILITY.md",
@@ -86,6 +89,27 @@ def test_commands_on_the_pages_are_understood(page: str, command: str) -> None:
     options = commands.parse(shlex.split(command)[1:])
     if {"benchmark", "assignments"} <= vars(options).keys():  # the settings are those of the method
         assert requested_runs.specs(options)
+
+
+def test_other_commands_on_the_pages_name_what_there_is() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*/*.md")]
+    lines = [
+        line for page in pages for block, _ in _blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()
+    ]
+    words = [shlex.split(line, comments=True) for line in lines]
+    others = [[word for word in line if not re.match(r"[A-Z_]+=", word)] for line in words if line and line[0] != "kcl"]
+    assert others
+    for program, *arguments in others:
+        if program == "make":
+            assert arguments[0] in targets
+        elif program == "python":
+            assert (ROOT / arguments[0]).is_file()
+        else:
+            assert (program, arguments[0]) == ("pip", "install")
+            wanted = re.search(r"^(?:\.|kernel-continual-learning)\[(.*)\]$", arguments[1])
+            assert set(wanted[1].split(",") if wanted else ()) <= set(extras)
 
 
 def test_pages_whose_code_runs_elsewhere_exist() -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from docutils import nodes
+from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
+from sphinx.util.logging import getLogger
+
+logger = getLogger(__name__)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -15,11 +19,18 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def _inline(writer: Any, node: nodes.math) -> None:
-    writer.body.append(tex2mathml(node.astext(), as_block=False))
+    writer.body.append(_drawn(node, as_block=False))
     raise nodes.SkipNode
 
 
 def _display(writer: Any, node: nodes.math_block) -> None:
-    formula = tex2mathml(node.astext(), as_block=True)
-    writer.body.append(f'<div class="math-block">{formula}</div>\n')
+    writer.body.append(f'<div class="math-block">{_drawn(node, as_block=True)}</div>\n')
     raise nodes.SkipNode
+
+
+def _drawn(node: nodes.Element, as_block: bool) -> str:
+    try:
+        return tex2mathml(node.astext(), as_block=as_block)
+    except MathError as error:  # an exception would be lost where pages are written side by side
+        logger.warning("%s: %s", node.astext(), error, location=node)
+        return ""

@@ -1,7 +1,8 @@
 """Links from a page to files and folders of the repository that are not pages.
 
-A file that can be read gets a page with its text, a folder one that lists what is in it; a large file is copied. A link
-to something that is not there stays unresolved, which `make docs` treats as an error.
+A file that can be read gets a page with its text, a folder one that lists what is in it; a large file is copied.
+Examples are in the gallery. A link to something that is not there stays unresolved, which `make docs` treats as an
+error.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 def _replace_links(app: Sphinx, tree: nodes.document) -> None:
     """MyST takes a link to a file for a download, and one to a folder for a page that is missing."""
-    folder = Path(app.env.doc2path(app.env.docname)).parent
+    page = Path(app.env.doc2path(app.env.docname))
+    if page.suffix != ".md":  # the gallery, which offers its files itself
+        return
+    folder = page.parent
     links = [*tree.findall(addnodes.download_reference), *tree.findall(addnodes.pending_xref)]
     for node in links:
         path = node["reftarget"].partition("#")[0]
@@ -41,8 +45,12 @@ def _replace_links(app: Sphinx, tree: nodes.document) -> None:
         if not path or not target.exists() or node.get("refdomain") == "doc":
             continue
         place = target.relative_to(app.srcdir).as_posix()
-        app.env.metadata[app.env.docname].setdefault("repository_files", set()).add(place)
-        uri = relative_uri(f"{app.env.docname}.html", f"files/{place}" + ("" if _copied(target) else ".html"))
+        if Path(place).parts[0] == "examples":
+            shown = f"docs/gallery/{target.stem if target.is_file() else 'index'}.html"
+        else:
+            app.env.metadata[app.env.docname].setdefault("repository_files", set()).add(place)
+            shown = f"files/{place}" + ("" if _copied(target) else ".html")
+        uri = relative_uri(f"{app.env.docname}.html", shown)
         children = [child.deepcopy() for child in node.children]
         node.replace_self(nodes.reference("", "", *children, refuri=uri, internal=True))
 

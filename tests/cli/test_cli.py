@@ -26,6 +26,7 @@ from command_line import Said, call
 from kcl.benchmarks.registry import BENCHMARKS
 from kcl.cli import commands, requested_runs, run_commands
 from kcl.core.results import MOST_TASKS
+from kcl.experiments import resuming
 from kcl.methods.recipes import METHODS, published_settings
 from kcl.methods.ridge_kernels import KERNELS
 
@@ -116,6 +117,7 @@ class TestRun:
         assert record["kernel"] == ("vrf" if method == "kcl" else None)
         assert record["versions"]["kcl"] == kcl.__version__
         assert record["versions"]["torch"] == torch.__version__
+        assert record["versions"]["code"] == resuming.code()
         assert record["device"] == "cpu"
         assert record["seconds"] > 0.0
         assert record["diverged"] is False
@@ -698,6 +700,7 @@ def test_on_real_digits_it_forgets_less_than_a_third_of_what_naive_sgd_forgets(
     [
         (["--lr", "0.1"], "--set lr=0.1"),
         (["--batch-size=5"], "--set batch_size=5"),
+        (["--learning-rate", "0.1"], "--set lr=0.1"),
         (["--set", "learning_rate=0.1"], " lr"),
     ],
     ids=str,
@@ -713,11 +716,6 @@ def test_ways_that_go_downwards(run: Any) -> None:
     said = run("run", "split-cifar100", "--ways", "15-3")
     assert said.code == 2
     assert "3-15" in said.err.replace("15-3", "")
-
-
-def test_abstaining_below_more_than_certainty(run: Any, tmp_path: Path) -> None:
-    said = run("predict", "--model", tmp_path, "--input", tmp_path, "--abstain-below", "5")
-    assert "--abstain-below" in _one_line(said)
 
 
 def test_a_run_that_only_diverged_fails_and_bf16_without_effect_is_named(run: Any, tmp_path: Path) -> None:

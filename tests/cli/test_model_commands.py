@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import kcl
 from kcl.cli.commands import main
 from kcl.core.locking import locked
+from kcl.data import image_files, image_folders
 
 CENTRES = np.random.default_rng(0).normal(size=(5, 4)) * 3
 
@@ -194,6 +197,46 @@ def test_images(tmp_path: Path, answers: Any, capsys: Any) -> None:
     assert "image size must lie in" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("size", "side"), [((40, 30), 30), ((5, 20), 8), ((90, 100), 84)])
+def test_images_keep_their_size_unless_they_are_large(tmp_path: Path, size: tuple[int, int], side: int) -> None:
+    """Of most images: neither a large nor a broken one decides."""
+    image = pytest.importorskip("PIL.Image")
+    for number in range(5):
+        image.new("L", (500, 500) if number == 3 else size).save(tmp_path / f"{number}.png")
+    (tmp_path / "4.png").write_bytes(b"none")
+    paths = sorted(tmp_path.glob("*.png"))
+    assert image_files.usual_side(paths, image_folders.SMALLEST_SIDE, image_folders.DEFAULT_SIDE) == side
+
+
+@pytest.mark.parametrize("setting", [{}, {"kernel": "vrf"}, {"kernel": "rbf"}, {"backbone": "mlp"}], ids=str)
+def test_every_way_to_use_a_model_scales_alike(tmp_path: Path, capsys: Any, setting: dict[str, str]) -> None:
+    """Columns in different units: without scaling two thirds are right."""
+    x, y = pytest.importorskip("sklearn.datasets").load_wine(return_X_y=True)
+    train, test = slice(0, None, 2), slice(1, None, 2)
+    model = kcl.ContinualModel(**setting)
+    model.learn(x[train], y[train], "wine")
+    accuracies = [model.accuracy(x[test], y[test])]
+    classifier = kcl.KernelContinualClassifier(**setting, random_state=0).fit(x[train], y[train])
+    accuracies.append(100.0 * classifier.score(x[test], y[test]))
+    for name, rows in (("train", train), ("test", test)):
+        np.savez(tmp_path / name, inputs=x[rows], labels=y[rows])
+    given = [f"{name}={value}" for name, value in setting.items()]
+    learn = ["--data", str(tmp_path / "train.npz"), "--task", "wine", *(["--set", *given] if given else [])]
+    assert main(["update", "--model", str(tmp_path / "m"), *learn]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", "--model", str(tmp_path / "m"), "--data", str(tmp_path / "test.npz"), "--json"]) == 0
+    accuracies.append(json.loads(capsys.readouterr().out)["accuracy"])
+    assert min(accuracies) > 90.0
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_shows_how_far_a_lesson_is(tmp_path: Path, capsys: Any, monkeypatch: Any, terminal: bool) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    data = ["--data", str(_write_csv(tmp_path / "x.csv", {"low": 0, "high": 1})), "--task", "pump"]
+    assert main(["update", "--model", str(tmp_path / "m"), *data, "--head", "coreset"]) == 0
+    assert ("learning pump" in capsys.readouterr().err) == terminal
+
+
 def test_as_many_classes_as_samples(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", inputs=np.random.default_rng(0).normal(size=(100, 4)), labels=np.arange(100))
     data = ["--data", str(tmp_path / "x.npz"), "--task", "t", "--set", "epochs=1"]
@@ -284,12 +327,13 @@ class TestMistakes:
             (["predict", "--model", "nowhere", "--input", "D"], "holds no model"),
             (["predict", "--model", "M", "--input", "D", "--task", "x"], "was not learned"),
             (["predict", "--model", "M", "--input", "D", "--abstain-below", "nan"], "must be a probability"),
+            (["predict", "--model", "M", "--input", "D", "--abstain-below", "5"], "must be a probability"),
             (["update", "--model", "M", "--data", "D", "--task", " "], "needs a name"),
             (["update", "--model", "D", "--data", "D", "--task", "u"], "cannot write to the output folder"),
             (["inspect", "nowhere"], "holds no model"),
             (["update", "--model", "new", "--data", "D", "--task", "u", "--set", "lr"], "NAME=VALUE"),
             (["update", "--model", "new", "--data", "D", "--task", "u", "--set", "lrr=1"], "unknown setting"),
-            (["update", "--model", "new", "--data", "nowhere.csv", "--task", "u"], "is not there"),
+            (["update", "--model", "new", "--data", "nowhere.csv", "--task", "u"], "does not exist"),
         ],
     )
     def test_in_the_options(self, model: Path, monkeypatch: Any, capsys: Any, arguments: list[str], words: str) -> None:

@@ -49,7 +49,9 @@ def test_forgetting_ignores_a_task_before_it_is_learned() -> None:
 
 
 def test_forgetting_is_negative_when_old_tasks_improve() -> None:
-    assert AccuracyMatrix.from_lists([[50.0, None], [60.0, 70.0]]).forgetting == pytest.approx(-0.1)
+    improved = AccuracyMatrix.from_lists([[50.0, None], [60.0, 70.0]])
+    assert improved.forgetting == pytest.approx(-0.1)
+    assert improved.forgetting_with_last == 0.0
 
 
 def test_one_task_has_no_forgetting_and_no_transfer() -> None:
@@ -58,6 +60,7 @@ def test_one_task_has_no_forgetting_and_no_transfer() -> None:
         "average_accuracy": 70.0,
         "average_incremental_accuracy": 70.0,
         "forgetting": None,
+        "forgetting_with_last": None,
         "learning_accuracy": 70.0,
         "backward_transfer": None,
         "forward_transfer": None,
@@ -88,12 +91,14 @@ def test_metrics_follow_the_definitions(rows: list[list[float]], data: st.DataOb
     assert matrix.learning_accuracy == pytest.approx(sum(rows[i][i] for i in range(size)) / size)
     if size == 1:
         return
-    forgotten = backward = forward = 0.0
+    forgotten = with_last = backward = forward = 0.0
     for i in range(size - 1):
         forgotten += max(rows[t][i] - rows[-1][i] for t in range(i, size - 1))
         backward += rows[-1][i] - rows[i][i]
         forward += rows[i][i + 1] - initial[i + 1]
+        with_last += max(rows[t][i] - rows[-1][i] for t in range(i, size))
     scale = 100 * (size - 1)
+    assert matrix.forgetting_with_last == pytest.approx(with_last / scale, abs=1e-9)
     assert matrix.forgetting == pytest.approx(forgotten / scale, abs=1e-9)
     assert matrix.backward_transfer == pytest.approx(backward / scale, abs=1e-9)
     assert matrix.forward_transfer(initial) == pytest.approx(forward / scale, abs=1e-9)

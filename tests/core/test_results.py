@@ -214,12 +214,25 @@ def test_a_contradictory_record_is_refused(path: Path, changes: dict[str, Any], 
         results.read(path)
 
 
-@pytest.mark.parametrize("field", sorted(make_record()))
+ADDED = ("forgetting_with_last",)
+"""Metrics that older files do not have."""
+
+
+@pytest.mark.parametrize("field", sorted(make_record().keys() - {*ADDED}))
 def test_every_field_is_required(field: str) -> None:
     record = make_record()
     del record[field]
     with pytest.raises(KclError):
         results.check(record)
+
+
+@pytest.mark.parametrize("field", ADDED)
+def test_a_metric_that_was_added_may_be_missing_but_not_contradict(field: str) -> None:
+    record = make_record()
+    with pytest.raises(KclError, match=field):
+        results.check(record | {field: 0.9})
+    del record[field]
+    results.check(record)
 
 
 def test_rounded_metrics_do_not_contradict() -> None:

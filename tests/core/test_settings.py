@@ -177,7 +177,7 @@ class TestFieldsFromOutside:
     def test_are_parsed_described_and_checked(self) -> None:
         assert _OutsideSettings.names() == (*KclSettings.names(), "sharpness", "blur", "shape", "looks")
         assert _OutsideSettings.parse("sharpness", "2.5") == 2.5
-        assert _OutsideSettings.describe_range("looks") == "a whole number ≥ 1 ≤ 9"
+        assert _OutsideSettings.describe_range("looks") == "a whole number from 1 to 9"
         assert _OutsideSettings.describe_range("shape") == "one of round, square"
         with pytest.raises(KclError, match="shape"):
             _OutsideSettings(shape="oval")

@@ -220,7 +220,7 @@ class TestRefused:
             miniimagenet.MINIIMAGENET.load(tmp_path)
 
     def test_other_datasets_need_no_preparing(self) -> None:
-        with pytest.raises(KclError, match="cifar100 needs no preparing"):
+        with pytest.raises(KclError, match="cifar100 needs no preparation"):
             datasets.find_dataset("cifar100").prepare()
         with pytest.raises(KclError, match="did you mean miniimagenet"):
             datasets.find_dataset("minimagenet").prepare()

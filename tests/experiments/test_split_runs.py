@@ -128,11 +128,11 @@ class TestFolder:
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["permuted-mnist", "--ways", "5"], "--ways does not apply to permuted-mnist; it goes with split-cifar100"),
+        (["permuted-mnist", "--ways", "5"], "--ways does not apply to permuted-mnist; it applies to split-cifar100"),
         (["rotated-mnist", "--class-order", "shuffled"], "--class-order does not apply to rotated-mnist"),
         (
             ["split-cifar100", "--image-size", "32"],
-            "--image-size does not apply to split-cifar100; it goes with split-f",
+            "--image-size does not apply to split-cifar100; it applies to split-f",
         ),
         (["split-folder"], "split-folder needs --data-dir PATH"),
         (["split-cifar100", "--data-dir", "nowhere"], "CIFAR-100 was not found under nowhere"),

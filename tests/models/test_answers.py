@@ -11,7 +11,10 @@ import torch
 import kcl
 from kcl.models.inference import TASK_SCORES, Answerer, Evidence
 
-SMALL: dict[str, Any] = {"backbone": "identity", "bases": 64, "coreset_size_per_class": 5, "test_draws": 2}
+SMALL: dict[str, Any] = {
+    "standardise": False, "backbone": "identity", "feature_norm": "l2", "bases": 64, "coreset_size_per_class": 5,
+    "test_draws": 2,
+}  # fmt: skip
 
 
 def _points(centre: float, labels: list[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -1,12 +1,14 @@
 """KCL through Avalanche: the same numbers as without it, its metrics, our streams as its benchmarks, wrong uses.
 
-With pytest these are skipped where Avalanche cannot be imported. `python tests/test_avalanche.py` needs no pytest: it
-prints a line per check and exits with 1 if any fails.
+With pytest these are skipped where Avalanche cannot be imported. `python tests/models/test_avalanche.py` needs no
+pytest: it prints a line per check and exits with 1 if any fails.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
+import re
 import sys
 import traceback
 import warnings
@@ -48,11 +50,13 @@ if pytest is not None:
             yield
 
 
+import kcl
 from kcl import ArrayStream, KclError, KernelContinualLearner
 from kcl.benchmarks.moved_pixels import PermutedPixels
 from kcl.benchmarks.split import SplitClasses
 from kcl.benchmarks.task import Stream
 from kcl.data.dataset import Dataset
+from kcl.data.digits import DIGITS
 
 SETTINGS: dict[str, Any] = {"bases": 64, "width": 32, "layers": 1, "coreset_size_per_class": 4, "lr": 0.05}
 
@@ -106,7 +110,7 @@ def _refused(words: str) -> Iterator[None]:
     except KclError as error:
         message = str(error)
     assert words in message, message
-    assert "\n" not in told, told
+    assert "\n" not in message, message
 
 
 def _equals_our_own_learner(name: str) -> None:
@@ -241,6 +245,26 @@ def test_wrong_uses_are_told_in_one_sentence() -> None:
     plugin = _Waits()
     _strategy(stream, plugins=[plugin]).train(benchmark.train_stream)
     assert plugin.seen == 3
+
+
+def test_the_code_on_the_pages() -> None:
+    """With scikit-learn's digits in place of MNIST, which Avalanche and kcl would fetch."""
+    docs, found = Path(__file__).parents[2] / "docs", 0
+    for page in (docs / "inference.md", docs / "tutorials" / "8-inside-other-tools.md"):
+        for code in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+            smaller = code.replace("kcl.PermutedMNIST(tasks=5)", "kcl.PermutedDigits(tasks=2, train_per_task=300)")
+            smaller = smaller.replace("= SplitMNIST(5, return_task_id=True)", "= split_digits")
+            smaller = smaller.replace("(1, 28, 28)", "(1, 8, 8)")
+            assert smaller != code
+            names: dict[str, Any] = {
+                "kcl": kcl,
+                "split_digits": as_benchmark(kcl.SplitClasses(DIGITS.load(None), ways=2)),
+            }
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(compile(smaller, page.name, "exec"), names)
+            assert "Top1_Acc_Stream" in printed.getvalue()
+            found += 1
+    assert found == 2
 
 
 def main() -> int:

@@ -79,14 +79,14 @@ class TestAnswers:
         torch.testing.assert_close(model.logits(many, "animals")[:80], model.logits(ONE[0], "animals"))
 
     def test_a_withheld_answer_is_none(self, model: kcl.ContinualModel) -> None:
-        found = model.predict(ONE[0], abstain_below=2.0)
-        assert all(label is None for label in found.label)
+        withheld = model.predict(ONE[0], abstain_below=1.0)
+        assert all(label is None for label, sure in zip(withheld.label, withheld.confidence, strict=True) if sure < 1.0)
         threshold = float(np.median(model.predict(ONE[0]).confidence))
         some = model.predict(ONE[0], abstain_below=threshold)
         assert [label is None for label in some.label] == (some.confidence < threshold).tolist()
 
     def test_what_is_not_finite_is_withheld(self, tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-        model = kcl.ContinualModel(backbone="identity", kernel="polynomial", feature_norm="none", **SMALL)
+        model = kcl.ContinualModel(standardise=False, backbone="identity", kernel="polynomial", **SMALL)
         model.learn(*ONE, task="animals")
         far = np.full((1, 6), 1e38, dtype=np.float32)
         assert model.predict(far, "animals").label.tolist() == [None]
@@ -207,7 +207,7 @@ class TestLearning:
         """Compared with what the scores say as they are. The samples are new ones, and answers are the same."""
         pixels, digits = pytest.importorskip("sklearn.datasets").load_digits(return_X_y=True)
         random, asked = np.random.default_rng(0), {}
-        model = kcl.ContinualModel(standardise=True, backbone="mlp", width=64, kernel="rbf", epochs=3, lr=0.1)
+        model = kcl.ContinualModel(backbone="mlp", width=64, layers=2, kernel="rbf", dropout=0.5, lr_decay=0.8)
         for task in range(3):
             rows = (pixels[:, random.permutation(64)] / 16.0).astype(np.float32)
             model.learn(rows[:900], digits[:900], f"task {task}")
@@ -287,8 +287,9 @@ def test_text_and_numbers_are_not_mixed_in_a_task() -> None:
         model.learn(*_clusters(2, [0, 1]), task="animals")
     with pytest.raises(kcl.KclError, match="needs a name"):
         model.learn(*TWO, task="")
-    with pytest.raises(kcl.KclError, match="must be a probability"):
-        model.predict(ONE[0], abstain_below=-1.0)
+    for wrong in (-1.0, 5.0, float("nan")):
+        with pytest.raises(kcl.KclError, match="must be a probability"):
+            model.predict(ONE[0], abstain_below=wrong)
 
 
 def test_inputs_in_whatever_holds_them() -> None:

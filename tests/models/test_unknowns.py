@@ -135,7 +135,7 @@ class TestChanges:
         model.learn(x, y, "task 1")
         model.predict(x, "task 0")  # whose classifier has not changed
         assert not recwarn
-        with pytest.warns(kcl.KclWarning, match="tell it again"):
+        with pytest.warns(kcl.KclWarning, match="call it again"):
             assert None in model.predict(x).label.tolist()
         model.reject_unknown(_data(1)[0])
         model.predict(x)

@@ -14,7 +14,7 @@ from kcl.paper.reproduce import BEYOND, ITEMS, STRONG, WITHOUT_TASK
 ROOT = Path(__file__).parents[2]
 PAGES = {
     "REPRODUCIBILITY.md": (ITEMS, ("paper", "baselines")),
-    "docs/strong.md": (STRONG, ("strong", "paper", "baselines")),
+    "docs/strong.md": (STRONG, ("strong", "strong-round-3", "paper", "baselines")),
     "docs/class-incremental.md": (WITHOUT_TASK, ("class-incremental",)),
 }
 PAGE = "before\n<!-- kernels: begin -->\nold\n<!-- kernels: end -->\nafter\n"

@@ -101,6 +101,7 @@ def test_a_format_that_fails_leaves_no_file(make_run, tmp_path: Path) -> None:
 
 
 def test_missing_matplotlib_is_told(make_run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for module in ("matplotlib", "matplotlib.style"):  # an earlier test may have loaded either
+        monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(KclError, match=r"pip install \"kernel-continual-learning\[report\]\""):
         figures.overview([make_run()])

@@ -46,6 +46,12 @@ def test_long_labels_are_shortened_and_stay_distinct(make_run) -> None:
     assert len(set(same)) == 3
 
 
+def test_numbers_in_labels_are_rounded_and_stay_distinct(make_run) -> None:
+    rates = (0.0958015722, 0.0958015723, 1e9)
+    labels = [group.label for group in group_runs([make_run(settings={"lr": rate}) for rate in rates])]
+    assert labels == ["KCL (vrf), lr 0.0958016", "KCL (vrf), lr 0.0958016 (2)", "KCL (vrf), lr 1e+09"]
+
+
 def test_the_number_of_tasks_separates_runs(make_run) -> None:
     groups = group_runs([make_run(tasks=2), make_run(tasks=3)])
     assert [group.label for group in groups] == ["KCL (vrf), tasks 2", "KCL (vrf), tasks 3"]

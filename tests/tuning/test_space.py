@@ -6,7 +6,7 @@ import pytest
 
 from kcl.errors import KclError
 from kcl.methods.kcl_settings import KclSettings
-from kcl.tuning.space import Choice, Range, parse, point_of
+from kcl.tuning.space import Choice, Range, around, parse, point_of
 
 
 def test_ranges_and_choices() -> None:
@@ -56,3 +56,12 @@ def test_the_published_settings_are_a_point_where_they_lie_inside() -> None:
     assert point_of(parse(["lr=0.01..1", "kernel=vrf,rbf"], "kcl"), settings) == {"lr": 0.1, "kernel": "vrf"}
     assert point_of(parse(["lr=0.2..1"], "kcl"), settings) is None
     assert point_of(parse(["kernel=rbf,linear"], "kcl"), settings) is None
+
+
+def test_around_the_present_settings_lie_those_with_one_other_value() -> None:
+    settings = KclSettings(lr=0.1, kernel="vrf")
+    points = around(parse(["lr=0.05,0.1,0.2", "kernel=rbf,vrf"], "kcl"), settings)
+    assert [tuple(point.values()) for point in points] == [(0.1, "vrf"), (0.05, "vrf"), (0.2, "vrf"), (0.1, "rbf")]
+    for space in (["lr=0.05,0.2"], ["lr=0.01..1", "kernel=vrf,rbf"]):
+        with pytest.raises(KclError, match="--one-at-a-time"):
+            around(parse(space, "kcl"), settings)

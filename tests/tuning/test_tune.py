@@ -146,6 +146,25 @@ def test_choices_alone_are_all_tried_once_and_no_stream_is_learned_where_none_is
     assert "best of 4 trials" in capsys.readouterr().out
 
 
+def test_settings_are_tried_one_at_a_time_where_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [own for own in TUNE[: TUNE.index("--search")] if own != "--quiet"] + ["--one-at-a-time"]
+    command += ["--search", "dropout=0.2,0.1,0.3", "kernel=rbf,vrf", "test_draws=1,2", "--final-seeds", "none"]
+    command += ["--out", str(tmp_path)]
+    assert commands.main(command) == 0
+    told = json.loads((tmp_path / "tuning.json").read_text())
+    points = [tuple(trial["settings"].values()) for trial in told["trials"]]
+    others = [(0.2, "vrf", 1), (0.3, "vrf", 1), (0.1, "rbf", 1), (0.1, "vrf", 2)]
+    assert points == [(0.1, "vrf", 1), *others]
+    assert "best of 5 trials" in capsys.readouterr().out
+    assert commands.main([*command, "--resume"]) == 0
+    assert json.loads((tmp_path / "tuning.json").read_text())["trials"] == told["trials"]
+    command.remove("--one-at-a-time")
+    assert commands.main([*command, "--resume"]) == 2
+    assert "one at a time" in capsys.readouterr().err
+
+
 def test_of_choices_all_are_tried_though_fewer_trials_before_drew_one_of_them_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,6 +198,7 @@ def test_of_choices_all_are_tried_though_fewer_trials_before_drew_one_of_them_tw
         (["--method", "ewc"], "ewc has no setting 'bases'"),
         (["--final-seeds", "x"], "--final-seeds"),
         (["--force"], "--force"),
+        (["--one-at-a-time"], "--one-at-a-time"),
     ],
 )
 def test_mistakes_are_one_sentence(

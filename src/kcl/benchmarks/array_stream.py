@@ -15,9 +15,15 @@ Pair = tuple[Any, Any]
 
 
 class ArrayStream(Stream):
-    """Tasks from arrays or tensors. Labels may be any integers; tasks may differ in their number of classes.
+    """Tasks from arrays or tensors. They may differ in their number of classes.
 
-    uint8 inputs are divided by 255; all others are used unscaled, in float32.
+    Parameters
+    ----------
+    train : sequence of pairs (inputs, labels)
+        One pair per task: inputs (n, …) of one shape in all tasks, labels (n,) of any integers. uint8 inputs are
+        divided by 255; all others are used unscaled, in float32.
+    test : sequence of pairs (inputs, labels), optional
+        One pair per task, of the same classes.
     """
 
     def __init__(self, train: Sequence[Pair], test: Sequence[Pair] | None = None) -> None:

@@ -110,7 +110,19 @@ class _MovedSource(MovedPixels):
 
 
 class PermutedMNIST(_MovedSource, PermutedPixels):
-    """Permuted MNIST: 20 tasks of 60,000 training and 10,000 test images, ten digits each."""
+    """Permuted MNIST: 20 tasks of 60,000 training and 10,000 test images, (1, 28, 28), ten digits each.
+
+    Parameters
+    ----------
+    tasks : int
+        How many.
+    seed : int
+        Fixes permutations or angles, and which training samples are drawn.
+    train_per_task : int, optional
+        Training samples per task; by default all.
+    data_dir : str or Path, optional
+        The folder of the data; by default `KCL_DATA` or the cache.
+    """
 
     recipe, source = "permuted-mnist", MNIST
 

@@ -52,7 +52,7 @@ class Benchmark(NamedTuple):
             if choice not in (*self.stream_choices, *self.load_choices):
                 others = [other for other, b in BENCHMARKS.items() if choice in (*b.stream_choices, *b.load_choices)]
                 option = "--" + choice.replace("_", "-")
-                raise KclError(f"{option} does not apply to {name}; it goes with {', '.join(others)}")
+                raise KclError(f"{option} does not apply to {name}; it applies to {', '.join(others)}")
 
 
 def _folder(data_dir: Path | None, say: Say, *, image_size: int = image_folders.DEFAULT_SIDE) -> Dataset:

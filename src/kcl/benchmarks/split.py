@@ -23,10 +23,21 @@ from kcl.errors import KclError
 class SplitClasses(Stream):
     """A stream over one dataset in which every task has its own classes.
 
-    `ways` is the number of classes per task. A pair (low, high) draws it for every task from the seed, uniformly from
-    low to high or to the number left, until fewer than low classes are left; those belong to no task. (low, high, n)
-    divides all classes among n tasks. `tasks` defaults to what the classes allow. `train_per_task` samples are drawn
-    from the seed, evenly over a task's classes.
+    Parameters
+    ----------
+    dataset : Dataset
+        Training and test images with labels.
+    tasks : int, optional
+        How many; by default what the classes allow.
+    seed : int
+        Fixes everything that is drawn.
+    train_per_task : int, optional
+        So many training samples, drawn evenly over a task's classes; by default all.
+    ways : int, (low, high) or (low, high, n)
+        Classes per task. A pair draws it for every task, uniformly from low to high or to the number left, until fewer
+        than low classes are left; those belong to no task. A triple divides all classes among n tasks.
+    class_order : "fixed" or "shuffled"
+        The dataset's own order of classes, or one drawn from the seed.
     """
 
     def __init__(
@@ -132,19 +143,36 @@ class _SplitSource(SplitClasses):
 
 
 class SplitCIFAR100(_SplitSource):
-    """Split CIFAR-100: 20 tasks of 5 classes, 500 training and 100 test images of each."""
+    """Split CIFAR-100: 20 tasks of 5 classes, 500 training and 100 test images of each, (3, 32, 32).
+
+    `data_dir` is the folder of the data; by default `KCL_DATA` or the cache. Other parameters are those of
+    `SplitClasses`.
+    """
 
     recipe, source = "split-cifar100", CIFAR100
 
 
 class SplitMiniImageNet(_SplitSource):
-    """Split miniImageNet: 20 tasks of 5 classes, 500 training and 100 test images of each, 84 × 84."""
+    """Split miniImageNet: 20 tasks of 5 classes, 500 training and 100 test images of each, (3, 84, 84).
+
+    Parameters are those of `SplitCIFAR100`.
+    """
 
     recipe, source = "split-miniimagenet", MINIIMAGENET
 
 
 class SplitFolder(SplitClasses):
-    """Your own images, one folder per class: `PATH/CLASS/…`, or `PATH/train/CLASS/…` with `PATH/test/CLASS/…`."""
+    """Your own images, one folder per class: `PATH/CLASS/…`, or `PATH/train/CLASS/…` with `PATH/test/CLASS/…`.
+
+    Parameters
+    ----------
+    path : str or Path
+        The folder. Without `train` and `test` in it the last sixth of every class is the test set.
+    image_size : int
+        Images are cut to a centred square and resized to this side, in pixels.
+    tasks, ways, seed, train_per_task, class_order
+        As for `SplitClasses`.
+    """
 
     recipe = "split-folder"
 

@@ -28,12 +28,12 @@ NUMBERS = ("confidence", "variance", "task_margin", "known")
 def add_predict(command: argparse.ArgumentParser) -> None:
     command.add_argument("--input", type=Path, required=True, metavar="PATH",
                          help="images, or an .npz, .csv or .parquet file")  # fmt: skip
-    command.add_argument("--task", metavar="NAME", help="default: inferred for each sample")
+    command.add_argument("--task", metavar="NAME", help="the task of all samples (default: inferred for each)")
     command.add_argument("--score", action=OneOf, registry="kcl.models.inference:WITHOUT_A_TASK", metavar="NAME",
-                         help="what is done without a task; see docs/inference.md")  # fmt: skip
+                         help="how to answer without a task (default: joint); see docs/inference.md")  # fmt: skip
     command.add_argument("--abstain-below", type=float, default=0.0, metavar="P",
                          help="give no answer whose confidence is below P")  # fmt: skip
-    command.add_argument("--format", choices=("csv", "json"), default="csv")
+    command.add_argument("--format", choices=("csv", "json"), default="csv", help="default: csv")
     command.add_argument("--out", type=Path, metavar="FILE", help="write to a file instead of the terminal")
     add_model(command)
     command.set_defaults(function=_predict)
@@ -42,15 +42,15 @@ def add_predict(command: argparse.ArgumentParser) -> None:
 def add_evaluate(command: argparse.ArgumentParser) -> None:
     command.add_argument("--data", type=Path, required=True, metavar="PATH",
                          help="samples with labels, as for `kcl update`")  # fmt: skip
-    command.add_argument("--task", metavar="NAME", help="default: inferred for each sample")
-    command.add_argument("--json", action="store_true", help="as JSON")
+    command.add_argument("--task", metavar="NAME", help="the task of all samples (default: inferred for each)")
+    command.add_argument("--json", action="store_true", help="print JSON")
     add_model(command)
     command.set_defaults(function=_evaluate)
 
 
 def add_inspect(command: argparse.ArgumentParser) -> None:
-    command.add_argument("model", type=Path, metavar="DIR")
-    command.add_argument("--json", action="store_true", help="as JSON")
+    command.add_argument("model", type=Path, metavar="DIR", help="the folder of the model's versions, or one version")
+    command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(function=_inspect)
 
 
@@ -70,8 +70,6 @@ def _predict(options: argparse.Namespace) -> int:
     from kcl.models import model_folder
     from kcl.models.inference import JOINT
 
-    if not 0.0 <= options.abstain_below <= 1.0:
-        raise KclError(f"--abstain-below must be a probability from 0 to 1, not {options.abstain_below:g}")
     model = model_folder.load_model(options.model, device=use_device(options))
     samples = user_data.read(options.input, False, options.label, image_side(model), model.columns, say)
     with saying_warnings():

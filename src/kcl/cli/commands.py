@@ -56,29 +56,92 @@ class Command(NamedTuple):
 
     help: str
     options: str
+    examples: tuple[str, ...] = ()
 
 
 COMMANDS = {
     "demo": Command("KCL beside naive SGD on real MNIST: a table, a figure and a page", "run_commands:add_demo"),
-    "run": Command("train on a benchmark's tasks and save the results", "run_commands:add_run"),
-    "reproduce": Command("the paper's tables and figures, beside the published numbers", "run_commands:add_reproduce"),
-    "tune": Command("search settings on the first tasks, then train once on the whole stream", "run_commands:add_tune"),
-    "report": Command("results as a page, as text or as a figure", "report_commands:add_options"),
+    "run": Command(
+        "train on a benchmark's tasks and save the results",
+        "run_commands:add_run",
+        (
+            "kcl run permuted-mnist --seeds 0..4",
+            "kcl run split-cifar100 --method ewc --set ewc_strength=1,10,100 --out runs/ewc --resume",
+        ),
+    ),
+    "reproduce": Command(
+        "the paper's tables and figures, beside the published numbers",
+        "run_commands:add_reproduce",
+        ("kcl reproduce all --quick", "kcl reproduce kernels comparison --dry-run"),
+    ),
+    "tune": Command(
+        "search settings on the first tasks, then train once on the whole stream",
+        "run_commands:add_tune",
+        ("kcl tune permuted-mnist --search lr=0.001..0.5:log kernel=vrf,rbf --trials 64",),
+    ),
+    "report": Command(
+        "results as a page, as text or as a figure",
+        "report_commands:add_options",
+        ("kcl report runs", "kcl report runs/a runs/b --out table.md"),
+    ),
     "data": Command("find, fetch, verify and prepare data", "data_commands:add"),
     "features": Command(
-        "features of your own data from a pretrained network, for `update`", "data_commands:add_features"
+        "features of your own data from a pretrained network, for `kcl update`",
+        "data_commands:add_features",
+        (
+            "kcl features images/ --backbone network.onnx --out features.npz --size 224 "
+            "--mean 0.485 0.456 0.406 --std 0.229 0.224 0.225",
+        ),
     ),
-    "update": Command("teach a model one more task, or more of one, from your own data", "model_commands:add_update"),
-    "predict": Command("classify with a model; without --task the task is inferred", "answer_commands:add_predict"),
-    "evaluate": Command("how often a model is right, on samples with labels", "answer_commands:add_evaluate"),
-    "reject-unknown": Command("give no answer to queries unlike known ones", "model_commands:add_reject_unknown"),
-    "inspect": Command("what a model knows: tasks, classes, memory, settings, history", "answer_commands:add_inspect"),
-    "forget": Command("forget a task, classes or samples exactly (streaming heads)", "model_commands:add_forget"),
-    "merge": Command("add up models of the same features (streaming heads)", "model_commands:add_merge"),
-    "task-free": Command("a benchmark tested without naming the task; calibration", "answer_commands:add_task_free"),
-    "export": Command("write a model as one ONNX file", "model_commands:add_export"),
-    "bench": Command("time per step, beside a plain loop and a bare SGD step", "bench_command:add"),
-    "list": Command("benchmarks, methods, kernels and more, one line each", "list_command:add"),
+    "update": Command(
+        "teach a model a new task, or more of one, from your own data",
+        "model_commands:add_update",
+        ("kcl update --model model --data pump.csv --task pump --label state",),
+    ),
+    "predict": Command(
+        "classify your own data with a model, with or without a task's name",
+        "answer_commands:add_predict",
+        ("kcl predict --model model --input new.csv --out answers.csv",),
+    ),
+    "evaluate": Command(
+        "accuracy and calibration of a model on labelled data",
+        "answer_commands:add_evaluate",
+        ("kcl evaluate --model model --data labelled.csv --label state",),
+    ),
+    "reject-unknown": Command(
+        "give no answer to queries unlike those known to be in scope (streaming heads)",
+        "model_commands:add_reject_unknown",
+        ("kcl reject-unknown --model model --known fine.csv --error-rate 0.05",),
+    ),
+    "inspect": Command(
+        "what a model knows: tasks, classes, memory, settings, history",
+        "answer_commands:add_inspect",
+        ("kcl inspect model",),
+    ),
+    "forget": Command(
+        "forget a task, classes or samples exactly (streaming heads)",
+        "model_commands:add_forget",
+        ("kcl forget --model model --task pump --purge",),
+    ),
+    "merge": Command(
+        "merge models with the same features into one (streaming heads)",
+        "model_commands:add_merge",
+        ("kcl merge here there --out merged",),
+    ),
+    "task-free": Command(
+        "test a benchmark without naming the task; calibration",
+        "answer_commands:add_task_free",
+        ("kcl task-free permuted-mnist --tasks 5 --train-per-task 2000",),
+    ),
+    "export": Command(
+        "write a model as one ONNX file", "model_commands:add_export", ("kcl export model --out model.onnx",)
+    ),
+    "bench": Command(
+        "time per step, beside a plain loop and a bare SGD step",
+        "bench_command:add",
+        ("kcl bench mnist", "kcl bench inference"),
+    ),
+    "list": Command("benchmarks, methods, kernels and more, one line each", "list_command:add", ("kcl list settings",)),
 }
 
 
@@ -110,9 +173,11 @@ def _setting_meant(options: argparse.Namespace, unknown: list[str], arguments: l
         value = next(iter(arguments[arguments.index(option) + 1 :]), "")
     if not value or not hasattr(options, "assignments"):
         return ""
-    from kcl.methods.recipes import methods_with  # loads PyTorch
+    from kcl.core.settings import meant
+    from kcl.methods.recipes import METHODS  # loads PyTorch
 
-    return f" (did you mean --set {name}={value}?)" if methods_with(name) else ""
+    names = {setting for method in METHODS.values() for setting in method.settings_type.names()}
+    return "".join(f" (did you mean --set {setting}={value}?)" for setting in meant(name, sorted(names)))
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -166,5 +231,7 @@ def _parser(names: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
     for name, command in COMMANDS.items():
         subparser = commands.add_parser(name, help=command.help, formatter_class=argparse.RawDescriptionHelpFormatter)
         if name in names:
+            subparser.description = f"{command.help[0].upper()}{command.help[1:]}."
+            subparser.epilog = "\n  ".join(["examples:", *command.examples]) if command.examples else None
             named(f"kcl.cli.{command.options}")(subparser)
     return parser

@@ -29,7 +29,7 @@ def add(data: argparse.ArgumentParser) -> None:
     prepare = add_command("prepare", _prepare, "decode images into one file, for a machine without Pillow")
     add_command("clear", _clear, "remove decoded images and features from the cache; they can be made again")
     for command in (fetch, verify, prepare):
-        command.add_argument("name", metavar="NAME")
+        command.add_argument("name", metavar="NAME", help="a dataset, see `kcl data list`")
     for command in (verify, prepare):
         command.add_argument("--data-dir", type=Path, metavar="DIR", help="use this folder instead of the default one")
     prepare.add_argument("--out", type=Path, metavar="DIR", help="write it below DIR, which then serves as --data-dir")
@@ -39,17 +39,27 @@ def add_features(command: argparse.ArgumentParser) -> None:
     command.add_argument("data", type=Path, metavar="PATH", help="a folder of images by class, or an .npz file")
     command.add_argument("--backbone", type=Path, required=True, metavar="FILE", help="the network, an ONNX file")
     command.add_argument("--out", type=Path, required=True, metavar="FILE", help="an .npz file for `kcl update`")
-    command.add_argument("--unlabelled", action="store_true", help="without classes, for `kcl predict`")
+    command.add_argument("--unlabelled", action="store_true", help="the images have no classes: for `kcl predict`")
     images = command.add_argument_group("what the network expects of images")
-    images.add_argument("--size", type=int, metavar="PIXELS", help="the side of the square it takes")
-    images.add_argument("--mean", type=float, nargs="+", metavar="M", help="of each channel, of pixels in 0 … 1")
-    images.add_argument("--std", type=float, nargs="+", metavar="S", help="the same")
+    images.add_argument("--size", type=int, metavar="PIXELS", help="side length of the square images it takes")
+    images.add_argument("--mean", type=float, nargs="+", metavar="M", help="mean of each channel, for pixels in 0 … 1")
     images.add_argument(
-        "--crop", type=float, default=1.0, metavar="SHARE", help="of the side that is kept (default: 1)"
+        "--std", type=float, nargs="+", metavar="S", help="standard deviation of each channel, for pixels in 0 … 1"
     )
-    images.add_argument("--filter", default="bicubic", metavar="NAME", help="bicubic (default) or bilinear")
-    command.add_argument("--batch", type=int, default=64, metavar="N", help="inputs at once (default: 64)")
-    command.add_argument("--no-cache", action="store_true", help="compute everything, and keep nothing in the cache")
+    images.add_argument(
+        "--crop",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="share of the side that is kept, in the middle (default: 1)",
+    )
+    images.add_argument(
+        "--filter", default="bicubic", metavar="NAME", help="how images are resized: bicubic (default) or bilinear"
+    )
+    command.add_argument("--batch", type=int, default=64, metavar="N", help="inputs computed at once (default: 64)")
+    command.add_argument(
+        "--no-cache", action="store_true", help="compute everything anew, and store nothing in the cache"
+    )
     add_device(command)
     command.set_defaults(function=_features)
 

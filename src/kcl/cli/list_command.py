@@ -14,7 +14,7 @@ LISTS = ("backbones", "benchmarks", "features", "kernels", "methods", "recipes",
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    command.add_argument("what", choices=LISTS)
+    command.add_argument("what", choices=LISTS, metavar="WHAT", help=f"one of {', '.join(LISTS)}")
     command.set_defaults(function=_list)
 
 

@@ -27,15 +27,20 @@ def add_model(command: argparse.ArgumentParser) -> None:
 def add_update(command: argparse.ArgumentParser) -> None:
     command.add_argument("--data", type=Path, required=True, metavar="PATH",
                          help="a folder of images by class, or an .npz, .csv or .parquet file")  # fmt: skip
-    command.add_argument("--task", required=True, metavar="NAME", help="a new task, or one to learn more of")
+    command.add_argument("--task", required=True, metavar="NAME", help="a new task, or an old one to extend")
     command.add_argument("--head", action=OneOf, registry="kcl.models.defaults:HEADS", metavar="NAME",
                          help="for a new model: auto, coreset or streaming (default: auto, by the data)")  # fmt: skip
     command.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", dest="assignments",
                          help="settings of a new model (`kcl list settings` or `streaming-settings`)")  # fmt: skip
     command.add_argument("--seed", type=int, help="seed of a new model (default: 0)")
     command.add_argument("--held-out", type=float, metavar="SHARE", help="for a new model: the share of samples that "
-                         "test it, and calibrate it with coresets (default: 0.1)")  # fmt: skip
-    command.add_argument("--image-size", type=int, metavar="PIXELS", help="for a new model (default: 84)")
+                         "test it (default: 0.1)")  # fmt: skip
+    command.add_argument(
+        "--image-size",
+        type=int,
+        metavar="PIXELS",
+        help="for a new model: side length to which images are resized (default: the images' own, at most 84)",
+    )
     add_model(command)
     command.set_defaults(function=_update)
 
@@ -53,7 +58,9 @@ def add_forget(command: argparse.ArgumentParser) -> None:
 
 
 def add_merge(command: argparse.ArgumentParser) -> None:
-    command.add_argument("models", type=Path, nargs="+", metavar="DIR", help="models of the same features")
+    command.add_argument(
+        "models", type=Path, nargs="+", metavar="DIR", help="models with the same features, scaling and settings"
+    )
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the merged model's versions")
     command.set_defaults(function=_merge)
 
@@ -71,8 +78,8 @@ def add_reject_unknown(command: argparse.ArgumentParser) -> None:
 
 
 def add_export(command: argparse.ArgumentParser) -> None:
-    command.add_argument("model", type=Path, metavar="DIR")
-    command.add_argument("--out", type=Path, required=True, metavar="FILE")
+    command.add_argument("model", type=Path, metavar="DIR", help="the folder of the model's versions, or one version")
+    command.add_argument("--out", type=Path, required=True, metavar="FILE", help="the ONNX file to write")
     command.set_defaults(function=_export)
 
 
@@ -142,26 +149,17 @@ def _shown_steps(task: str) -> Iterator[OnStep]:
 
 
 def _new_model(data: Samples, options: argparse.Namespace, device: str) -> ContinualModel:
-    """A model that chooses its settings by the data, or has the user's changes to those of a coreset."""
+    """A model that chooses its settings by the data, but for those that the user gives."""
     from kcl.methods.kcl_settings import KclSettings
     from kcl.models.continual_model import ContinualModel
-    from kcl.models.defaults import coreset_settings, streams
     from kcl.models.streaming_heads import StreamingSettings
 
-    shape, head = data.inputs.shape[1:], options.head or "auto"
-    rows = len(shape) == 1 and data.inputs.dtype != "uint8"
-    if head == "auto":
-        head = "streaming" if streams(shape, rows) and not options.assignments else "coreset"
-    streaming = head == "streaming"
-    kind = StreamingSettings if streaming else KclSettings
-    settings: dict[str, Any] = {} if streaming else coreset_settings(shape, rows)
-    for assignment in options.assignments:
-        name, text = split_assignment(assignment)
-        settings[name] = kind.parse(name, text)
-    kind().replace(**settings)
+    head = options.head or "auto"
+    kind = StreamingSettings if head == "streaming" else KclSettings
+    assigned = dict(map(split_assignment, options.assignments))
+    settings: dict[str, Any] = {name: kind.parse(name, text) for name, text in assigned.items()}
     share = 0.1 if options.held_out is None else options.held_out
-    settings |= {"device": device, "standardise": None if streaming else rows, "held_out_share": share, "head": head}
-    model = ContinualModel(options.seed or 0, **settings)
+    model = ContinualModel(options.seed or 0, device=device, held_out_share=share, head=head, **settings)
     model.columns = data.columns
     return model
 

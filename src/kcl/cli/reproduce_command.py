@@ -65,6 +65,8 @@ class Reproduction(NamedTuple):
             lines["time"] = f"about {total.minutes:.0f} minutes{comparison} {where}"
             lines |= {f"  {name}": f"{minutes:.0f} minutes" for name, minutes in self._shares(workers).items()}
             lines["memory"] = f"about {total.gigabytes:.1f} GB of GPU memory"
+        searches = [] if self.scale.note else [command for item in self.items for command in item.searches()]
+        lines |= {f"search {number}": command for number, command in enumerate(searches, 1)}
         if self.scale.note:
             lines["note"] = self.scale.note
         return lines
@@ -120,7 +122,7 @@ def parse(options: argparse.Namespace) -> Reproduction:
     folder = next(of_all, "paper")
     out = options.out or Path("runs") / (folder + ("-quick" if options.quick else ""))
     if options.into and not options.report_only:
-        raise KclError("--into goes with --report-only")
+        raise KclError("--into needs --report-only")
     paths = options.results or ([out] if options.report_only else [])
     reproduction = Reproduction(items, scale, seeds, specs, out, paths, options.into, options.report_only)
     if options.report_only or not paths:

@@ -15,14 +15,9 @@ from kcl.cli.options import add_execution_options, add_stream_options
 from kcl.core.files import RESULTS
 from kcl.errors import KclError
 
-EXAMPLES = """examples:
-  kcl run permuted-mnist --seeds 0..4
-  kcl run split-cifar100 --method ewc --set ewc_strength=1,10,100 --out runs/ewc --resume
-"""
-
 
 def add_run(command: argparse.ArgumentParser) -> None:
-    command.usage, command.epilog = "kcl run BENCHMARK [OPTION …]", EXAMPLES
+    command.usage = "kcl run BENCHMARK [OPTION …]"
     add_stream_options(command)
     output, saving = add_execution_options(command)
     output.add_argument("--out", type=Path, metavar="DIR",
@@ -80,6 +75,9 @@ def add_tune(command: argparse.ArgumentParser) -> None:
                          help="points to try (default: 50; with choices only, at most all of them)")  # fmt: skip
     command.add_argument("--trials-at-once", type=int, default=8, metavar="N",
                          help="points proposed and run together (default: 8)")  # fmt: skip
+    command.add_argument("--one-at-a-time", action="store_true",
+                         help="try the present settings, and those that differ from them in one of --search, which "
+                         "must have choices only; no other combinations")  # fmt: skip
     command.add_argument("--first", default="3", metavar="K",
                          help="choose by the first K tasks, or all (default: 3)")  # fmt: skip
     command.add_argument("--held-out", type=float, default=0.1, metavar="SHARE",

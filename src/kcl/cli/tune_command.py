@@ -52,7 +52,10 @@ def parse(options: argparse.Namespace) -> tuple[Search, list[int]]:
     elif options.final_seeds is not None:
         final = requested_runs.whole_numbers(options.final_seeds, "--final-seeds")
     trials, at_once = int(min(options.trials, space.size(dimensions))), options.trials_at_once
-    return Search(runs[0], dimensions, protocol, trials, at_once, options.search_seed, options.out), final
+    single = options.one_at_a_time
+    if single:  # a mistake is told before anything is written
+        trials = len(space.around(dimensions, runs[0].settings))
+    return Search(runs[0], dimensions, protocol, trials, at_once, options.search_seed, options.out, single), final
 
 
 def tune_settings(options: argparse.Namespace) -> int:
@@ -60,7 +63,7 @@ def tune_settings(options: argparse.Namespace) -> int:
     search, seeds = parse(options)
     out, display = search.out, make_display(options.quiet)
     if options.force:
-        raise KclError("--force does not go with kcl tune: resume the search unchanged, or start one in another --out")
+        raise KclError("kcl tune has no --force: resume the search unchanged, or start one in another --out")
 
     def train(specs: Sequence[RunSpec], folder: Path, notes: Mapping[str, Any]) -> list[dict[str, Any]]:
         done = execution.run(specs, folder, True, notes)

@@ -93,6 +93,16 @@ class AccuracyMatrix:
         """
         return self.forgetting_after(self.task_count - 1)
 
+    @property
+    def forgetting_with_last(self) -> float | None:
+        """The same with the last accuracies among those whose maximum is taken: 1/(T−1) Σ_{i<T} max_{t≤T} (a_{t,i} −
+        a_{T,i}). It is never negative: a task that improved counts as not forgotten, and makes up for no other. So the
+        program of the paper's authors counts it.
+        """
+        last = self.task_count - 1
+        best = np.array([np.max(self._values[task:, task]) for task in range(last)])
+        return _fraction(best - self._values[last, :last])
+
     def forgetting_after(self, learned: int) -> float | None:
         """Average forgetting so far, a fraction: F as if task number `learned` were the last."""
         self._require(learned)
@@ -141,6 +151,7 @@ METRICS: dict[str, Metric] = {
     "average_accuracy": lambda matrix, _: matrix.average_accuracy,
     "average_incremental_accuracy": lambda matrix, _: matrix.average_incremental_accuracy,
     "forgetting": lambda matrix, _: matrix.forgetting,
+    "forgetting_with_last": lambda matrix, _: matrix.forgetting_with_last,
     "learning_accuracy": lambda matrix, _: matrix.learning_accuracy,
     "backward_transfer": lambda matrix, _: matrix.backward_transfer,
     "forward_transfer": lambda matrix, initial: matrix.forward_transfer(initial),

@@ -18,7 +18,7 @@ _KINDS = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a folder", stat.S_IFRE
 
 
 def regular(path: str | os.PathLike[str], flags: int) -> int:
-    """The `opener` of every file that is not private to kcl. OSError says what the path is where it is no file."""
+    """The `opener` of every file that is not private to kcl. OSError says what is not a file."""
     try:
         descriptor = os.open(path, flags | _SAFELY | (_NO_LINK if flags & _WRITING else 0), 0o666)
     except OSError as error:

@@ -13,4 +13,4 @@ def load_package(module: str, extra: str, needed: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise KclError(f'{needed}; install it: pip install "kernel-continual-learning[{extra}]"') from None
+        raise KclError(f'{needed}; install with: pip install "kernel-continual-learning[{extra}]"') from None

@@ -246,19 +246,29 @@ def _fields(settings_type: type[CheckedSettings]) -> dict[str, dataclasses.Field
 
 def nearest(name: str, known: list[str]) -> str:
     """The end of an error message: 'did you mean …?', or all known names."""
+    close = meant(name, known) or difflib.get_close_matches(name, known, n=3, cutoff=0.55)
+    close = close or [k for k in known if name and name in k][:3]
+    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
+
+
+def meant(name: str, known: list[str]) -> list[str]:
+    """The known name that is certainly meant, if any: the initials of the words, or the same in another spelling."""
     initials = "".join(word[:1] for word in name.split("_"))
     if initials != name and initials in known:  # learning_rate: lr
-        return f"did you mean {initials}?"
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.55) or [k for k in known if name and name in k][:3]
-    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
+        return [initials]
+    return difflib.get_close_matches(name, known, n=1, cutoff=0.85)
 
 
 def _range_in_words(field: dataclasses.Field[Any]) -> str:
     limits, type_name = field.metadata, _TYPE_NAMES[type(field.default)]
     if limits["choices"]:
         return "one of " + ", ".join(limits["choices"])
-    bounds = {"≥": limits["low"], ">": limits["above"], "≤": limits["high"], "<": limits["below"]}
-    return " ".join([type_name, *(f"{sign} {bound:g}" for sign, bound in bounds.items() if bound is not None)])
+    least, most = limits["low"], limits["high"]
+    if least is not None and most is not None:
+        return f"{type_name} from {least:,.10g} to {most:,.10g}"
+    bounds = {"above": limits["above"], "of at least": least, "at most": most, "below": limits["below"]}
+    words = " and ".join(f"{word} {bound:,.10g}" for word, bound in bounds.items() if bound is not None)
+    return f"{type_name} {words}".rstrip()
 
 
 def _wrong_type(field: dataclasses.Field[Any], value: Any) -> str:

@@ -183,7 +183,7 @@ class _Machine:
         """Give an array its content, and replace it in the memo too; check a data type."""
         unfinished = self.stack[-1]
         if not isinstance(unfinished, (_EmptyArray, np.dtype)):
-            raise _Refused("it changes an object that is no array")
+            raise _Refused("it changes an object that is not an array")
         if not isinstance(state, tuple) or len(state) < 5:
             raise _Refused("it holds an array in an unknown form")
         if isinstance(unfinished, np.dtype):

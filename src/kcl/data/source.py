@@ -18,7 +18,7 @@ from kcl.errors import KclError
 
 DATA_VARIABLE = "KCL_DATA"
 ATTEMPTS = 5
-"""Another process that mends the same cache may take a file away before it is read."""
+"""Another process that repairs the same cache may remove a file before it is read."""
 
 
 class DataSource(ABC):
@@ -50,7 +50,7 @@ class DataSource(ABC):
 
     def prepare(self, data_dir: Path | None = None, out: Path | None = None, say: Say = quiet) -> Path:  # noqa: ARG002
         """Decode image files into one file."""
-        raise KclError(f"{self.name} needs no preparing: its files are read as they are; only miniimagenet's are not")
+        raise KclError(f"{self.name} needs no preparation: only the files of miniimagenet have to be decoded")
 
     def where(self) -> str | None:
         """The place as text, None also where it cannot be determined."""

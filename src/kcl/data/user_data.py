@@ -59,9 +59,9 @@ def read(
     try:
         # Anything but a folder and a regular file, such as a pipe or a device, could be read for ever.
         if not path.is_dir() and not path.is_file():
-            raise KclError(f"{path} is not there or is no file; expected images, or a .npz, .csv or .parquet file")
+            raise KclError(f"{path} does not exist or is not a file; expected images, or a .npz, .csv or .parquet file")
         if path.is_dir() or suffix in image_files.SUFFIXES:
-            samples = _images(path, labelled, image_folders.DEFAULT_SIDE if side is None else side, say)
+            samples = _images(path, labelled, side, say)
         elif suffix == ".npz":
             samples = _arrays(path, labelled, columns)
         elif suffix in tables:
@@ -95,9 +95,13 @@ def image_paths(path: Path, labelled: bool, say: Say = quiet) -> tuple[list[Path
     return files, labels, [str(file.relative_to(path)) if path.is_dir() else file.name for file in files]
 
 
-def _images(path: Path, labelled: bool, side: int, say: Say) -> Samples:
-    image_folders.check_side(side)
+def _images(path: Path, labelled: bool, side: int | None, say: Say) -> Samples:
+    """Images of one side; by default their own, but none larger than those of miniImageNet."""
+    if side is not None:
+        image_folders.check_side(side)
     files, labels, names = image_paths(path, labelled, say)
+    if side is None:
+        side = image_files.usual_side(files, image_folders.SMALLEST_SIDE, image_folders.DEFAULT_SIDE)
     if len(files) * 3 * side**2 > LARGEST:
         raise KclError(f"the {len(files)} images of {path} take more than {LARGEST} bytes at {side} × {side}")
     return Samples(np.concatenate(list(image_files.decode_all(files, side))), labels, names)
@@ -158,7 +162,7 @@ def _first(names: Sequence[str], arrays: Any, path: Path) -> np.ndarray:
     for name in names:
         if name in arrays.files:
             if not isinstance(found := arrays[name], np.ndarray):
-                raise ValueError(f"{name} is no array")
+                raise ValueError(f"{name} is not an array")
             return found
     raise KclError(
         f"{path} has no array named {' or '.join(names)}; it has {_brief(', '.join(arrays.files)) or 'none'}"
@@ -222,7 +226,7 @@ def _choose_columns(
     if not present or len(set(present)) != len(present):
         raise KclError(f"{path}: expected a first line with the name of every column, each once")
     if labelled and label not in present:
-        raise KclError(f"{path} has no column {label!r}; name the label column with --label: {', '.join(present)}")
+        raise KclError(f"{path} has no column {label!r}; choose the label column with --label: {', '.join(present)}")
     names = tuple(columns) or tuple(name for name in present if name != label)
     if missing := [name for name in names if name not in present]:
         raise KclError(f"{path} lacks the columns {', '.join(missing)}, which the model was trained on")
@@ -246,7 +250,7 @@ def _check_table(path: Path, table: Samples) -> Samples:
 
 
 def _not_finite(inputs: np.ndarray) -> tuple[int, ...]:
-    """The place of the first number that is infinite or none; empty where there is no such number."""
+    """The place of the first value that is infinite or NaN; empty if there is none."""
     finite = np.isfinite(inputs)
     return () if finite.all() else tuple(map(int, np.unravel_index(finite.argmin(), finite.shape)))
 

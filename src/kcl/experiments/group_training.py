@@ -163,7 +163,7 @@ def _result(identity: dict[str, Any], outcome: Outcome, compute: Compute, counts
     if (counts_by_task := outcome.task_confusion) is not None:
         right, answered = sum(row[task] for task, row in enumerate(counts_by_task)), sum(map(sum, counts_by_task))
         confusion = {"task_accuracy": 100.0 * right / max(1, answered), "task_confusion": counts_by_task}
-    versions = {"kcl": kcl.__version__, "torch": torch.__version__, "numpy": np.__version__}
+    versions = {"kcl": kcl.__version__, "code": resuming.code(), "torch": torch.__version__, "numpy": np.__version__}
     return {
         "format": results.FORMAT,
         **identity,

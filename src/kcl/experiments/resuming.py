@@ -69,7 +69,10 @@ def _remove_if_empty(folder: Path) -> None:
 
 @cache
 def code() -> str:
-    """A digest of the code that computes, so that changes without a new version number are noticed."""
+    """A digest of the code that computes, so that changes without a new version number are noticed.
+
+    In checkpoints, in the jobs of workers and among the versions in every result.
+    """
     root, digest = Path(kcl.__file__).parent, hashlib.sha256()
     files = [path for part in COMPUTING for path in (root / part).rglob("*") if path.suffix in (".py", ".cu", ".cpp")]
     for path in sorted([*files, root / "experiments" / "admission.py"]):

@@ -117,7 +117,7 @@ def chosen_fields(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
 def with_current_settings(record: Mapping[str, Any]) -> dict[str, Any]:
     """A recorded run with the settings that this version would record (`recipes.settings_record`).
 
-    Older files hold the settings of every method and lack newer ones. What is no run stays as it is.
+    Older files hold the settings of every method and lack newer ones. What is not a run is left unchanged.
     """
     method, settings = record.get("method"), record.get("settings")
     if not isinstance(method, str) or not isinstance(settings, dict):

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from kcl.core.shapes import Float
-from kcl.errors import KclError
 from kcl.models.inference import Answers
 from kcl.models.lessons import LearnedTask, places_among_all
 from kcl.models.streaming_ridge import Solution, StreamingRidge
@@ -67,8 +66,6 @@ class ClassAnswers(ABC):
         known_scores: KnownScores | None = None,
     ) -> Answers:
         """With `known_scores`, no answer is given to queries that are less known."""
-        if not abstain_below >= 0.0:
-            raise KclError(f"abstain_below must be a probability, not {abstain_below}")
         parts = [self._answer(batch, abstain_below, known_scores) for batch in batches]
         return Answers(*(torch.cat(column) for column in zip(*parts, strict=True)))
 

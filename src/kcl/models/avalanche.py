@@ -27,9 +27,10 @@ try:
     from avalanche.training.plugins import EvaluationPlugin
     from avalanche.training.plugins.evaluation import default_evaluator
     from avalanche.training.templates import BaseTemplate, SupervisedTemplate
-except ImportError as error:
+except (ImportError, RuntimeError) as error:  # RuntimeError: what a torchvision raises that was built for another torch
     raise ImportError(
-        f"kcl.models.avalanche needs avalanche-lib 0.6 ({error}): pip install 'kernel-continual-learning[avalanche]'"
+        f"kcl.models.avalanche needs avalanche-lib 0.6 and a torchvision built for this PyTorch ({error}): "
+        "pip install 'kernel-continual-learning[avalanche]', and torch and torchvision from the same index"
     ) from error
 
 from kcl.benchmarks.task import Examples, Stream, Task, View

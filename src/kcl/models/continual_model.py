@@ -43,25 +43,48 @@ class Prediction(NamedTuple):
     """Predictions for n queries, as arrays."""
 
     label: np.ndarray
-    """The class; None where the model abstains."""
+    """(n,): the class; None where the model abstains."""
     task: np.ndarray
+    """(n,) of text: the task of that class, named or inferred."""
     confidence: np.ndarray
+    """(n,): the probability of that class."""
     variance: np.ndarray
+    """(n,): how unlike all that was learned the query is; near zero for what is known well."""
     task_margin: np.ndarray
+    """(n,): the lead over the second-best: of the class's probability, or of the task's score where a score inferred
+    the task; infinite if the task was named or nothing else was learned.
+    """
     known: np.ndarray
-    """The share of known queries that are less known (`reject_unknown`), else not a number."""
+    """(n,): the share of known queries that are less known (`reject_unknown`), else not a number."""
 
 
 class ContinualModel:
     """A model for use in programs: `learn` named tasks at any time, `predict` with or without a name.
 
-    `head` is one of `defaults.HEADS`. `backbone` is a name (`kcl list backbones`) or your own module, which is copied.
-    `standardise` scales input features as `models.scaling` says, measured on the first lesson; by default it does so
-    for rows of numbers where the model chooses its own settings. `held_out_share` of each lesson's samples tests the
-    model. `landmarks`: inputs for `features="nystroem"`; `frequencies`: for `features="vrf"`. Every further keyword
-    is a setting of the head.
-
     Any number of threads may predict while one thread teaches: they see the model from before the lesson until it ends.
+
+    Parameters
+    ----------
+    seed : int
+        Fixes all randomness.
+    backbone : str or torch.nn.Module, optional
+        A name (`kcl list backbones`), or your own module from n inputs to (n, d) features, which is copied.
+    device : str or torch.device
+        Where the model computes.
+    standardise : bool, optional
+        Whether rows of numbers are scaled by their spread in the first lesson. By default they are, unless the backbone
+        is your own module or `unit_length` is set.
+    held_out_share : float in 0 … 0.5
+        Share of each lesson's samples that is not learned but tests the model.
+    head : "auto", "streaming" or "coreset"
+        The kind of model.
+    landmarks : (m, d), optional
+        Inputs for `features="nystroem"`.
+    frequencies : (D, d), optional
+        For `features="vrf"`, as `kcl.posterior_frequencies` draws them.
+    **settings
+        Settings of the head: `kcl list settings` with coresets, `kcl list streaming-settings` otherwise. Those left out
+        are chosen by the first samples.
     """
 
     open, head, settings = StatePart[bool](), StatePart[str](), StatePart[KclSettings]()
@@ -96,7 +119,7 @@ class ContinualModel:
             standardise=standardise,
         )
         self.module, self.landmarks, self.frequencies = backbone, landmarks, frequencies
-        self.seed, self.device, self.held_out_share = seed, device, held_out_share
+        self.seed, self.device, self.held_out_share, self.given = seed, device, held_out_share, settings
 
     def __repr__(self) -> str:
         if self._heads is None:
@@ -122,7 +145,7 @@ class ContinualModel:
     @property
     def answerer(self) -> Answerer:
         if not isinstance(self.heads, CoresetHeads):
-            raise KclError("this model keeps sums, not a network and coresets")
+            raise KclError("this needs a network with coresets; the model has a streaming head")
         return self.heads.answerer
 
     @property
@@ -161,19 +184,19 @@ class ContinualModel:
 
     def _streaming(self) -> StreamingHeads:
         if not isinstance(self.heads, StreamingHeads):
-            raise KclError("this needs a streaming head (head='streaming'); the model has a network and coresets")
+            raise KclError("this needs a streaming head (head='streaming'); the model has a network with coresets")
         return self.heads
 
     def _choose(self, x: Tensor) -> None:
         """Choose head, settings and scaling from the first samples, where they were left open, and begin."""
         rows = x.ndim == 2 and x.dtype != torch.uint8
-        if self.open:
-            if defaults.streams(x.shape[1:], rows):
-                self.head = "streaming"
-            else:
-                self.settings = KclSettings().replace(**defaults.coreset_settings(x.shape[1:]))
+        if self.open and defaults.streams(x.shape[1:], rows):
+            self.head = "streaming"
+        elif self.head == "coreset" and self.module is None:
+            self.settings = defaults.coreset_settings(x.shape[1:], rows, self.given)
         if self.standardise is None:
-            self.standardise = self.head == "streaming" and rows and not self.streaming.unit_length
+            by_length = self.head == "streaming" and self.streaming.unit_length
+            self.standardise = rows and self.module is None and not by_length
         view = View()
         if self.standardise:
             if not rows:
@@ -208,9 +231,22 @@ class ContinualModel:
     ) -> None:
         """Learn a new task, or more samples and new classes of an old one.
 
-        `inputs`: whatever `models.inputs` can read. A torch dataset or loader of pairs brings its labels. Columns with
-        names are remembered, and are to come in the same order ever after. `classes` lists classes of the task that may
-        not have samples yet. If anything fails, the model is left as it was before the lesson.
+        If anything fails, the model is left as it was before the lesson.
+
+        Parameters
+        ----------
+        inputs : (n, d) or (n, channels, height, width)
+            n samples; or a torch dataset or loader of pairs, which brings its labels.
+        labels : (n,) of text or of numbers
+            Their classes.
+        task : str, optional
+            The task's name; by default the next unused of "task 0", "task 1", …
+        on_step : function, optional
+            Called after every training step, with its number and loss.
+        classes : sequence of labels
+            Classes of the task that may not have samples yet.
+        sample_weight : (n,), optional
+            A weight of zero leaves a sample out.
         """
         unused = (f"task {number}" for number in itertools.count(len(self.tasks)))
         name = next(new for new in unused if new not in self.tasks) if task is None else str(task)
@@ -261,8 +297,18 @@ class ContinualModel:
         """Forget a task, some of its classes, or samples that are handed in again: afterwards the model equals one that
         never learned them, up to rounding. For streaming heads only.
 
-        The task may be left out where there is only one. What remains of the data: the scaling and the width of the
-        kernel, if they were measured on the first lesson.
+        What remains of the data: the scaling and the width of the kernel, if they were measured on the first lesson.
+
+        Parameters
+        ----------
+        task : str, optional
+            Its name; needed if there are several tasks.
+        classes : sequence of labels, optional
+            Forget these classes of the task only (`keep="class"`).
+        samples : pair of inputs and labels, optional
+            Forget these samples of the task only, as they were learned.
+        sample_weight : (n,), optional
+            The weights that the samples were learned with.
         """
         if task is None and len(self.tasks) != 1:
             raise KclError("name the task that is to be forgotten, or that the classes or samples belong to")
@@ -293,9 +339,20 @@ class ContinualModel:
     ) -> Prediction:
         """The class of each input, with confidence and variance.
 
-        If no task is named, all classes are compared at once (`score="joint"`), or with coresets also the task inferred
-        by another score, of `inference.TASK_SCORES`.
+        Parameters
+        ----------
+        inputs : (n, d) or (n, channels, height, width)
+            n queries.
+        task : str, optional
+            The task they belong to. By default all classes of all tasks are compared.
+        score : str, by default "joint"
+            With coresets and without a task: "joint" compares all classes with one classifier; any other score infers
+            the task first, and then answers within it.
+        abstain_below : float in 0 … 1
+            Queries whose confidence is lower get no answer (None).
         """
+        if not 0.0 <= abstain_below <= 1.0:
+            raise KclError(f"abstain_below must be a probability from 0 to 1, not {abstain_below:g}")
         model = self.as_it_is()
         name = None if task is None else model._known(task)
         answers = model.heads.answer(model._prepare(inputs), model.tasks, name, score, abstain_below)
@@ -317,11 +374,20 @@ class ContinualModel:
         score: str = DEFAULT_SCORE,
         task: str | None = None,
     ) -> KnownScores:
-        """From now on give no answer (None) to queries that are less known than nearly all of these `inputs`, which are
-        known to be in scope: of further ones like them `error_rate` are rejected. They must not have been learned, and
-        need no labels. `score`: of `unknowns.SCORES`. For predictions without a task, or for those of a task.
+        """From now on give no answer (None) to queries that are less known than nearly all of these.
 
-        After more lessons do it again: until then the rate may be another, and predictions warn. Forgetting undoes it.
+        After more lessons call it again: until then the rate may differ, and predictions warn. Forgetting undoes it.
+
+        Parameters
+        ----------
+        inputs : (n, d) or (n, channels, height, width)
+            Queries that you know to be fine. They need no labels, and must not have been learned.
+        error_rate : float in 0 … 1, by default 0.05
+            The share of further queries like them that will be rejected.
+        score : "mahalanobis" (default), "response" or "variance"
+            How well a query is known.
+        task : str, optional
+            For predictions in this task; by default for those without a task.
         """
         known = KnownScores.of(score, error_rate, self.known_scores(inputs, score, task))
         heads = self._streaming()
@@ -329,34 +395,36 @@ class ContinualModel:
         return known
 
     def known_scores(self, inputs: Any, score: str = DEFAULT_SCORE, task: str | None = None) -> Tensor:
-        """How well inputs are known, higher is better, by a score of `unknowns.SCORES`."""
+        """How well each of n inputs is known, (n,), higher is better; parameters as for `reject_unknown`."""
         model = self.as_it_is()
         heads, queries = model._streaming(), model._prepare(inputs)
         return heads.known_scores(queries, model.tasks, None if task is None else model._known(task), score)
 
     def drift(self, task: str | None = None, window: int = 100, false_alarms: float = 1e-3) -> Drift:
-        """What tells whether queries are still like those of `reject_unknown`: `update` it with the column `known` of
-        predictions.
+        """What tells whether queries are still like those of `reject_unknown`.
+
+        Pass `update` of it the `known` of each prediction: it returns True where a window of so many answers deviates
+        further than chance does in `false_alarms` of all windows.
         """
         known = self._streaming().known_for(self.tasks, None if task is None else self._known(task))
         if known is None:
-            raise KclError("tell the model known queries first: reject_unknown")
+            raise KclError("call reject_unknown with known queries first")
         return Drift(len(known.scores), window, false_alarms)
 
     def logits(self, inputs: Any, task: str | None = None) -> Tensor:
-        """Calibrated scores of a task's classes, in the order of `tasks[task].labels`, or of all `labels` without a
-        task. The fastest way to predict.
+        """Calibrated scores, (n, classes): of a task's classes in the order of `tasks[task].labels`, without a task of
+        all `labels`. The fastest way to predict.
         """
         model = self.as_it_is()
         queries = model._prepare(inputs)  # raises if nothing was learned
         return model.heads.logits(queries, model.tasks, None if task is None else model._known(task))
 
     def probabilities(self, inputs: Any, task: str | None = None) -> Tensor:
-        """The probabilities of a task's classes, or of all `labels`, in the order of `logits`."""
+        """The probabilities of the classes, (n, classes), in the order of `logits`."""
         return self.logits(inputs, task).softmax(-1)
 
     def accuracy(self, inputs: Any, labels: Any = None, task: str | None = None) -> float:
-        """Percent of inputs classified correctly."""
+        """Percent of inputs classified correctly, whose labels are (n,) or come with a dataset."""
         _, expected = labelled(inputs, labels)
         predicted = self.predict(inputs, task).label.tolist()
         return 100.0 * sum(a == b for a, b in zip(predicted, expected, strict=True)) / len(expected)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from kcl.core.shapes import Shaped
 from kcl.errors import KclWarning
+from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.recipes import BENCHMARK_RECIPES
 from kcl.models.lessons import LearnedTask
 
@@ -25,7 +26,7 @@ MOST_VALUES = 4096
 better on the two streams of images among those that defaults were chosen on (docs/own-data.md).
 """
 TABLE_SETTINGS: dict[str, Any] = {
-    "backbone": "identity", "feature_norm": "none", "bases": 512, "epochs": 3, "lr_decay": 0.95, "dropout": 0.0
+    "backbone": "identity", "width": 128, "layers": 1, "bases": 512, "epochs": 3, "lr_decay": 0.95, "dropout": 0.0
 }  # fmt: skip
 """Settings of a coreset for rows of numbers. Our own choice: nothing is published."""
 NO_BETTER_THAN_CHANCE = 1.2
@@ -38,14 +39,20 @@ def streams(shape: Sequence[int], rows: bool) -> bool:
     return rows or math.prod(shape) <= MOST_VALUES
 
 
-def coreset_settings(shape: Sequence[int], rows: bool = False) -> dict[str, Any]:
-    """Settings for a coreset of samples of a shape: those published for images of that kind, our own for `rows`."""
+def coreset_settings(shape: Sequence[int], rows: bool, given: Mapping[str, Any]) -> KclSettings:
+    """Settings for a coreset of samples of a shape: those published for images of that kind, our own for `rows`, and in
+    place of either those that are `given`.
+    """
     if rows:
-        return dict(TABLE_SETTINGS)
-    colour = len(shape) == 3 and shape[0] == 3
-    small = max(shape) <= LARGEST_SMALL_IMAGE
-    benchmark = ("split-cifar100" if small else "split-miniimagenet") if colour else "permuted-mnist"
-    return dict(BENCHMARK_RECIPES[benchmark])
+        # Scaled columns need no normalisation of their own; what a network makes of them does.
+        network = given.get("backbone", "identity") != "identity"
+        chosen: Mapping[str, Any] = TABLE_SETTINGS | {"feature_norm": "l2" if network else "none"}
+    else:
+        colour = len(shape) == 3 and shape[0] == 3
+        small = max(shape) <= LARGEST_SMALL_IMAGE
+        benchmark = ("split-cifar100" if small else "split-miniimagenet") if colour else "permuted-mnist"
+        chosen = BENCHMARK_RECIPES[benchmark]
+    return KclSettings().replace(**{**chosen, **given})
 
 
 def warn_of_scaling(x: Shaped[Tensor, "n d"]) -> None:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from kcl.errors import KclError
 from kcl.models.continual_model import ContinualModel
-from kcl.models.defaults import TABLE_SETTINGS
 from kcl.models.inputs import as_tensor, checked
 from kcl.models.streaming_heads import StreamingSettings
 from kcl.models.unknowns import DEFAULT_RATE, DEFAULT_SCORE
@@ -47,7 +46,7 @@ class _TaskClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # Learning
 
     def fit(self, X: Any, y: Any, task: Hashable | None = None, sample_weight: Any = None) -> Self:
-        """Discard everything learned so far and learn one task."""
+        """Discard everything learned so far and learn one task; parameters as for `partial_fit`."""
         return self._learn(X, y, None, task, sample_weight, reset=True)
 
     def partial_fit(
@@ -55,8 +54,19 @@ class _TaskClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Learn a new task, or more of an old one. Without a name, it is the same task every time.
 
-        `classes`, as elsewhere in scikit-learn, lists labels whose samples may come later. Where a network or kernel
-        learns, samples can be left out by a weight of zero, and the others must weigh the same.
+        Parameters
+        ----------
+        X : (n, d)
+            Rows: an array, a table or a sparse matrix.
+        y : (n,)
+            Their labels.
+        classes : (c,), optional
+            Labels whose samples may come later.
+        task : str, optional
+            The task's name.
+        sample_weight : (n,), optional
+            Where a network or kernel learns, samples can be left out by a weight of zero, and the others must weigh the
+            same.
         """
         return self._learn(X, y, classes, task, sample_weight, reset=not hasattr(self, "model_"))
 
@@ -64,7 +74,10 @@ class _TaskClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X, y = self._rows(X, y, reset)
         check_classification_targets(y)
         announced = [] if classes is None else list(unique_labels(classes))
-        all_classes = unique_labels(y, *([announced] if announced else []), *([] if reset else [self.classes_]))
+        # One known label is enough to refuse others of another kind: with all of thousands it would take long.
+        known: Any = [] if reset else self.classes_
+        added = unique_labels(*(labels for labels in (y, announced, known[:1]) if len(labels)))
+        all_classes = added if reset else np.union1d(known, added)
         with _as_value_error():
             model = self._make() if reset else self.model_
             model.columns = tuple(getattr(self, "feature_names_in_", ()))
@@ -83,12 +96,20 @@ class _TaskClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return list(self.model_.tasks)
 
     def predict(self, X: Any, task: Any = None) -> npt.NDArray[Any]:
-        """The class of each row: among the classes of its task, or if no task is named, as the model infers it."""
+        """The class of each row, (n,): among those of its task, or if no task is named, of all tasks.
+
+        Parameters
+        ----------
+        X : (n, d)
+            Rows.
+        task : str or (n,) of str, optional
+            One name, or one for each row.
+        """
         probabilities = self.predict_proba(X, task)
         return self.classes_[probabilities.argmax(1)]
 
     def predict_proba(self, X: Any, task: Any = None) -> npt.NDArray[np.float64]:
-        """The probability of each of `classes_`; zero for classes that the row cannot have."""
+        """The probability of each of `classes_`, (n, classes); zero for those that the row cannot have."""
         X = self._queries(X)
         probabilities = np.zeros((len(X), len(self.classes_)))
         for name, rows in self._tasks(X, task):
@@ -102,11 +123,11 @@ class _TaskClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return probabilities
 
     def predict_task(self, X: Any) -> npt.NDArray[Any]:
-        """The task inferred for each row."""
+        """The task inferred for each row, (n,)."""
         return self.model_.predict(self._queries(X)).task
 
     def predict_variance(self, X: Any, task: Any = None) -> npt.NDArray[np.float64]:
-        """k(x, x) − k_xᵀ(K + λI)⁻¹k_x: near zero close to the task's coreset, large far from it."""
+        """The predictive variance of each row, (n,): near zero close to what was learned, large far from it."""
         X = self._queries(X)
         variance = np.zeros(len(X))
         for name, rows in self._tasks(X, task):
@@ -114,7 +135,7 @@ class _TaskClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return variance
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, task: Any = None) -> float:
-        """Mean accuracy."""
+        """The share of rows classified correctly, between 0 and 1."""
         from sklearn.metrics import accuracy_score
 
         return float(accuracy_score(y, self.predict(X, task), sample_weight=sample_weight))
@@ -163,7 +184,7 @@ class KernelContinualClassifier(_TaskClassifier):
 
     Without any settings, features are random and frozen, and the classifier is exact (`StreamingKernelClassifier` has
     its settings). Any setting below that is not None asks for a network or kernel that learns, with coresets; those
-    left out are then `models.defaults.TABLE_SETTINGS`.
+    left out are then chosen for tables.
 
     Parameters
     ----------
@@ -173,9 +194,9 @@ lr_decay, momentum
     backbone : "identity" or "mlp"
         With "identity" the kernel acts on the input features; "mlp" trains a small network.
     normalise : "standardise", "l2" or "none"
-        Scale features by the spread of the first data (`models.scaling`); scale each sample to length one; or neither.
-    held_out_share : float
-        Share of the samples that tests the model, and with coresets calibrates its probabilities.
+        Scale features by the spread of the first data; scale each sample to length one; or neither.
+    held_out_share : float in 0 … 0.5
+        Share of the samples that tests the model, and is not learned.
     random_state : int, RandomState or None
         Fixes all randomness.
     """
@@ -228,16 +249,14 @@ lr_decay, momentum
         if self.normalise not in NORMS:
             raise KclError(f"unknown normalise {self.normalise!r}: use one of {', '.join(NORMS)}")
         streaming, by_length = not settings, self.normalise == "l2"
-        if not streaming:
-            unscaled = settings.get("backbone", "identity") == "identity" and not by_length
-            settings = TABLE_SETTINGS | {"width": 128, "layers": 1, "lr": 0.1, "momentum": 0.8} | settings
-            settings["feature_norm"] = "none" if unscaled else "l2"
+        if by_length:
+            settings |= {"unit_length": True} if streaming else {"feature_norm": "l2"}
         return ContinualModel(
             seed=_seed(self.random_state),
             standardise=self.normalise == "standardise",
             held_out_share=float(self.held_out_share),
             head="streaming" if streaming else "coreset",
-            **({"unit_length": by_length} if streaming else settings),
+            **settings,
         )
 
 
@@ -251,13 +270,13 @@ class StreamingKernelClassifier(_TaskClassifier):
     Parameters
     ----------
     features, bases, width, keep, strength_rule, ridge_strength, balanced
-        Zero means: chosen from the data. See `models.streaming_heads.StreamingSettings`.
-    landmarks : array or None
+        See `kcl list streaming-settings`. Zero means: chosen from the data.
+    landmarks : (m, d), optional
         Inputs for `features="nystroem"`.
-    frequencies : array or None
-        For `features="vrf"`: see `models.posterior_frequencies`.
+    frequencies : (D, d), optional
+        For `features="vrf"`, as `kcl.posterior_frequencies` draws them.
     normalise : "standardise", "l2" or "none"
-        Scale features by the spread of the first data (`models.scaling`); scale each sample to length one; or neither.
+        Scale features by the spread of the first data; scale each sample to length one; or neither.
     random_state : int, RandomState or None
         Fixes the random features. Models that are to be merged need the same.
     """
@@ -306,8 +325,18 @@ class StreamingKernelClassifier(_TaskClassifier):
     def reject_unknown(
         self, X: Any, error_rate: float = DEFAULT_RATE, score: str = DEFAULT_SCORE, task: Hashable | None = None
     ) -> Self:
-        """Take the threshold of `is_known` from rows in scope that were not learned: of further ones like them
-        `error_rate` are called unknown.
+        """Take the threshold of `is_known` from rows that you know to be fine; see `ContinualModel.reject_unknown`.
+
+        Parameters
+        ----------
+        X : (n, d)
+            Rows that were not learned.
+        error_rate : float in 0 … 1, by default 0.05
+            The share of further rows like them that will be called unknown.
+        score : "mahalanobis" (default), "response" or "variance"
+            How well a row is known.
+        task : str, optional
+            For predictions in this task; by default for those without a task.
         """
         X = self._queries(X)
         with _as_value_error():
@@ -317,18 +346,18 @@ class StreamingKernelClassifier(_TaskClassifier):
     def score_samples(
         self, X: Any, task: Hashable | None = None, score: str = DEFAULT_SCORE
     ) -> npt.NDArray[np.float64]:
-        """How well each row is known, higher is better, by a score of `models.unknowns.SCORES`."""
+        """How well each row is known, (n,), higher is better; `score` as for `reject_unknown`."""
         X = self._queries(X)
         with _as_value_error():
             return self.model_.known_scores(X, score, None if task is None else str(task)).cpu().numpy()
 
     def is_known(self, X: Any, task: Hashable | None = None) -> npt.NDArray[np.bool_]:
-        """Which rows are not called unknown, after `reject_unknown`. `predict` names a class for the others too."""
+        """Which rows are known, (n,), after `reject_unknown`. `predict` names a class for the others too."""
         X = self._queries(X)
         with _as_value_error():
             prediction = self.model_.predict(X, None if task is None else str(task))
             if np.isnan(prediction.known).all():
-                raise KclError("say which rows are known first: reject_unknown")
+                raise KclError("call reject_unknown with known rows first")
         return np.array([label is not None for label in prediction.label])
 
     def forget(

@@ -50,10 +50,10 @@ class Features:
         if bases < 1 or not width > 0.0:
             raise KclError(f"features need at least one base and a positive width, not {bases} and {width}")
         feature_map, rng = FEATURE_MAPS[kind], numpy_generator(seed, f"features {kind}")
-        if feature_map.given != ("" if given is None else given[0]):
-            needs = {each.given: name for name, each in FEATURE_MAPS.items() if each.given}
-            pairs = [f"{what} with features={name!r}" for what, name in needs.items()]
-            raise KclError(f"give {' and '.join(pairs)}, and only there")
+        if feature_map.given and (given is None or given[0] != feature_map.given):
+            raise KclError(f"features={kind!r} needs {feature_map.given}=…")
+        if given is not None and not feature_map.given:
+            raise KclError(f"features={kind!r} are drawn from the seed: leave out {given[0]}")
         if given is not None and (given[1].ndim != 2 or given[1].shape[1] != inputs or len(given[1]) == 0):
             raise KclError(f"{given[0]} have shape {tuple(given[1].shape)}; expected rows of {inputs} numbers")
         unplaced = cls(kind, inputs, bases, width, unit_length, seed, {})

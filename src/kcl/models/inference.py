@@ -198,8 +198,6 @@ class Answerer:
         "variance" the lowest k(x, x) − k_xᵀ(K + λI)⁻¹k_x, for "typicality" the lowest relative to the variances of the
         task's own coreset. The model abstains where the confidence is below `abstain_below`.
         """
-        if not abstain_below >= 0.0:
-            raise KclError(f"abstain_below must be a probability, not {abstain_below}")
         if score not in TASK_SCORES:
             raise KclError(f"unknown score {score!r}; {nearest(score, list(TASK_SCORES))}")
         candidates = sorted(self.stack.kept) if index is None else [index]

@@ -25,10 +25,23 @@ from kcl.training.step_progress import OnStep
 class KernelContinualLearner:
     """Learns the tasks of a stream in turn and predicts for every task learned so far.
 
-    `stream` is a benchmark or an `ArrayStream` of your own arrays. `backbone` is a name (`kcl list backbones`) or any
-    module that returns one row of features per input; the module is copied. Every further keyword is a setting
-    (`kcl list settings`). Defaults, including `kernel`, are those published for the stream, or those of another
-    `recipe`. A module of your own need not have the feature stages and BatchNorm statistics that a recipe uses.
+    Parameters
+    ----------
+    stream : Stream
+        A benchmark, or an `ArrayStream` of your own arrays.
+    kernel : str, optional
+        A name (`kcl list kernels`); by default the recipe's.
+    seed : int
+        Fixes all randomness of the run. The stream has a seed of its own.
+    backbone : str or torch.nn.Module, optional
+        A name (`kcl list backbones`), or your own module from n inputs to (n, d) features, which is copied. It need not
+        have the feature stages and BatchNorm statistics that a recipe uses.
+    device : str or torch.device
+        Where it computes.
+    recipe : "paper" or "strong"
+        The settings to start from: those published for the stream, or the strong recipe's.
+    **settings
+        Settings to change (`kcl list settings`).
     """
 
     def __init__(

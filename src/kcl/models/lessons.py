@@ -18,7 +18,7 @@ from kcl.methods.method import Learnable
 from kcl.models.inputs import Label
 
 LEAST_HELD_OUT = 10
-"""Fewer held-out samples would not calibrate anything."""
+"""Fewer held-out samples would not tell anything."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,12 @@ def choose_coreset(
 
 
 def hold_out(x: Tensor, y: Tensor, share: float, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Split the samples into those to learn from and those that only calibrate (none if there are too few)."""
+    """Split the samples into those to learn from and those that only test (none if there are too few)."""
     count = round(share * len(y))
     if count < LEAST_HELD_OUT:
         return x, y, x[:0], y[:0]
     order = rng.permutation(len(y))
-    # Every class keeps its first sample for training: a class that is not learned cannot be calibrated either.
+    # Every class keeps its first sample for training: a class that is not learned cannot be tested either.
     _, first = np.unique(y.numpy()[order], return_index=True)
     held = np.delete(order, first)[:count]
     rest = np.delete(np.arange(len(y)), held)

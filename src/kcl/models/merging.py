@@ -18,8 +18,11 @@ Mergeable = TypeVar("Mergeable", bound=Any)
 def merge(*models: Mergeable) -> Mergeable:
     """One model that knows what all of them know. Tasks of the same name are one task, equal labels of it one class.
 
-    `models`: those of `ContinualModel`, or fitted estimators of one kind. They must have the same features, scaling and
-    settings: begin them all as `blank_copy()` of one model, or give `width` and switch `standardise` off.
+    Parameters
+    ----------
+    *models : ContinualModel, or fitted estimators of one kind
+        With streaming heads of the same features, scaling and settings: begin them all as `blank_copy()` of one model,
+        or give `width` and switch `standardise` off.
     """
     if not models:
         raise KclError("give at least one model to merge")

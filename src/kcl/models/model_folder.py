@@ -39,7 +39,7 @@ _TYPES = {"uint8": torch.uint8, "float32": torch.float32}
 
 
 def save_model(model: ContinualModel, folder: str | Path) -> Path:
-    """Write a model to a new folder. The folder gets its name only when it is complete and on disk."""
+    """Write a model to a new folder, whose path is returned. It appears only when it is complete and on disk."""
     from safetensors.torch import save
 
     folder, model = Path(folder), model.as_it_is()
@@ -61,9 +61,16 @@ def save_model(model: ContinualModel, folder: str | Path) -> Path:
 def load_model(
     folder: str | Path, backbone: nn.Module | None = None, device: str | torch.device = "cpu"
 ) -> ContinualModel:
-    """Load the model in a folder, or the newest version in it. The model can predict and go on learning.
+    """Load the model in a folder, or the newest version in it. The model can predict and continue to learn.
 
-    If the model was created with a `backbone` module, pass that module again.
+    Parameters
+    ----------
+    folder : str or Path
+        A folder that `save_model` or `kcl update` wrote.
+    backbone : torch.nn.Module, optional
+        If the model was created with a module of your own, that module again.
+    device : str or torch.device
+        Where the model computes from now on.
     """
     folder = newest(folder)
     about = read_about(folder)

@@ -140,7 +140,13 @@ class AllSums(nn.Module):
 
 
 def export_onnx(model: ContinualModel, path: str | Path) -> Path:
-    """Write the model to one ONNX file. A failed export leaves no file behind."""
+    """Write the model to one ONNX file, whose path is returned. A failed export leaves no file behind.
+
+    The file takes `inputs`, n queries as `predict` does (float32, or uint8), and `task`, (1,) of int64: the position of
+    the task in `model.tasks`, or −1 for all classes of a streaming head. It gives `logits`, (n, classes), in the order
+    of `model.labels`, which is −∞ for classes outside the task. Its metadata has `kcl_tasks`, `kcl_labels` and
+    `kcl_columns` as JSON.
+    """
     path, model = Path(path), model.as_it_is()
     heads = model.heads
     module = (AllSums(model, heads) if isinstance(heads, StreamingHeads) else AllHeads(model)).eval()

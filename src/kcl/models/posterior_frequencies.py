@@ -19,8 +19,18 @@ from kcl.models.continual_model import ContinualModel
 def posterior_frequencies(
     model: ContinualModel, bases: int = 1024, task: str | None = None, seed: int = 0
 ) -> npt.NDArray[np.float64]:
-    """`bases` draws of ω ~ q(ω | C_t) of a task of a trained model with `kernel="vrf"`; without a task, shared out
-    among all tasks. They are for `features="vrf"`, and for inputs as `kernel_inputs` gives them.
+    """Draws of ω ~ q(ω | C_t) from a trained model, (bases, d): for `features="vrf"`, and inputs from `kernel_inputs`.
+
+    Parameters
+    ----------
+    model : ContinualModel
+        A model trained with `kernel="vrf"`.
+    bases : int
+        The number of draws.
+    task : str, optional
+        The task whose posterior they come from; by default they are shared out among all tasks.
+    seed : int
+        Fixes the draws.
     """
     answerer = model.answerer
     if task is not None and task not in model.tasks:
@@ -41,7 +51,5 @@ def posterior_frequencies(
 
 
 def kernel_inputs(model: ContinualModel, inputs: Any) -> npt.NDArray[np.float32]:
-    """What a trained model's kernel sees of inputs: scaled, passed through its backbone, which stays as it is, and
-    normalised.
-    """
+    """What a trained model's kernel sees of n inputs, (n, d): scaled, passed through its backbone, and normalised."""
     return model.answerer.plain_features(model._prepare(inputs)).cpu().numpy()

@@ -123,18 +123,18 @@ class StreamingKernelRegressor(RegressorMixin, _StreamingTargets):  # type: igno
     """Kernel ridge regression onto one or several numbers, on frozen features, learned in any order and portions.
 
     Without samples and passes, the model is always the exact solution for everything learned so far: ridge regression
-    of the targets' deviations from their mean. Parameters are those of `StreamingKernelClassifier`. `kcl.merge` adds up
-    several of them.
+    of the targets' deviations from their mean. Parameters are those of `StreamingKernelClassifier`. Targets are (n,) or
+    (n, targets) numbers. `kcl.merge` adds up several of them.
     """
 
     def predict(self, X: Any, task: Hashable | None = None) -> npt.NDArray[np.float64]:
-        """The targets of each row, by everything learned or by one task."""
+        """The targets of each row, (n,) or (n, targets), by everything learned or by one task."""
         responses = self._responses(X, task)
         return responses[:, 0] if self.one_target_ else responses
 
 
 class StreamingMultilabelClassifier(ClassifierMixin, _StreamingTargets):  # type: ignore[misc]
-    """Several labels at once, from an indicator matrix: a column for each label, 1 where a row has it and 0 elsewhere.
+    """Several labels at once, from an (n, labels) indicator matrix: 1 where a row has a label, 0 elsewhere.
 
     Otherwise as `StreamingKernelRegressor`. A label is predicted where its response is nearer to 1 than to 0.
     """
@@ -154,11 +154,11 @@ class StreamingMultilabelClassifier(ClassifierMixin, _StreamingTargets):  # type
         return y
 
     def decision_function(self, X: Any, task: Hashable | None = None) -> npt.NDArray[np.float64]:
-        """The response of each label, less the threshold of one half."""
+        """The response of each label, (n, labels), less the threshold of one half."""
         return self._responses(X, task) - 0.5
 
     def predict(self, X: Any, task: Hashable | None = None) -> npt.NDArray[np.int64]:
-        """The indicator matrix of the labels of each row, by everything learned or by one task."""
+        """The indicator matrix of the labels of each row, (n, labels), by everything learned or by one task."""
         return (self.decision_function(X, task) > 0.0).astype(np.int64)
 
 

@@ -192,8 +192,8 @@ class StreamingHeads:
         known = self.known_for(tasks, task)
         if known is not None and known.stale:
             warnings.warn(
-                "the model has learned more since it was told known queries: tell it again, or the share of known "
-                "queries that it rejects may be another",
+                "the model has learned more since reject_unknown was called: call it again, or the share of known "
+                "queries that it rejects may differ",
                 KclWarning,
                 stacklevel=3,
             )

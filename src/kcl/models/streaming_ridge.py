@@ -100,7 +100,7 @@ class StreamingRidge:
         if strength is not None and not strength > 0.0:
             raise KclError(f"the ridge strength must be positive, not {strength}")
         if balanced and keep != "class":
-            raise KclError("balanced classes need their statistics apart: keep='class'")
+            raise KclError("balanced needs keep='class', which keeps the statistics of each class apart")
         self.features, self.keep, self.rule, self.strength, self.balanced = features, keep, rule, strength, balanced
         self.numbers = numbers
         self.units: Units = {}

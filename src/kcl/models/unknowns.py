@@ -117,7 +117,7 @@ class Drift:
         alarm = False
         for value in np.asarray(known, float).ravel().tolist():
             if not 0.0 <= value <= 1.0:
-                raise KclError("drift needs answers of a model that was told known queries: see reject_unknown")
+                raise KclError("drift needs the answers of a model after reject_unknown")
             self._sum, self._count = self._sum + value, self._count + 1
             if self._count == self.window:
                 self.deviations.append((self.mean - 0.5) / self._spread)

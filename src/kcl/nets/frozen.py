@@ -39,17 +39,35 @@ Inputs = Array | list[str] | list[Path]
 class FrozenFeatures:
     """Features of a backbone that does not learn; `transform` computes those that are not known yet.
 
-    `backbone`: a torch module, which is copied (those of timm and torchvision are modules); the path of an ONNX file;
-    or a function from a batch to one row of numbers for each item. Features of a function are kept on disk under its
-    `name`, and only with one: change it with the function.
+    With `size`, `mean` and `std` inputs are images; a module of timm knows these by itself. Otherwise a network gets
+    arrays as they are, and a function parts of what `transform` is given, such as a list of texts. Feature maps are
+    averaged over all places.
 
-    With `size`, `mean` and `std` (of pixels in 0 … 1, for each channel), inputs are images, prepared as `Preparation`
-    says; a module of timm knows them by itself. Otherwise a network gets arrays as they are, and a function parts of
-    what `transform` is given, such as a list of texts. Feature maps are averaged over all places.
-
-    `device`: "auto" is a GPU if there is one. `onnx`: run the module by ONNX Runtime, which on a CPU is often several
-    times as fast. `cache`: a folder to keep features in, or False; True is the user's cache (`kcl data list`, `clear`).
-    `progress`: a bar on a terminal, where it takes longer than a second.
+    Parameters
+    ----------
+    backbone : torch.nn.Module, path or function
+        A module, which is copied (those of timm and torchvision are modules); the path of an ONNX file; or a function
+        from a batch to one row of numbers for each item.
+    size : int, optional
+        Side of the square images that the network takes, in pixels.
+    mean, std : sequence of float, optional
+        Of each channel, for pixels in 0 … 1.
+    crop : float
+        Share of the side that is kept, in the middle.
+    filter : "bicubic" or "bilinear"
+        How images are resized.
+    name : str
+        Of a function, under which its features are kept on disk; change it with the function. Without one they are not.
+    batch : int
+        Inputs at once.
+    device : str
+        "auto" is a GPU if there is one.
+    onnx : bool
+        Run a module by ONNX Runtime, which on a CPU is often several times as fast.
+    cache : bool or path
+        The folder to keep features in; True is the user's cache (`kcl data list`, `kcl data clear`).
+    progress : bool
+        Show a bar on a terminal if it takes longer than a second.
     """
 
     def __init__(
@@ -89,8 +107,12 @@ class FrozenFeatures:
         self.cache = FeatureCache(folder / self.identity[:32]) if cache and self.identity else None
 
     def transform(self, inputs: Any) -> Float[Array, "n d"]:
-        """One row for each input: arrays or tensors, a list of texts, a list of paths of image files, or the path of a
-        folder with image files at any depth, in the order of their names.
+        """Features, one row for each of n inputs.
+
+        Parameters
+        ----------
+        inputs : (n, …), list of str, list of Path, or path
+            Arrays or tensors; texts; image files; or a folder with images at any depth, in the order of their names.
         """
         inputs = self._checked(inputs)
         keys = _keys(inputs)

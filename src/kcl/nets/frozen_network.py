@@ -1,4 +1,4 @@
-"""A network that only computes, and what it is told apart by: a torch module, or an ONNX file."""
+"""A network that only computes, and its identity: a torch module, or an ONNX file."""
 
 from __future__ import annotations
 

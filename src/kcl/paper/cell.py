@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from kcl.benchmarks.registry import find_benchmark
 from kcl.benchmarks.ways import DEFAULT_WAYS, Ways, show_ways
+from kcl.core.metrics import METRICS, AccuracyMatrix
 from kcl.experiments.run_spec import RunSpec, with_current_settings
 from kcl.methods.recipes import published_settings
 from kcl.methods.strong_recipe import recipe_settings, strong_changes
@@ -29,6 +30,7 @@ class Cell:
     method: str = "kcl"
     changes: Mapping[str, Any] = field(default_factory=dict)
     ways: Ways | None = None
+    class_order: str | None = None
     published: PaperResult | None = None
     recipe: str = "paper"
     train_per_task: int | None = None
@@ -68,7 +70,8 @@ class Scale(NamedTuple):
         ways = self.ways.get(cell.ways, cell.ways) if split else None
         tasks = None if isinstance(ways, tuple) else self.tasks or cell.tasks
         return [
-            RunSpec(benchmark, cell.method, seed, settings, tasks, cell.train_per_task, ways=ways) for seed in seeds
+            RunSpec(benchmark, cell.method, seed, settings, tasks, cell.train_per_task, ways, cell.class_order)
+            for seed in seeds
         ]
 
 
@@ -101,7 +104,7 @@ class FinishedRuns:
     ) -> None:
         self.scale, self.seeds, self.folders = scale, seeds, folders
         self.miniature = bool(scale.note)
-        self._records = {_identity(RunSpec.from_fields(record)): with_current_settings(record) for record in records}
+        self._records = {_identity(RunSpec.from_fields(record)): _current(record) for record in records}
 
     def find(self, spec: RunSpec) -> dict[str, Any] | None:
         """The record of a run; None if it is not finished."""
@@ -139,6 +142,7 @@ class FinishedRuns:
         words += change_options(replace(cell, changes=changes))
         words += ["--tasks", str(cell.tasks)] if cell.tasks is not None else []
         words += ["--ways", show_ways(cell.ways)] if cell.ways is not None else []
+        words += ["--class-order", cell.class_order] if cell.class_order is not None else []
         records = self.of(cell)
         seeds = [record["seed"] for record in records] or list(self.seeds)
         consecutive = len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1))
@@ -152,6 +156,15 @@ def change_options(cell: Cell) -> list[str]:
     """The options for what a cell changes in its recipe."""
     words = [f"--set {name}={value}" for name, value in cell.changes.items()]
     return words + ([] if cell.train_per_task is None else [f"--train-per-task {cell.train_per_task}"])
+
+
+def _current(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record with the settings and metrics that this version would record; metrics added since follow from its
+    matrix.
+    """
+    matrix, initial = AccuracyMatrix.from_lists(record["accuracy_matrix"]), record.get("initial_accuracy")
+    added = {name: metric(matrix, initial) for name, metric in METRICS.items() if name not in record}
+    return with_current_settings(record) | added
 
 
 def _identity(spec: RunSpec) -> RunSpec:

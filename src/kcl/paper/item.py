@@ -49,6 +49,10 @@ class Item(ABC):
         """All runs that it needs."""
         return ()
 
+    def searches(self) -> Sequence[str]:
+        """The commands of the searches that choose settings for its runs, if they are its own."""
+        return ()
+
     def specs(self, scale: Scale, seeds: Sequence[int]) -> list[RunSpec]:
         cells = [each for cell in self.cells() for each in (cell, cell.nearer) if each is not None]
         return [spec for cell in cells for spec in scale.specs(cell, seeds)]
@@ -60,6 +64,16 @@ class Item(ABC):
     @abstractmethod
     def rows(self, runs: FinishedRuns) -> list[dict[str, Any]]:
         """The same numbers for a CSV file."""
+
+    def builds(self, runs: FinishedRuns) -> str:
+        """From how many builds of the code its runs come: seeds of several are not repetitions of one experiment."""
+        records = [record for spec in self.specs(runs.scale, runs.seeds) if (record := runs.find(spec))]
+        digests = [record.get("versions", {}).get("code") for record in records]
+        known = sorted({digest for digest in digests if digest})
+        older = digests.count(None)
+        parts = [f"{len(records) - older} from {len(known)} ({', '.join(known)})"] if known else []
+        parts += [f"{older} do not say: they are older than the digest of the code in results"] if older else []
+        return f"Runs: {len(records)}. Builds of the code: {'; '.join(parts)}." if parts else ""
 
     def panels(self, runs: FinishedRuns) -> list[Panel]:  # noqa: ARG002
         """The panels of its figure, if it has one."""
@@ -75,6 +89,7 @@ class Item(ABC):
         heading = f"# {self.title}\n\n{place}. `kcl reproduce {self.name}`\n"
         notes = [runs.scale.note, self.miniature_note if runs.miniature else "", self.note]
         text = "\n".join([heading, *(f"{note}\n" for note in notes if note), self.markdown(runs)])
+        text += f"\n{builds}\n" if (builds := self.builds(runs)) else ""
         rows, table = self.rows(runs), io.StringIO()
         writer = csv.DictWriter(table, list(rows[0]) if rows else [], lineterminator="\n")
         writer.writeheader()
@@ -127,7 +142,7 @@ def _seeds(cell: Cell, runs: FinishedRuns) -> dict[str, Any]:
     return {"seeds": len(group.runs) if group else 0, "diverged": len(group.diverged) if group else 0}
 
 
-def _summary_numbers(name: str, summary: Summary | None) -> dict[str, Any]:
+def summary_numbers(name: str, summary: Summary | None) -> dict[str, Any]:
     _, mean, deviation, half_width = summary or (0, None, None, None)
     return {name: mean, f"{name}: deviation": deviation, f"{name}: half of the 95 % interval": half_width}
 
@@ -136,13 +151,24 @@ def measure(heading: str, name: str, field: str, digits: int) -> TableColumn:
     return TableColumn(
         heading,
         lambda cell, runs: spread(runs.summary(cell, field), digits),
-        lambda cell, runs: _summary_numbers(name, runs.summary(cell, field)),
+        lambda cell, runs: summary_numbers(name, runs.summary(cell, field)),
     )
+
+
+def _forgetting(heading: str, field: str) -> TableColumn:
+    column = measure(heading, field.replace("_", " "), field, 3)
+    return column._replace(text=lambda cell, runs: forgetting_cell(runs.summary(cell, field)))
 
 
 def _minus_paper(cell: Cell, runs: FinishedRuns) -> float | None:
     accuracy = None if runs.miniature else runs.summary(cell)
     return accuracy.mean - cell.published.accuracy if accuracy and cell.published else None
+
+
+def forgetting_cell(forgetting: Summary | None) -> str:
+    """With the interval by which it is judged."""
+    text = spread(forgetting, 3)
+    return text if forgetting is None or forgetting.half_width is None else f"{text} {interval(forgetting, 3)}"
 
 
 def paper_text(paper: PaperResult | None) -> str:
@@ -157,7 +183,13 @@ MEASURED = (
     TableColumn("seeds", lambda cell, runs: group.seed_count if (group := runs.group(cell)) else "0", _seeds),
     measure("accuracy %", "accuracy", "average_accuracy", 2)._replace(text=_accuracy),
     TableColumn("95 % interval", lambda cell, runs: interval(runs.summary(cell)), lambda _, __: {}),
-    measure("forgetting", "forgetting", "forgetting", 3),
+    _forgetting("forgetting", "forgetting"),
+    _forgetting("forgetting, last test too", "forgetting_with_last"),
+)
+FORGETTING_NOTE = (
+    "Forgetting, with the 95 % interval of its mean: the highest accuracy on a task before the last test minus its "
+    "last accuracy, averaged over old tasks; “last test too”: the highest of all tests, the last one included, as in "
+    "the program of the paper's authors."
 )
 JUST_LEARNED = measure("just learned %", "just learned", "learning_accuracy", 2)
 PAPER_COLUMNS = (
@@ -190,7 +222,7 @@ def paired_difference(name: str, references: Iterable[Cell]) -> TableColumn:
         return f"{summary.mean:+.2f}" + ("" if summary.half_width is None else f" ± {summary.half_width:.2f}")
 
     return TableColumn(
-        f"vs. {name}", text, lambda cell, runs: _summary_numbers(f"accuracy vs. {name}", difference(cell, runs))
+        f"vs. {name}", text, lambda cell, runs: summary_numbers(f"accuracy vs. {name}", difference(cell, runs))
     )
 
 
@@ -204,7 +236,7 @@ class CellTables(Item):
     def legend(self) -> str:
         return (
             f"{SPREAD} The column “vs. {self.reference}” is the mean of the paired differences in accuracy to that "
-            "row, over the seeds that both have, with its 95 % interval."
+            f"row, over the seeds that both have, with its 95 % interval. {FORGETTING_NOTE}"
         )
 
     def columns(self) -> Sequence[TableColumn]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kcl.errors import KclError
 from kcl.paper.cell import Cell, FinishedRuns, change_options
-from kcl.paper.item import NOT_MEASURED, Item, forgetting_text, paper_text
+from kcl.paper.item import NOT_MEASURED, Item, forgetting_cell, forgetting_text, paper_text
 from kcl.report.formatting import MISSING, markdown_table, spread
 from kcl.report.published import PaperResult
 from kcl.report.summary import LEVEL, Summary, welch_p
@@ -47,12 +47,16 @@ def section_names(page: str) -> list[str]:
 
 
 def section(item: Item, runs: FinishedRuns) -> str:
-    """An item's table for a page: with verdicts where the paper prints numbers, else a grid of ours."""
+    """An item's table for a page: with verdicts where the paper prints numbers, else a grid of ours; then the builds
+    that its runs come from.
+    """
     cells = item.cells()
     if not item.in_paper or not cells:
-        return item.markdown(runs)
-    printed = [cell for cell in cells if cell.published]
-    return _verdicts(printed, runs) if printed else _grid(cells, runs)
+        table = item.markdown(runs)
+    else:
+        printed = [cell for cell in cells if cell.published]
+        table = _verdicts(printed, runs) if printed else _grid(cells, runs)
+    return "\n\n".join(filter(None, (table.rstrip(), item.builds(runs))))
 
 
 class Verdict(NamedTuple):
@@ -101,29 +105,37 @@ def _verdict(ours: Summary, paper: Summary, rounding: float) -> Verdict | None:
 
 
 HEADER = (
-    "benchmark", "row", "paper %", "ours %", "difference", "accuracy",
-    "paper's forgetting", "ours", "forgetting", "command",
+    "benchmark", "row", "paper %", "ours %", "difference", "accuracy", "just learned %",
+    "paper's forgetting", "ours", "forgetting", "last test too", "so judged", "command",
 )  # fmt: skip
+FORGETTING = {"forgetting": "values of forgetting", "forgetting_with_last": "when the last test counts too"}
+"""The two ways of counting it, and what the summary calls them."""
 
 
 def _verdicts(cells: Sequence[Cell], runs: FinishedRuns) -> str:
-    rows, accuracies, forgettings, explained = [], [], [], 0
+    rows, accuracies, explained = [], [], 0
+    forgettings: dict[str, list[Verdict]] = {field: [] for field in FORGETTING}
     for cell in cells:
-        ours, forgetting, paper = runs.summary(cell), runs.summary(cell, "forgetting"), cell.published
-        difference = words = forgotten = MISSING
+        ours, paper = runs.summary(cell), cell.published
+        difference = words = MISSING
+        forgotten: list[str] = []
         if verdict := judge(ours, paper):
             reason = "" if verdict.agrees else _explanation(cell, runs)
             difference = f"{verdict.difference:+.1f} ({verdict.deviations:+.1f} sd, p {_probability(verdict.p)})"
             words, explained = f"{verdict}{reason}", explained + bool(reason)
             accuracies.append(verdict)
-        if verdict := judge_forgetting(forgetting, paper):
-            forgotten = str(verdict)
-            forgettings.append(verdict)
+        for field, verdicts in forgettings.items():
+            forgetting = runs.summary(cell, field)
+            verdict = judge_forgetting(forgetting, paper)
+            verdicts += [] if verdict is None else [verdict]
+            forgotten += [forgetting_cell(forgetting), MISSING if verdict is None else str(verdict)]
         rows.append((
             cell.column, cell.row, paper_text(paper), spread(ours, 2) if ours else NOT_MEASURED, difference, words,
-            forgetting_text(paper), spread(forgetting, 3), forgotten, f"`{runs.command(cell)}`",
+            spread(runs.summary(cell, "learning_accuracy"), 2), forgetting_text(paper), *forgotten,
+            f"`{runs.command(cell)}`",
         ))  # fmt: skip
-    count = f"{_count(accuracies, 'accuracies')} {_count(forgettings, 'values of forgetting')}"
+    counted = ((accuracies, "accuracies"), *((forgettings[field], what) for field, what in FORGETTING.items()))
+    count = " ".join(_count(verdicts, what) for verdicts, what in counted)
     if explained:
         count += f" Accuracies marked as explained, {explained}, agree with settings nearer to those behind the number."
     return f"{markdown_table(HEADER, rows, None)}\n\n{count}"

@@ -16,6 +16,7 @@ from kcl.experiments.run_spec import RunSpec, by_training
 from kcl.experiments.speeds import TOGETHER, speed_of
 from kcl.paper.cell import FinishedRuns, Scale
 from kcl.paper.class_incremental import ClassIncremental, ClassIncrementalSmall
+from kcl.paper.equal_memory import EqualMemory, ShuffledClasses
 from kcl.paper.inference_time import InferenceTime
 from kcl.paper.item import Item
 from kcl.paper.paper_figures import AllMethods, Bases, CoresetSize, FirstTasks, MemoryBenefit, NumberOfTasks
@@ -41,7 +42,10 @@ ITEMS: dict[str, Item] = {
         Hyperparameters(),
     )
 }
-STRONG: dict[str, Item] = {item.name: item for item in (StrongResults(), StrongHorizon(), Ablation(), StrongCost())}
+STRONG: dict[str, Item] = {
+    item.name: item
+    for item in (StrongResults(), StrongHorizon(), Ablation(), StrongCost(), EqualMemory(), ShuffledClasses())
+}
 """Beyond the paper, in the order in which their runs are done: the most important first."""
 WITHOUT_TASK: dict[str, Item] = {item.name: item for item in (ClassIncremental(), ClassIncrementalSmall())}
 """Beyond the paper, with no task named."""

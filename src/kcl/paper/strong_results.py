@@ -8,10 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from kcl.methods.recipes import published_settings
 from kcl.methods.strong_recipe import strong_settings
 from kcl.paper.cell import Cell, FinishedRuns
 from kcl.paper.item import (
     COMMAND,
+    FORGETTING_NOTE,
     JUST_LEARNED,
     MEASURED,
     NOT_MEASURED,
@@ -21,11 +23,12 @@ from kcl.paper.item import (
     cell_table,
     forgetting_text,
     paper_text,
+    summary_numbers,
 )
 from kcl.paper.panels import Point, scatter
 from kcl.paper.run_cost import COST, COST_NOTE, cost_of
 from kcl.report.figures import Panel
-from kcl.report.formatting import MISSING
+from kcl.report.formatting import MISSING, interval, spread
 from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET, PERMUTED, ROTATED, TABLE_5, PaperResult
 from kcl.report.summary import Summary
 
@@ -51,9 +54,27 @@ GENERATIVE = PaperResult(72.8)
 """Generative kernel continual learning (Derakhshani et al., 2021, arXiv 2112.13410) on Split CIFAR-100: 10.1 points
 above KCL's 62.7 with the same memory, by its abstract."""
 
+
+def with_last_weights(cell: Cell) -> Cell:
+    """The same training, tested with its last weights in place of their average."""
+    reach = published_settings(cell.benchmark, cell.method).average_ramp
+    return replace(cell, changes={**cell.changes, "weight_average": 0.0, "average_ramp": reach})
+
+
+def _last_learned(cell: Cell, runs: FinishedRuns) -> Summary | None:
+    return runs.summary(with_last_weights(cell), "learning_accuracy")
+
+
 STRONG_MEASURED = (*MEASURED, JUST_LEARNED)
-STRONG_COLUMNS = (*STRONG_MEASURED, *COST, COMMAND)
-LEARNED = f"{SPREAD} Just learned: accuracy on each task right after it was learned, averaged over tasks."
+LAST_LEARNED = TableColumn(
+    "the last weights %",
+    lambda cell, runs: spread(_last_learned(cell, runs), 2),
+    lambda cell, runs: summary_numbers("just learned by the last weights", _last_learned(cell, runs)),
+)
+STRONG_COLUMNS = (*STRONG_MEASURED, LAST_LEARNED, *COST, COMMAND)
+LEARNED = (
+    f"{SPREAD} {FORGETTING_NOTE} Just learned: accuracy on each task right after it was learned, averaged over tasks."
+)
 
 
 class Target(NamedTuple):
@@ -64,25 +85,28 @@ class Target(NamedTuple):
     """The accuracy hoped for."""
     forgetting: float = math.inf
 
-    def met(self, accuracy: Summary | None, forgetting: Summary | None) -> bool | None:
-        """Accuracy by its mean; forgetting by its whole 95 % interval. None if one is not measured."""
-        if accuracy is None or forgetting is None:
+    def met(self, accuracy: Summary | None, *forgettings: Summary | None) -> bool | None:
+        """Accuracy by its mean; forgetting, however it is counted, by its whole 95 % interval. None if one of them is
+        not measured.
+        """
+        if accuracy is None or None in forgettings:
             return None
-        highest = forgetting.mean + (forgetting.half_width or 0.0)
-        return accuracy.mean >= self.accuracy and highest <= self.forgetting
+        kept = all(self._forgets(forgetting) == "met" for forgetting in forgettings if forgetting)
+        return accuracy.mean >= self.accuracy and kept
 
-    def sentence(self, accuracy: Summary | None, forgetting: Summary | None) -> str:
-        if accuracy is None or forgetting is None:
+    def _forgets(self, forgetting: Summary) -> str:
+        low, high = (forgetting.mean + sign * (forgetting.half_width or 0.0) for sign in (-1, 1))
+        return "met" if high <= self.forgetting else "not met" if low > self.forgetting else "not certain"
+
+    def sentence(self, accuracy: Summary | None, forgetting: Summary | None, with_last: Summary | None) -> str:
+        if accuracy is None or forgetting is None or with_last is None:
             limit = "" if self.forgetting == math.inf else f", forgetting ≤ {self.forgetting}"
             return f"Target: ≥ {self.accuracy:g}{limit}: {NOT_MEASURED}. Stretch target: ≥ {self.stretch:g}."
         words = {True: "met", False: "not met"}
         parts = [f"Target: ≥ {self.accuracy:g}: {words[accuracy.mean >= self.accuracy]}."]
         if self.forgetting < math.inf:
-            low, high = (forgetting.mean + sign * (forgetting.half_width or 0.0) for sign in (-1, 1))
-            verdict = words[high <= self.forgetting]
-            if low <= self.forgetting < high:
-                verdict = f"not certain, the 95 % interval is [{low:.4f}, {high:.4f}]"
-            parts.append(f"Forgetting ≤ {self.forgetting}: {verdict}.")
+            excluding, including = (f"{self._forgets(each)} {interval(each, 4)}" for each in (forgetting, with_last))
+            parts.append(f"Forgetting ≤ {self.forgetting}: {excluding}, last test too: {including}.")
         return " ".join([*parts, f"Stretch target: ≥ {self.stretch:g}: {words[accuracy.mean >= self.stretch]}."])
 
 
@@ -111,8 +135,13 @@ class StrongTables(CellTables):
 
 def _target_numbers(cell: Cell, runs: FinishedRuns) -> dict[str, Any]:
     target = TARGETS[cell.benchmark] if cell.row == STRONG and not runs.miniature else None
-    met = target.met(runs.summary(cell), runs.summary(cell, "forgetting")) if target else None
+    met = target.met(*_judged(cell, runs)) if target else None
     return {"target": target.accuracy if target else None, "target met": met}
+
+
+def _judged(cell: Cell, runs: FinishedRuns) -> tuple[Summary | None, Summary | None, Summary | None]:
+    """What targets are about."""
+    return runs.summary(cell), runs.summary(cell, "forgetting"), runs.summary(cell, "forgetting_with_last")
 
 
 class StrongResults(StrongTables):
@@ -126,13 +155,18 @@ class StrongResults(StrongTables):
         "at most a ninth of the stream, with one over half of it (a third on MNIST) and with its last weights, and the "
         "test with the highest accuracy is shown."
     )
-    legend = f"{LEARNED} {COST_NOTE}"
+    legend = (
+        f"{LEARNED} The last weights: just learned by the last weights, which are averaged otherwise, in the same "
+        f"training; an average lags behind them. {COST_NOTE}"
+    )
 
     def cells(self) -> list[Cell]:
         """Row by row over the benchmarks: KCL first."""
         return [
             *(Cell(STRONG, benchmark, recipe="strong") for benchmark in ALL_FOUR),
             *(Cell(PUBLISHED, benchmark) for benchmark in ALL_FOUR),
+            *(with_last_weights(Cell(f"{STRONG}, {LAST}", benchmark, recipe="strong")) for benchmark in ALL_FOUR),
+            *(cell for benchmark in ALL_FOUR for cell in closer_to_the_paper(benchmark)),
             *(cell for row in OTHERS for benchmark in ALL_FOUR for cell in method_tests(row, benchmark)),
         ]
 
@@ -150,14 +184,23 @@ class StrongResults(StrongTables):
     def tables(self, runs: FinishedRuns) -> list[str]:
         parts = []
         for benchmark in ALL_FOUR:
-            cells = self.shown(benchmark, runs)
+            first, *others = self.shown(benchmark, runs)
+            cells = [first, *closer_to_the_paper(benchmark), *others]
             printed = [] if runs.miniature else _printed_rows(benchmark)
             table = cell_table("method", STRONG_COLUMNS, cells, runs, printed)
             parts.append(f"### {BENCHMARK_TITLES[benchmark]}{runs.scale.suffix}\n\n{table}")
             if not runs.miniature:
-                summaries = runs.summary(cells[0]), runs.summary(cells[0], "forgetting")
-                parts.append(TARGETS[benchmark].sentence(*summaries))
+                parts.append(TARGETS[benchmark].sentence(*_judged(cells[0], runs)))
         return parts
+
+
+def closer_to_the_paper(benchmark: str) -> list[Cell]:
+    """KCL with the recipe, but with the variational kernel, and without what lets tasks influence each other."""
+    kernel, metric = {"kernel": "vrf"}, {"shared_metric": 0.0}
+    changes: dict[str, dict[str, Any]] = {f"{STRONG}, with VRF": kernel}
+    if strong_settings(benchmark, "kcl").shared_metric:
+        changes |= {f"{STRONG}, without the metric": metric, f"{STRONG}, with VRF, without it": kernel | metric}
+    return [Cell(row, benchmark, changes=change, recipe="strong") for row, change in changes.items()]
 
 
 def method_tests(row: str, benchmark: str) -> list[Cell]:

@@ -23,12 +23,12 @@ def spread(summary: Summary | None, digits: int) -> str:
     return mean if summary.deviation is None else f"{mean} ± {number(summary.deviation, digits)}"
 
 
-def interval(summary: Summary | None) -> str:
+def interval(summary: Summary | None, digits: int = 2) -> str:
     """The 95 % confidence interval."""
     if summary is None or summary.half_width is None:
         return MISSING
     low, high = summary.mean - summary.half_width, summary.mean + summary.half_width
-    return f"[{number(low, 2)}, {number(high, 2)}]"
+    return f"[{number(low, digits)}, {number(high, digits)}]"
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: slice | None = slice(1, None)) -> str:

@@ -156,6 +156,8 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def show(value: Any) -> str:
     """A setting's value as one short printable text."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
     text = value if isinstance(value, str) and value.isprintable() else json.dumps(value)
     text = "–" if value is None else text
     return text if len(text) <= 60 else text[:59] + "…"

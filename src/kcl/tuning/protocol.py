@@ -31,7 +31,7 @@ class Protocol:
     """How settings are compared; recorded with every result that depends on it."""
 
     tasks: int | None
-    """The first so many tasks of the stream; None: all of them, which is no longer continual, and is recorded."""
+    """How many tasks are used, from the first on; None: all, which is no longer continual, and is recorded."""
     held_out: float
     """The share of every class's training samples that is held out."""
     seeds: tuple[int, ...]

@@ -106,6 +106,16 @@ def points(space: Space) -> list[dict[str, Any]]:
     return [dict(zip(names, point, strict=True)) for point in itertools.product(*(c.values for c in choices))]
 
 
+def around(space: Space, settings: Settings) -> list[dict[str, Any]]:
+    """The settings as a point of a space of choices alone, and the points that differ from it in one setting."""
+    choices = [dimension for dimension in space if isinstance(dimension, Choice)]
+    point = point_of(space, settings)
+    if point is None or len(choices) < len(space):
+        raise KclError("--one-at-a-time: give every setting of --search some values, with the present one among them")
+    others = ({**point, each.name: value} for each in choices for value in each.values if value != point[each.name])
+    return [point, *others]
+
+
 def same(point: Mapping[str, Any]) -> frozenset[Any]:
     """Equal for equal points only."""
     return frozenset(point.items())

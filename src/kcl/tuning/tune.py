@@ -11,7 +11,7 @@ from typing import Any
 from kcl.core.files import write_json
 from kcl.experiments.run_spec import RunSpec, key_of
 from kcl.tuning.protocol import Protocol
-from kcl.tuning.space import Space, point_of, points, same, size
+from kcl.tuning.space import Space, around, point_of, points, same, size
 from kcl.tuning.study import Study, Trial
 
 JOURNAL, TRIALS, SUMMARY = "study.journal", "trials", "tuning.json"
@@ -34,11 +34,14 @@ class Search:
     at_once: int
     seed: int
     out: Path
+    one_at_a_time: bool = False
+    """Whether only the base settings are tried, and those that differ from them in one setting."""
 
     def about(self) -> dict[str, Any]:
         """What decides the search besides its space and its seed."""
         base = {name: value for name, value in self.base.fields().items() if name != "seed"}
-        return {"runs": base, "protocol": self.protocol.to_dict(), "trials at once": self.at_once}
+        about = {"runs": base, "protocol": self.protocol.to_dict(), "trials at once": self.at_once}
+        return about | ({"one at a time": True} if self.one_at_a_time else {})
 
     def dimensions(self) -> list[str]:
         return [str(dimension) for dimension in self.space]
@@ -48,9 +51,15 @@ class Search:
         """Starts with the base settings; with as many trials as points, it tries every point."""
         base = point_of(self.space, self.base.settings)
         first = [base] if base is not None else []
-        if self.exhausts:
-            first += [point for point in points(self.space) if point != base]
+        first += [point for point in self.planned or [] if point != base]
         return Study(self.out / JOURNAL, self.space, self.seed, self.about(), first)
+
+    @cached_property
+    def planned(self) -> list[dict[str, Any]] | None:
+        """The points to be tried, where they are known from the start."""
+        if self.one_at_a_time:
+            return around(self.space, self.base.settings)
+        return points(self.space) if self.exhausts else None
 
     @property
     def exhausts(self) -> bool:
@@ -64,9 +73,9 @@ class Search:
         a point twice.
         """
         finished = self.study.finished
-        if not self.exhausts:
+        if self.planned is None:
             return max(0, self.trials - len(finished))
-        return len({same(point) for point in points(self.space)} - {same(trial.settings) for trial in finished})
+        return len({same(point) for point in self.planned} - {same(trial.settings) for trial in finished})
 
     def run(self, execute: ExecuteRuns, say: Callable[[str], None]) -> Trial:
         """Do the trials that are left, several at once; the best of all."""
