@@ -17,6 +17,7 @@ from kcl.errors import KclError
 from kcl.experiments.admission import admit
 from kcl.experiments.run_spec import RunSpec
 from kcl.functional import class_ridge
+from kcl.methods import class_heads
 from kcl.methods.kcl_settings import CLASS_HEADS
 from kcl.methods.method import Method
 from kcl.methods.recipes import METHODS, published_settings
@@ -125,6 +126,20 @@ class TestAnswers:
     def test_domain_takes_equal_classes_for_one(self, make_runs: Any) -> None:
         learner = _run(make_runs("kcl", scenario="domain"))
         assert learner.stack._evaluator._union(learner.stack.test_groups[0]).owners.tolist() == [[0, 0, 0]]
+
+    @pytest.mark.parametrize("head", CLASS_HEADS)
+    def test_samples_whose_features_are_not_finite_leave_the_others_their_answers(
+        self, make_runs: Any, head: str
+    ) -> None:
+        method = make_runs("kcl", split=True, scenario="class", class_head=head).methods()[0]
+        random = torch.Generator().manual_seed(0)
+        x = torch.randn(40, 6, generator=random) + 3.0 * torch.eye(4, 6).repeat(10, 1)
+        labels = torch.arange(4).repeat(10)
+        spoiled = torch.cat([x, torch.full((1, 6), torch.nan), torch.full((1, 6), torch.inf)])
+        rng = numpy_generator(0, "classes")
+        fitted = class_heads.fit(method.settings, spoiled, torch.cat([labels, labels[:2]]), 4, 1, rng)
+        found = class_heads.scores(method.settings, fitted.tensors(), x).argmax(1)
+        assert float((found == labels).double().mean()) > 0.9
 
     def test_a_task_that_was_not_learned_is_not_tested(self, make_runs: Any) -> None:
         runs = make_runs("naive-sgd", split=True, tasks=3, scenario="class")

@@ -104,7 +104,7 @@ def fit(
         x = x @ metric
     feature_map = FOR_MANY_RUNS[settings.class_features]
     buffers = _drawn(feature_map, x, settings.class_bases, rng)
-    features = feature_map.apply(x.double(), buffers)
+    features = feature_map.apply(x.double(), buffers).nan_to_num(0.0, 0.0, 0.0)  # which no factorisation could take
     return ClassHead(CLASS_HEADS[settings.class_head](features, labels, classes, copies), buffers, metric)
 
 
