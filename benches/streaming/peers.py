@@ -47,8 +47,8 @@ class Peer(ABC):
     """Whether the order of the samples changes the result, beyond rounding and the choice of settings."""
     random: ClassVar[bool] = False
     """Whether random numbers change the result."""
-    refits: ClassVar[bool] = False
-    """Whether all samples are kept."""
+    solved_with: ClassVar[tuple[str, ...]] = ()
+    """Settings that act when what was learned is solved, and can be changed afterwards."""
 
     def __init__(self, unit_length: bool = False, seed: int = 0) -> None:
         self.unit_length, self.seed = unit_length, seed
@@ -71,6 +71,12 @@ class Peer(ABC):
         if self.stale:
             self._finish()
             self.stale = False
+
+    def solve_with(self, **settings: Any) -> None:
+        """Change settings of `solved_with`."""
+        for name, value in settings.items():
+            setattr(self, name, value)
+        self.stale = True
 
     def scores(self, features: Array) -> Array:
         """A score for every class in the order of `classes`, higher is better."""
@@ -239,6 +245,7 @@ class RanPAC(Peer):
 
     summary = "RanPAC (McDonnell et al., 2023)"
     random = True
+    solved_with = ("strength",)
     STRENGTHS = 10.0 ** np.arange(-8, 9)
 
     def __init__(
@@ -322,6 +329,7 @@ class KLDA(Peer):
 
     summary = "KLDA (Momeni et al., 2025)"
     random = True
+    solved_with = ("shrinkage",)
 
     def __init__(
         self,
@@ -377,6 +385,7 @@ class FeCAM(Peer):
     """
 
     summary = "FeCAM (Goswami et al., 2023)"
+    solved_with = ("diagonal", "rest")
 
     def __init__(
         self, diagonal: float = 1.0, rest: float = 1.0, power: float = 0.5, unit_length: bool = True, seed: int = 0
@@ -523,8 +532,6 @@ class SGD(Peer):
 
 class Refitted(Peer):
     """Keeps every sample, and is fitted on everything when an answer is wanted."""
-
-    refits = True
 
     def __init__(self, unit_length: bool = False, seed: int = 0) -> None:
         super().__init__(unit_length, seed)

@@ -64,7 +64,7 @@ def model_of(bases: int, **settings: Any) -> kcl.ContinualModel:
 
 
 def chosen_for_clinc() -> dict[str, Any]:
-    settings: dict[str, Any] = json.loads(CHOSEN.read_text(encoding="utf-8"))["clinc150"]["kcl"]
+    settings: dict[str, Any] = json.loads(CHOSEN.read_text(encoding="utf-8"))["texts"]["kcl"]
     return settings | {"unit_length": True}
 
 

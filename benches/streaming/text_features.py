@@ -3,8 +3,10 @@
 python benches/streaming/text_features.py --data FOLDER --out DIR
 
 FOLDER has clinc150/data_full.json, clinc150/domains.json, banking77/train.csv and banking77/test.csv. WordLlama's
-weights (MIT) lie in its wheel: nothing is fetched. A query's 256 features are the mean of its tokens' embeddings, in
-float32 and not normalised.
+weights (MIT) lie in its wheel: nothing is fetched. A query's 768 features are two pooled ones, of length 1 and
+`--token-weight`: the mean of its tokens' 256-dimensional embeddings, and that of 512 random Fourier features of each
+token's embedding, which tell rare words apart where the plain mean blurs them. Width and weight were chosen on
+CLINC150's validation queries and a fifth of Banking77's training queries; `--token-weight 0` leaves the mean alone.
 
 DIR/clinc150.npz holds {train,val,test,oos_val,oos_test}_features, {train,val,test}_labels, `classes` and `domains` (the
 domain of each class, by number); DIR/banking77.npz holds the same of train and test, without domains.
@@ -16,26 +18,47 @@ import argparse
 import csv
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 WEIGHTS = "weights/l2_supercat_256.safetensors"
 WEIGHTS_SHA256 = "64b47a2dc493cb8e85944076601189739852d7b64e0e1eedcb1937a251cd9fd5"
-FEATURES = 256
+TOKEN_FEATURES = 512
+Embed = Callable[[list[str]], np.ndarray]
 
 
-def load_model() -> Any:
-    """WordLlama from its package folder. Its weights are checked."""
+def load_model(width: float, weight: float) -> Embed:
+    """Features of queries by WordLlama, from its package folder. Its weights are checked."""
     import wordllama
 
     folder = Path(wordllama.__file__).parent
     digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
     if digest != WEIGHTS_SHA256:
         raise SystemExit(f"{folder / WEIGHTS} is not the published file: its sha256 is {digest}, not {WEIGHTS_SHA256}")
-    return wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
+    model = wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
+    table = token_features(np.asarray(model.embedding, np.float32), width)
+
+    def embed(queries: list[str]) -> np.ndarray:
+        tokens = model.tokenizer.encode_batch(queries, add_special_tokens=False)
+        kept = [[token for token, mask in zip(each.ids, each.attention_mask, strict=True) if mask] for each in tokens]
+        pooled = np.stack([table[each].mean(0) for each in kept])
+        return np.concatenate([unit_length(model.embed(queries)), weight * unit_length(pooled)], 1)
+
+    return embed
+
+
+def token_features(embeddings: np.ndarray, width: float) -> np.ndarray:
+    """Random Fourier features of every token's embedding, divided by its length: they depend on a seed alone."""
+    random = np.random.default_rng(0)
+    frequencies = random.standard_normal((embeddings.shape[1], TOKEN_FEATURES)).astype(np.float32)
+    phases = (2.0 * np.pi * random.random(TOKEN_FEATURES)).astype(np.float32)
+    return np.cos(unit_length(embeddings) @ (frequencies / width) + phases)
+
+
+def unit_length(x: np.ndarray) -> np.ndarray:
+    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
 
 
 def read_clinc(folder: Path) -> dict[str, list[tuple[str, str]]]:
@@ -56,15 +79,15 @@ PARTS = {"clinc150": ("train", "val", "test", "oos_train", "oos_val", "oos_test"
 READERS = {"clinc150": read_clinc, "banking77": read_banking}
 
 
-def make(model: Any, parts: dict[str, list[tuple[str, str]]]) -> dict[str, np.ndarray]:
+def make(embed: Embed, parts: dict[str, list[tuple[str, str]]]) -> dict[str, np.ndarray]:
     """Features and labels of each part. Classes are numbered in alphabetical order."""
     classes = sorted({label for _, label in parts["train"]})
     number = {label: place for place, label in enumerate(classes)}
     arrays: dict[str, np.ndarray] = {"classes": np.array(classes)}
     for part, pairs in parts.items():
-        features = model.embed([query for query, _ in pairs])
-        if features.shape != (len(pairs), FEATURES) or not np.isfinite(features).all():
-            raise SystemExit(f"the features of {part} are not {len(pairs)} rows of {FEATURES} finite numbers")
+        features = embed([query for query, _ in pairs])
+        if not np.isfinite(features).all():
+            raise SystemExit(f"some features of {part} are not finite")
         arrays[f"{part}_features"] = features
         if not part.startswith("oos"):
             arrays[f"{part}_labels"] = np.array([number[label] for _, label in pairs], np.int64)
@@ -91,10 +114,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--token-width", type=float, default=0.5)
+    parser.add_argument("--token-weight", type=float, default=0.7)
     arguments = parser.parse_args()
-    model = load_model()
+    embed = load_model(arguments.token_width, arguments.token_weight)
     for name, read in READERS.items():
-        arrays = make(model, read(arguments.data / name))
+        arrays = make(embed, read(arguments.data / name))
         if name == "clinc150":
             arrays["domains"] = domain_numbers(arguments.data / name / "domains.json", arrays["classes"].tolist())
         save(arguments.out / f"{name}.npz", arrays)

@@ -195,12 +195,13 @@ def _forget(options: argparse.Namespace) -> int:
         print(f"statistics after:  sha256 {receipt.digest_after}")
         older = [folder for folder in model_folder.versions(options.model) if folder != out]
         remaining = [folder for folder in older if options.task in model_folder.read_about(folder)["tasks"]]
-        for folder in remaining if options.purge else ():
-            shutil.rmtree(folder)
+        # An export does not say which tasks it knows; all that are here are older than this version.
+        remaining += [path for path in sorted(Path(options.model).rglob("*.onnx*")) if remaining and path.is_file()]
+        for path in remaining if options.purge else ():
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         if remaining:
-            names = ", ".join(folder.name for folder in remaining)
-            print(f"removed versions {names}" if options.purge else
-                  f"still contained in versions {names}: --purge removes them")  # fmt: skip
+            names = ", ".join(str(path.relative_to(options.model)) for path in remaining)
+            print(f"removed {names}" if options.purge else f"still contained in {names}: --purge removes them")
             print("copies and exports outside this folder are not known to kcl")
         print(f"model: {out}")
     return 0

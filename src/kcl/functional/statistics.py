@@ -55,7 +55,13 @@ def add_moments(parts: Sequence[SecondMoment]) -> SecondMoment:
     joined = torch.cat(rows) if rows else parts[0].tensor[:0]
     if not matrices and len(joined) < dimension:
         return SecondMoment(rows=joined)
-    return SecondMoment(matrix=_total([*([joined.mT @ joined] if rows else []), *matrices]))
+    if not matrices:
+        return SecondMoment(matrix=joined.mT @ joined)
+    # One pass over D² numbers: a lesson of a few samples costs little else.
+    total = torch.addmm(matrices[0], joined.mT, joined)
+    for matrix in matrices[1:]:
+        total += matrix
+    return SecondMoment(matrix=total)
 
 
 @dataclass(frozen=True)

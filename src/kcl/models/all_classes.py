@@ -24,6 +24,8 @@ class ClassAnswers(ABC):
 
     temperature: float
     """By which responses are divided."""
+    tells_variance = True
+    """Whether the classifier has one, without which there is no answer."""
 
     def __init__(
         self,
@@ -78,9 +80,11 @@ class ClassAnswers(ABC):
         margin = torch.full_like(confidence, torch.inf) if alone else confidence - best.values[:, 1]
         owner = apart.masked_fill(self._labels != label[:, None], -torch.inf).argmax(-1)
         answered, known = confidence >= abstain_below, torch.full_like(confidence, torch.nan)
+        if self.tells_variance:
+            answered = answered & variance.float().isfinite()  # false where one is not a number
         if known_scores is not None and scores is not None:
             answered, known = answered & known_scores.accepts(scores), known_scores.share_below(scores).float()
-        position = torch.where(answered, self._positions[owner], -1)  # -1 also where not a number
+        position = torch.where(answered, self._positions[owner], -1)
         return Answers(self._lessons[owner], position, confidence, variance.float(), margin, known)
 
 

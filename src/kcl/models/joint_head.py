@@ -43,7 +43,7 @@ class JointAnswers(ClassAnswers):
             self.explaining: Tensor | None = (ridge.spectrum.vectors * shrunk.sqrt()).float()
             """What explains the variance of queries: known as far as coresets resemble them."""
         else:
-            self.explaining = None
+            self.explaining, self.tells_variance = None, False
         self.apart = self.tensors
         counts = [0, *itertools.accumulate(map(len, places.values()))]
         if counts[-1] > len(memory["classes"]) // self._turns:
