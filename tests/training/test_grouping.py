@@ -18,7 +18,7 @@ from kcl.benchmarks.task import Task
 from kcl.core.devices import Compute
 from kcl.errors import KclError
 from kcl.experiments import admission, group_training, grouping, resuming
-from kcl.experiments.admission import admit, build_learner
+from kcl.experiments.admission import admit, build_learner, step_count
 from kcl.experiments.group_training import train_group
 from kcl.experiments.grouping import Experiment, fitting_trainings, group_trainings, remaining_groups
 from kcl.experiments.resuming import Saving
@@ -217,9 +217,9 @@ class TestGroups:
         assert tested == [[SMALL.replace(**changes) for changes in ways]]
 
     def test_updates_are_steps(self) -> None:
-        one, three = _specs((0,)), _specs((0,), updates_per_batch=3)
-        steps = [admit(specs, Compute()).steps(specs[0]) for specs in (one, three)]
-        assert steps == [12, 36]
+        sizes = admit(_specs((0,)), Compute()).task_sizes[_specs((0,))[0].key]
+        samples = sum(size.train for size in sizes)
+        assert [step_count(SMALL.replace(updates_per_batch=count), samples) for count in (1, 3)] == [12, 36]
 
     @pytest.mark.parametrize("at_once", [None, 3])
     def test_on_a_cpu_each_is_alone(self, at_once: int | None) -> None:
