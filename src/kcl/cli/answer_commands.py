@@ -20,7 +20,7 @@ from kcl.errors import KclError
 
 if TYPE_CHECKING:
     from kcl.data.user_data import Samples
-    from kcl.models.continual_model import Prediction
+    from kcl.models.learned_model import Prediction
     from kcl.models.unknowns import Drift
 
 NUMBERS = ("confidence", "variance", "task_margin", "known")

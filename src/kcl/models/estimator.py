@@ -2,183 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Sequence
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from kcl.errors import KclError
 from kcl.models.continual_model import ContinualModel
-from kcl.models.inference import finite
-from kcl.models.inputs import as_tensor, checked
 from kcl.models.streaming_heads import StreamingSettings
+from kcl.models.task_classifier import NORMS, TaskClassifier, as_value_error, python_number, seed_of
 from kcl.models.unknowns import DEFAULT_RATE, DEFAULT_SCORE
 from kcl.models.unlearning import Receipt
 
-try:
-    from sklearn.base import BaseEstimator, ClassifierMixin
-    from sklearn.utils import check_random_state
-    from sklearn.utils.multiclass import check_classification_targets, unique_labels
-    from sklearn.utils.validation import check_is_fitted, validate_data
-except ImportError:
-    raise ImportError(
-        "KernelContinualClassifier needs scikit-learn 1.6 or newer: pip install 'kernel-continual-learning[sklearn]'"
-    ) from None
-
-ONLY_TASK = "default"
-NORMS = ("standardise", "l2", "none")
 STREAMING = StreamingSettings.names()
 
 
-class _TaskClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """What both classifiers share: tasks by name, or without one, around a `ContinualModel`."""
-
-    def _make(self) -> ContinualModel:
-        """A model that has learned nothing, from the parameters."""
-        raise NotImplementedError
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
-    # Learning
-
-    def fit(self, X: Any, y: Any, task: Hashable | None = None, sample_weight: Any = None) -> Self:
-        """Discard everything learned so far and learn one task; parameters as for `partial_fit`."""
-        return self._learn(X, y, None, task, sample_weight, reset=True)
-
-    def partial_fit(
-        self, X: Any, y: Any, classes: Any = None, task: Hashable | None = None, sample_weight: Any = None
-    ) -> Self:
-        """Learn a new task, or more of an old one. Without a name, it is the same task every time.
-
-        Parameters
-        ----------
-        X : (n, d)
-            Rows: an array, a table or a sparse matrix.
-        y : (n,)
-            Their labels.
-        classes : (c,), optional
-            Labels whose samples may come later.
-        task : str, optional
-            The task's name.
-        sample_weight : (n,), optional
-            Where a network or kernel learns, samples can be left out by a weight of zero, and the others must weigh the
-            same.
-        """
-        return self._learn(X, y, classes, task, sample_weight, reset=not hasattr(self, "model_"))
-
-    def _learn(self, X: Any, y: Any, classes: Any, task: Hashable | None, sample_weight: Any, reset: bool) -> Self:
-        X, y = self._rows(X, y, reset)
-        check_classification_targets(y)
-        announced = [] if classes is None else list(unique_labels(classes))
-        # One known label is enough to refuse others of another kind: with all of thousands it would take long.
-        known: Any = [] if reset else self.classes_
-        added = unique_labels(*(labels for labels in (y, announced, known[:1]) if len(labels)))
-        all_classes = added if reset else np.union1d(known, added)
-        with _as_value_error():
-            model = self._make() if reset else self.model_
-            model.columns = tuple(getattr(self, "feature_names_in_", ()))
-            name = ONLY_TASK if task is None else str(task)
-            model.learn(X, y, name, classes=np.array(announced).tolist(), sample_weight=sample_weight)
-        self.model_: ContinualModel = model
-        self.classes_: npt.NDArray[Any] = all_classes
-        return self
-
-    # Prediction
-
-    @property
-    def tasks_(self) -> list[str]:
-        """The names of the tasks learned so far."""
-        check_is_fitted(self, "model_")
-        return list(self.model_.tasks)
-
-    def predict(self, X: Any, task: Any = None) -> npt.NDArray[Any]:
-        """The class of each row, (n,): among those of its task, or if no task is named, of all tasks.
-
-        Parameters
-        ----------
-        X : (n, d)
-            Rows.
-        task : str or (n,) of str, optional
-            One name, or one for each row.
-        """
-        probabilities = self.predict_proba(X, task)
-        return self.classes_[probabilities.argmax(1)]
-
-    def predict_proba(self, X: Any, task: Any = None) -> npt.NDArray[np.float64]:
-        """The probability of each of `classes_`, (n, classes); zero for those that the row cannot have."""
-        X = self._queries(X)
-        probabilities = np.zeros((len(X), len(self.classes_)))
-        for name, rows in self._tasks(X, task):
-            labels = self.model_.labels if name is None else self.model_.tasks[name].labels
-            columns = np.searchsorted(self.classes_, np.array(labels, dtype=self.classes_.dtype))
-            with _as_value_error():
-                scores = finite(self.model_.logits(X[rows], name).softmax(-1), rows.tolist())
-            of_task = scores.double().cpu().numpy()
-            probabilities[np.ix_(rows, columns)] = of_task / of_task.sum(1, keepdims=True)
-        return probabilities
-
-    def predict_task(self, X: Any) -> npt.NDArray[Any]:
-        """The task inferred for each row, (n,)."""
-        return self.model_.predict(self._queries(X)).task
-
-    def predict_variance(self, X: Any, task: Any = None) -> npt.NDArray[np.float64]:
-        """The predictive variance of each row, (n,): near zero close to what was learned, large far from it."""
-        X = self._queries(X)
-        variance = np.zeros(len(X))
-        for name, rows in self._tasks(X, task):
-            of_task = torch.from_numpy(self.model_.predict(X[rows], name).variance)
-            with _as_value_error():
-                variance[rows] = finite(of_task[:, None], rows.tolist())[:, 0]
-        return variance
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None, task: Any = None) -> float:
-        """The share of rows classified correctly, between 0 and 1."""
-        from sklearn.metrics import accuracy_score
-
-        return float(accuracy_score(y, self.predict(X, task), sample_weight=sample_weight))
-
-    def _queries(self, X: Any) -> npt.NDArray[np.float32]:
-        check_is_fitted(self, "model_")
-        return self._rows(X, "no_validation", reset=False)[0]
-
-    def _rows(self, X: Any, y: Any, reset: bool) -> tuple[npt.NDArray[np.float32], Any]:
-        """Dense rows of finite numbers, and their labels."""
-        options = {"dtype": np.float32, "accept_sparse": "csr", "ensure_all_finite": False}
-        validated = validate_data(self, X, y, reset=reset, **options)
-        X, y = validated if isinstance(validated, tuple) else (validated, None)
-        X = X.toarray() if hasattr(X, "toarray") else np.array(X)
-        with _as_value_error():  # which says where, as scikit-learn's own check does not
-            checked(as_tensor(X), X.shape[1:], tuple(getattr(self, "feature_names_in_", ())))
-        return X, y
-
-    def _tasks(self, X: npt.NDArray[np.float32], task: Any) -> Iterator[tuple[str | None, npt.NDArray[np.intp]]]:
-        """Task names with the rows that belong to them; None where all classes are compared at once."""
-        if task is None and len(self.model_.tasks) == 1:
-            task = next(iter(self.model_.tasks))
-        if task is None:
-            yield None, np.arange(len(X))
-            return
-        with _as_value_error():
-            if isinstance(task, Iterable) and not isinstance(task, str):  # a list, an array, a column of a table
-                names = np.array([str(name) for name in task])
-            else:
-                names = np.full(len(X), str(task))
-            if len(names) != len(X):
-                raise KclError(f"{len(names)} task names for {len(X)} rows: give one name, or one for each row")
-            for name in dict.fromkeys(names.tolist()):
-                if name not in self.model_.tasks:
-                    raise KclError(f"task {name!r} was not learned; learned: {', '.join(self.model_.tasks)}")
-        for name in dict.fromkeys(names.tolist()):
-            yield name, np.flatnonzero(names == name)
-
-
-class KernelContinualClassifier(_TaskClassifier):
+class KernelContinualClassifier(TaskClassifier):
     """Kernel continual learning as a scikit-learn classifier.
 
     `fit` learns one task. `partial_fit(X, y, task=…)` learns another at any time, or more samples and new classes of an
@@ -246,7 +86,7 @@ lr_decay, momentum
     def _make(self) -> ContinualModel:
         options = {"normalise", "held_out_share", "random_state"}
         given = {name: value for name, value in self.get_params(deep=False).items() if name not in options}
-        settings = {name: _python_number(value) for name, value in given.items() if value is not None}
+        settings = {name: python_number(value) for name, value in given.items() if value is not None}
         if self.backbone not in (None, "identity", "mlp"):
             raise KclError(f"unknown backbone {self.backbone!r}: use 'identity' (none) or 'mlp'")
         if self.normalise not in NORMS:
@@ -255,7 +95,7 @@ lr_decay, momentum
         if by_length:
             settings |= {"unit_length": True} if streaming else {"feature_norm": "l2"}
         return ContinualModel(
-            seed=_seed(self.random_state),
+            seed=seed_of(self.random_state),
             standardise=self.normalise == "standardise",
             held_out_share=float(self.held_out_share),
             head="streaming" if streaming else "coreset",
@@ -263,7 +103,7 @@ lr_decay, momentum
         )
 
 
-class StreamingKernelClassifier(_TaskClassifier):
+class StreamingKernelClassifier(TaskClassifier):
     """Kernel ridge regression on frozen features, learned in any order and any portions, as a scikit-learn classifier.
 
     No samples are kept: after every `partial_fit` the classifier is the exact batch solution for all samples learned so
@@ -314,9 +154,9 @@ class StreamingKernelClassifier(_TaskClassifier):
     def _make(self) -> ContinualModel:
         if self.normalise not in NORMS:
             raise KclError(f"unknown normalise {self.normalise!r}: use one of {', '.join(NORMS)}")
-        settings = {name: _python_number(getattr(self, name)) for name in STREAMING if name != "unit_length"}
+        settings = {name: python_number(getattr(self, name)) for name in STREAMING if name != "unit_length"}
         return ContinualModel(
-            seed=_seed(self.random_state),
+            seed=seed_of(self.random_state),
             standardise=self.normalise == "standardise",
             head="streaming",
             unit_length=self.normalise == "l2",
@@ -342,7 +182,7 @@ class StreamingKernelClassifier(_TaskClassifier):
             For predictions in this task; by default for those without a task.
         """
         X = self._queries(X)
-        with _as_value_error():
+        with as_value_error():
             self.model_.reject_unknown(X, error_rate, score, None if task is None else str(task))
         return self
 
@@ -351,13 +191,13 @@ class StreamingKernelClassifier(_TaskClassifier):
     ) -> npt.NDArray[np.float64]:
         """How well each row is known, (n,), higher is better; `score` as for `reject_unknown`."""
         X = self._queries(X)
-        with _as_value_error():
+        with as_value_error():
             return self.model_.known_scores(X, score, None if task is None else str(task)).cpu().numpy()
 
     def is_known(self, X: Any, task: Hashable | None = None) -> npt.NDArray[np.bool_]:
         """Which rows are known, (n,), after `reject_unknown`. `predict` names a class for the others too."""
         X = self._queries(X)
-        with _as_value_error():
+        with as_value_error():
             prediction = self.model_.predict(X, None if task is None else str(task))
             if np.isnan(prediction.known).all():
                 raise KclError("call reject_unknown with known rows first")
@@ -370,32 +210,14 @@ class StreamingKernelClassifier(_TaskClassifier):
         samples: tuple[Any, Any] | None = None,
     ) -> Receipt:
         """Forget a task, classes of it, or samples (X, y) that are handed in again; see `ContinualModel.forget`."""
-        check_is_fitted(self, "model_")
+        model = self._learned()
         if samples is not None:
             samples = self._queries(samples[0]), np.asarray(samples[1])
-        with _as_value_error():
-            receipt = self.model_.forget(
+        with as_value_error():
+            receipt = model.forget(
                 None if task is None else str(task),
-                None if classes is None else [_python_number(label) for label in classes],
+                None if classes is None else [python_number(label) for label in classes],
                 samples,
             )
         self.classes_ = np.array(sorted(self.model_.labels), dtype=self.classes_.dtype)
         return receipt
-
-
-def _seed(random_state: Any) -> int:
-    return int(check_random_state(random_state).randint(2**31))
-
-
-def _python_number(value: Any) -> Any:
-    """NumPy scalars as Python numbers, which settings need."""
-    return value.item() if isinstance(value, np.generic) else value
-
-
-@contextmanager
-def _as_value_error() -> Iterator[None]:
-    """Raise user errors as ValueError, as scikit-learn's callers expect."""
-    try:
-        yield
-    except KclError as error:
-        raise ValueError(str(error)) from None

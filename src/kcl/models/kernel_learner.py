@@ -12,10 +12,11 @@ from kcl.errors import KclError
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.strong_recipe import recipe_settings
-from kcl.models.continual_model import ContinualModel, Prediction
+from kcl.models.continual_model import ContinualModel
 from kcl.models.coreset_heads import CoresetHeads
 from kcl.models.inference import Answerer, name_or_module, start_run
 from kcl.models.inputs import as_tensor, checked
+from kcl.models.learned_model import Prediction
 from kcl.models.lessons import LearnedTask
 from kcl.nets.backbone import Backbone
 from kcl.training.evaluation import predicted

@@ -17,7 +17,7 @@ from kcl.models.lessons import LearnedTask
 from kcl.models.streaming_heads import StreamingHeads
 
 if TYPE_CHECKING:
-    from kcl.models.continual_model import ContinualModel
+    from kcl.models.learned_model import LearnedModel
 
 Part = TypeVar("Part")
 
@@ -50,10 +50,10 @@ class StatePart(Generic[Part]):
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name.removeprefix("_")
 
-    def __get__(self, model: ContinualModel, owner: type | None = None) -> Part:
+    def __get__(self, model: LearnedModel, owner: type | None = None) -> Part:
         part: Part = getattr(model.state, self.name)
         return part
 
-    def __set__(self, model: ContinualModel, value: Part) -> None:
+    def __set__(self, model: LearnedModel, value: Part) -> None:
         changed: dict[str, Any] = {self.name: value}
         model.state = replace(model.state, **changed)

@@ -14,11 +14,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kcl.core.shapes import Float
 from kcl.errors import KclError
-from kcl.models.estimator import NORMS, ONLY_TASK, _as_value_error, _python_number, _seed
 from kcl.models.inference import finite
 from kcl.models.inputs import sample_weights
 from kcl.models.streaming_heads import StreamingSettings
 from kcl.models.streaming_regression import StreamingRegression
+from kcl.models.task_classifier import NORMS, ONLY_TASK, as_value_error, python_number, seed_of
 from kcl.models.unlearning import Receipt
 
 SETTINGS = ("features", "bases", "width", "strength_rule", "ridge_strength")
@@ -75,15 +75,15 @@ class _StreamingTargets(MultiOutputMixin, BaseEstimator):  # type: ignore[misc]
             if len(x) != len(y) or not bool(torch.isfinite(y).all()):
                 raise ValueError(f"{len(x)} rows need as many targets, which are finite numbers; there are {len(y)}")
             given = x, y
-        with _as_value_error():
+        with as_value_error():
             return self.model_.forget(None if task is None else str(task), given)
 
     def _begun(self, x: Float[torch.Tensor, "n d"]) -> StreamingRegression:
         if self.normalise not in NORMS:
             raise KclError(f"unknown normalise {self.normalise!r}: use one of {', '.join(NORMS)}")
-        values = {name: _python_number(getattr(self, name)) for name in SETTINGS}
+        values = {name: python_number(getattr(self, name)) for name in SETTINGS}
         settings = StreamingSettings().replace(**values, unit_length=self.normalise == "l2")
-        seed, standardise = _seed(self.random_state), self.normalise == "standardise"
+        seed, standardise = seed_of(self.random_state), self.normalise == "standardise"
         return StreamingRegression.begin(x, settings, seed, standardise, self.landmarks, self.frequencies)
 
     def _learn(self, X: Any, y: Any, task: Hashable | None, sample_weight: Any, reset: bool) -> Self:
@@ -92,7 +92,7 @@ class _StreamingTargets(MultiOutputMixin, BaseEstimator):  # type: ignore[misc]
         )
         y = self._checked(np.asarray(y, np.float64))
         x, targets = torch.from_numpy(_dense(X)), torch.from_numpy(self._columns(y))
-        with _as_value_error():
+        with as_value_error():
             weights = sample_weights(sample_weight, len(x))
             if weights is not None:
                 kept = weights > 0
@@ -116,7 +116,7 @@ class _StreamingTargets(MultiOutputMixin, BaseEstimator):  # type: ignore[misc]
 
     def _responses(self, X: Any, task: Hashable | None) -> npt.NDArray[np.float64]:
         x = self._queries(X)
-        with _as_value_error():
+        with as_value_error():
             return finite(self.model_.predict(x, None if task is None else str(task))).numpy()
 
 
