@@ -11,7 +11,7 @@ help:
 	@echo "make docs    the documentation site, offline, into build/site; runs the tutorials"
 	@echo "make report  every table and figure from the committed results, into report/"
 	@echo "make check   formatter, linter, types, import direction, known flaws of dependencies, tests"
-	@echo "make torture kill runs 100 times, change 24,000 files: minutes; see docs/reliability.md"
+	@echo "make torture kill 300 times, change 36,000 files, 3,000 connections: long; see docs/reliability.md"
 	@echo "make package build sdist and wheel into dist/, and try the wheel in an environment of its own"
 	@echo "make setup   only set up: leaves $(BIN)/kcl"
 	@echo "make format  format and mend what the linter can"
@@ -20,10 +20,10 @@ help:
 setup: $(VENV)/.installed-dev
 
 # One environment, and a mark for each extra installed into it. The first line says it in words where Python is too old.
-$(VENV)/.installed-%: pyproject.toml constraints.txt
+$(VENV)/.installed-%: pyproject.toml constraints.txt locks/%.txt tools/lock.py
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "kcl needs Python 3.11 or newer; this is " + sys.version.split()[0] + ": use make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	$(BIN)/python tools/lock.py install $*
 	@touch $@
 
 demo: $(VENV)/.installed-report

@@ -72,7 +72,7 @@ def cifar100_classes() -> dict[str, np.ndarray]:
 
 
 def png_folders(images: dict[str, np.ndarray]) -> Rows:
-    """The images as a person has them: PNG files, one folder a class, read as `kcl train` reads them."""
+    """The images as a person has them: PNG files, one folder a class, read as `kcl update` reads them."""
     from PIL import Image
 
     from kcl.data.user_data import read
@@ -82,7 +82,7 @@ def png_folders(images: dict[str, np.ndarray]) -> Rows:
             (Path(name) / kind).mkdir()
             for number, image in enumerate(several):
                 Image.fromarray(image.transpose(1, 2, 0)).save(Path(name) / kind / f"{number:04}.png")
-        samples = read(Path(name), labelled=True, side=32)
+        samples = read(Path(name), labelled=True)
     kinds = sorted(images)
     return samples.inputs, np.array([kinds.index(label) for label in samples.labels])
 

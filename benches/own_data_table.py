@@ -81,7 +81,7 @@ def compared(ours: Means, theirs: Means) -> tuple[str, str]:
 
 def summary(outcome: Outcome, scenario: str) -> str:
     """One line per model: its mean, and how far kcl's models are ahead of it."""
-    lines = [["compared with", "streams", "its mean accuracy"]]
+    lines = [["compared with", "streams", "its mean"]]
     for own in KCL:
         lines[0] += [f"{own} ahead by", "won / level / lost"]
     named = [(name, outcome.scenario(name, scenario)) for name in (*PEERS, *REFITTED)]

@@ -1,5 +1,6 @@
 """What is needed to import and to start: the core, PyTorch only when something is computed; hints name real extras."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -67,3 +68,15 @@ def test_the_start_page_lists_every_extra() -> None:
     page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`.*?) \|", page, flags=re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"`([\w-]+)`", row)} == set(PROJECT["optional-dependencies"])
+
+
+def test_what_is_imported_is_declared() -> None:
+    """Under other names where those differ; Triton comes with PyTorch."""
+    asked = [*PROJECT["dependencies"], *(each for extra in PROJECT["optional-dependencies"].values() for each in extra)]
+    declared = {re.match(r"[\w-]+", text)[0].lower().replace("-", "_") for text in asked}
+    declared |= {"sklearn", "PIL", "avalanche", "triton", "kcl"}
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "src" / "kcl").rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    assert {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) <= declared

@@ -383,3 +383,34 @@ class TestMistakes:
         (model / ".0002.kcl-half").mkdir()
         assert main(["update", "--model", str(model), "--data", str(model.parent / "one.csv"), "--task", "u"]) == 0
         assert sorted(path.name for path in model.iterdir()) == ["0001", "0002"]
+
+
+class TestHostileNames:
+    """What is printed is printable, and what a spreadsheet opens computes nothing."""
+
+    NAMES = ("=cmd|'/C calc'!A0", "\x1b[31mred\x9b2J", "-1")
+
+    @pytest.fixture
+    def hostile(self, tmp_path: Path) -> list[str]:
+        rows = [[str(row % 3 + row / 99), str(row), self.NAMES[row % 3]] for row in range(30)]
+        with (tmp_path / "x.csv").open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([["a", "b", "label"], *rows])
+        model = ["--model", str(tmp_path / "m")]
+        assert main(["update", *model, "--data", str(tmp_path / "x.csv"), "--task", "a\x1b]0;b\x07"]) == 0
+        return [*model, "--input", str(tmp_path / "x.csv")]
+
+    def test_escape_sequences_are_shown_not_obeyed(self, hostile: list[str], capsys: Any) -> None:
+        model, data = hostile[:2], ["--data", hostile[3]]
+        for command in (["inspect", model[1]], ["inspect", model[1], "--json"], ["predict", *hostile],
+                        ["predict", *hostile, "--format", "json"], ["evaluate", *model, *data],
+                        ["evaluate", *model, *data, "--json"], ["predict", *hostile, "--task", "\x1bc"]):  # fmt: skip
+            main(command)
+            told = capsys.readouterr()
+            assert all(letter.isprintable() or letter == "\n" for letter in told.out + told.err), command
+        main(["inspect", model[1], "--json"])
+        assert json.loads(capsys.readouterr().out)["tasks"].keys() == {"a\x1b]0;b\x07"}
+
+    def test_formulas_are_text(self, hostile: list[str], capsys: Any) -> None:
+        assert main(["predict", *hostile]) == 0
+        labels = {row["label"] for row in csv.DictReader(capsys.readouterr().out.splitlines())}
+        assert labels == {f"'{self.NAMES[0]}", "\\u001b[31mred\\u009b2J", "-1"}

@@ -122,7 +122,7 @@ HEAD = b"\x80\x04"
         (HEAD + b"]]\x93.", "without naming it"),
         (HEAD + b"cnumpy\nndarray\nK\x01R.", "cannot be called"),
         (HEAD + b"K\x01)R.", "cannot be called"),
-        (HEAD + b"}}b.", "no array"),
+        (HEAD + b"}}b.", "not an array"),
         (HEAD + b"cnumpy\ndtype\n\x8c\x01O\x85R.", "an array of type 'O'"),
         (HEAD + b"cnumpy\ndtype\n\x8c\x02u1\x85R(K\x03\x8c\x01>NNNtb.", "little-endian"),
         (HEAD + b"(}" + b")" + b"\x85" * 100_000 + b"Nu.", "not a whole pickle|no dict"),

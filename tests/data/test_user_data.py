@@ -216,3 +216,11 @@ def test_a_pipe_among_images_is_left_out(tmp_path: Path) -> None:
         image.new("RGB", (2000, 1)).save(tmp_path / name / "0.png")
     os.mkfifo(tmp_path / "cat" / "1.png")
     assert user_data.read(tmp_path, labelled=True, side=8).inputs.shape == (2, 3, 8, 8)
+
+
+def test_names_of_any_length_are_told_shortly(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("a," + "b" * 5000 + "\n1,2\n", encoding="utf-8")
+    with pytest.raises(KclError, match="has no column 'label'") as refused:
+        user_data.read(path, labelled=True)
+    assert len(str(refused.value)) < 700

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import safetensors.torch
 import torch
 
 from kcl.data.dataset import Dataset
@@ -52,3 +53,15 @@ def test_wrong_or_broken_content_is_refused_and_not_kept(tmp_path: Path) -> None
     assert not list((tmp_path / "there").rglob("*.safetensors"))
     with pytest.raises(KclError, match="cannot be read here"):
         dataset_file.unpack(digest, lambda: tmp_path / "missing", tmp_path / "there")
+
+
+def test_a_full_disk_as_safetensors_tells_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its errors are no OSError."""
+
+    def full(*_: object) -> NoReturn:
+        raise safetensors.SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    with pytest.raises(KclError, match="No space left"):
+        dataset_file.pack(_dataset(), tmp_path)
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))

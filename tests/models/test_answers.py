@@ -100,3 +100,49 @@ def test_heads_follow_the_weights() -> None:
     anew = Answerer(made.stack, calibrated=True)
     torch.testing.assert_close(made.logits(queries, "low"), anew.logits(made.view.scale(queries), 0))
     assert (made.logits(queries, "low") - before).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("kernel", ["linear", "polynomial"])
+@pytest.mark.parametrize("head", ["coreset", "streaming"])
+def test_far_beyond_everything_no_answer_is_given_however_sure_it_seems(head: str, kernel: str) -> None:
+    """The scores of such a query may be finite, and one class far ahead, where its variance is not."""
+    coreset = {"kernel": kernel, "backbone": "identity", "feature_norm": "none"}
+    options: dict[str, Any] = coreset if head == "coreset" else {"features": "linear"}
+    model = kcl.ContinualModel(head=head, standardise=False, **options)
+    model.learn(*_points(0.0, ["a", "b"]), task="one")
+    model.learn(*_points(0.7, ["c", "d"]), task="two")
+    far = np.full((1, 4), 1e38, np.float32)
+    for task in ("one", None):
+        for least in (0.0, 0.99):
+            assert model.predict(far, task, abstain_below=least).label.tolist() == [None]
+
+
+def test_probabilities_that_are_not_finite_are_refused() -> None:
+    options = {"kernel": "polynomial", "backbone": "identity", "feature_norm": "none"}
+    model = kcl.ContinualModel(head="coreset", standardise=False, **options)
+    x, y = _points(0.0, ["a", "b"])
+    model.learn(x, y, task="one")
+    x[3] = 1e38
+    with pytest.raises(kcl.KclError, match="row 3 is so far"):
+        model.probabilities(x)
+
+
+class _Unseen(dict[str, Any]):
+    """Tasks that can be asked for by name only."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("a thousand tasks would be looked through")
+
+    keys = values = items = __iter__  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("head", ["coreset", "streaming"])
+def test_an_answer_for_a_named_task_looks_at_no_other(head: str) -> None:
+    model = kcl.ContinualModel(head=head, **(SMALL if head == "coreset" else {"bases": 16}))
+    model.learn(*_points(0.0, ["a", "b"]), task="one")
+    model.learn(*_points(0.7, ["c", "d"]), task="two")
+    queries = _points(0.0, ["a", "b"])[0]
+    expected = model.predict(queries, "one").label.tolist(), model.logits(queries, "one")
+    model.tasks = _Unseen(model.tasks)
+    assert model.predict(queries, "one").label.tolist() == expected[0]
+    assert torch.equal(model.logits(queries, "one"), expected[1])

@@ -393,3 +393,10 @@ def _answers(model: kcl.ContinualModel, queries: np.ndarray) -> list[bytes]:
     """With and without a task."""
     predictions = [model.predict(queries, task) for task in (None, "task 0")]
     return [each.confidence.tobytes() + repr(each.label.tolist()).encode() for each in predictions]
+
+
+def test_more_classes_than_a_coreset_can_be_solved_for_are_refused_with_the_limit() -> None:
+    x = np.random.default_rng(0).normal(size=(2002, 4)).astype(np.float32)
+    model = kcl.ContinualModel(head="coreset", coreset_size_per_class=1)
+    with pytest.raises(KclError, match="1001 classes; with a coreset the limit is 1000"):
+        model.learn(x, np.arange(2002) % 1001)

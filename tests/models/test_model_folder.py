@@ -249,13 +249,105 @@ class TestRefused:
         other = tensors | {names[0]: tensors[names[0]][keep].contiguous()}
         save_file(other, folder / "tensors.safetensors")
         self._change(folder, sha256=hashlib.sha256((folder / "tensors.safetensors").read_bytes()).hexdigest())
-        with pytest.raises(kcl.KclError, match="trained targets"):
+        with pytest.raises(kcl.KclError, match="of a coreset"):
             kcl.load_model(folder)
         other.pop(names[0])
         save_file(other, folder / "tensors.safetensors")
         self._change(folder, sha256=hashlib.sha256((folder / "tensors.safetensors").read_bytes()).hexdigest())
         with pytest.raises(kcl.KclError, match="holds no complete model"):
             kcl.load_model(folder)
+
+    @pytest.mark.parametrize(
+        "view",
+        [
+            [None, None, 0.0],
+            [None, None, 3.0, -1.0],
+            [[0.0], [1.0]],
+            [[0.0] * 6, None],
+            [None, [1.0] * 6],
+            [[0.0] * 6, [0.0] * 6],
+            [[0.0] * 6, [1e-300] * 6],
+            [[1e300] * 6, [1.0] * 6],
+        ],
+    )
+    @pytest.mark.parametrize("head", ["coreset", "streaming"])
+    def test_a_scaling_that_cannot_be_used(self, tmp_path: Path, head: str, view: list[Any]) -> None:
+        model = kcl.ContinualModel(head=head, **(SMALL if head == "coreset" else {"bases": 16}))
+        model.learn(*ONE, task="animals")
+        folder = kcl.save_model(model, tmp_path / "model")
+        assert np.shape(ONE[0])[1] == 6
+        self._change(folder, view=[[0.0] * 6, [1.0] * 6, 3.0, 3.0])
+        kcl.load_model(folder)
+        self._change(folder, view=view)
+        with pytest.raises(kcl.KclError, match="scaling"):
+            kcl.load_model(folder)
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"seen": [1, 1]}, {"seen": [40]}, {"seen": [-1, 40]}, {"lesson": -1}, {"labels": [None, 1]},
+         {"labels": ["a", 1]}, {"labels": ["a", "a"]}],
+        ids=str,
+    )  # fmt: skip
+    def test_senseless_tasks(self, folder: Path, change: dict[str, Any]) -> None:
+        tasks = json.loads((folder / "model.json").read_text(encoding="utf-8"))["tasks"]
+        name = next(iter(tasks))
+        self._change(folder, tasks=tasks | {name: tasks[name] | change})
+        with pytest.raises(kcl.KclError, match="holds no complete model"):
+            kcl.load_model(folder)
+
+    @pytest.mark.parametrize("change", [{"seed": -1}, {"columns": ["a"]}, {"columns": [1] * 6}, {"input_shape": [0]}])
+    def test_senseless_numbers(self, folder: Path, change: dict[str, Any]) -> None:
+        self._change(folder, **change)
+        with pytest.raises(kcl.KclError, match="holds no complete model"):
+            kcl.load_model(folder)
+
+    @pytest.mark.parametrize("head", ["coreset", "streaming"])
+    def test_every_tensor_missing_renamed_of_another_type_or_shape_or_not_finite(
+        self, tmp_path: Path, head: str
+    ) -> None:
+        model = kcl.ContinualModel(head=head, **(SMALL if head == "coreset" else {"bases": 16}))
+        model.learn(*ONE, task="animals")
+        folder = kcl.save_model(model, tmp_path / "model")
+        tensors = load_file(folder / "tensors.safetensors")
+        for name, tensor in tensors.items():
+            others: list[dict[str, Any]] = [{}, {name: tensor, f"{name}.x": tensor.clone()}, {name: tensor[None]}]
+            others += [
+                {name: tensor.to(kind)}
+                for kind in (torch.bool, torch.float8_e4m3fn, torch.float16, torch.float64, torch.int64)
+                if kind != tensor.dtype
+            ]
+            if tensor.is_floating_point() and tensor.numel():
+                others.append({name: torch.full_like(tensor, torch.nan)})
+            for other in others:
+                kept = {each: value for each, value in tensors.items() if each != name} | other
+                save_file(kept, folder / "tensors.safetensors")
+                self._change(folder, sha256=hashlib.sha256((folder / "tensors.safetensors").read_bytes()).hexdigest())
+                with pytest.raises(kcl.KclError, match="holds no complete model"):
+                    kcl.load_model(folder)
+
+    def test_a_temperature_of_zero(self, folder: Path) -> None:
+        tensors = load_file(folder / "tensors.safetensors")
+        name = next(name for name in tensors if name.endswith("temperature"))
+        save_file(tensors | {name: torch.tensor(0.0)}, folder / "tensors.safetensors")
+        self._change(folder, sha256=hashlib.sha256((folder / "tensors.safetensors").read_bytes()).hexdigest())
+        with pytest.raises(kcl.KclError, match="temperature"):
+            kcl.load_model(folder)
+
+    @pytest.mark.parametrize("change", [{"settings": {}}, {"features": {}}, {"known": [{}]}], ids=str)
+    def test_sums_that_are_only_described(self, tmp_path: Path, change: dict[str, Any], capsys: Any) -> None:
+        model = kcl.ContinualModel(head="streaming", bases=16)
+        model.learn(*ONE, task="animals")
+        folder = kcl.save_model(model, tmp_path / "model")
+        self._change(folder, **change)
+        assert main(["inspect", str(folder)]) == 2
+        assert "holds no complete model" in capsys.readouterr().err
+
+    def test_names_of_any_length_are_told_shortly(self, folder: Path) -> None:
+        about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        self._change(folder, settings=about["settings"] | {"x" * 5000: 1})
+        with pytest.raises(kcl.KclError) as refused:
+            kcl.load_model(folder)
+        assert len(str(refused.value)) < 600
 
     def test_no_folder(self, tmp_path: Path) -> None:
         with pytest.raises(kcl.KclError, match="holds no model"):

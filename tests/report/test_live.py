@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -104,7 +105,8 @@ def test_a_page_of_elsewhere_cannot_read_it(served: LivePage) -> None:
         get(served, Host="evil.example:80")
     assert refused.value.code == 421
     refused.value.close()
-    assert "Live" in get(served, Host=served.address.split("/")[2].replace("127.0.0.1", "localhost"))
+    for host in (served.address.split("/")[2].replace("127.0.0.1", "localhost"), "localhost", "127.0.0.1"):
+        assert "Live" in get(served, Host=host)  # browsers leave out port 80
 
 
 def test_only_this_machine_reaches_it(served: LivePage) -> None:
@@ -127,6 +129,21 @@ def test_a_flawed_file_is_told_and_the_server_goes_on(served: LivePage, tmp_path
     path.unlink()
     results.append(path, make_run())
     assert "89.00" in get(served)
+
+
+@pytest.mark.parametrize("path", ["", "version"])
+def test_a_folder_that_vanishes_is_told(served: LivePage, path: str, capsys: Any) -> None:
+    def vanished() -> list[Path]:
+        raise FileNotFoundError(2, "No such file or directory", "runs/a")
+
+    find, served._find = served._find, vanished
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        get(served, path)
+    assert refused.value.code == 503
+    refused.value.close()
+    served._find = find
+    assert get(served, path)
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_or_none_is_told(served: LivePage, tmp_path: Path) -> None:

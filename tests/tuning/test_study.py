@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 pytest.importorskip("optuna")
 
 from kcl.errors import KclError
+from kcl.methods.kcl_settings import KclSettings
 from kcl.tuning.space import parse
 from kcl.tuning.study import Study, Trial
+from kcl.tuning.tune import Search
 
 SPACE = parse(["lr=0.001..1:log", "dropout=0..0.9", "kernel=vrf,rbf"], "kcl")
 
@@ -98,3 +103,52 @@ def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(KclError, match="journal of a search"):
         Study(tmp_path / "study", SPACE, seed=0, about={})
     assert (tmp_path / "study").read_text().endswith("and not whole")
+
+
+class _Judge:
+    """In place of a protocol: judges trials in the order in which they are trained, without any runs."""
+
+    def __init__(self) -> None:
+        self._asked: list[dict[str, Any]] = []
+
+    def to_dict(self) -> dict[str, Any]:
+        return {}
+
+    def specs(self, _: Any, settings: dict[str, Any]) -> list[Any]:
+        self._asked.append(settings)
+        return []
+
+    def value(self, _: Any) -> float:
+        return _value(Trial(0, self._asked.pop(0)))
+
+
+def _search(out: Path) -> Search:
+    base = SimpleNamespace(fields=dict, settings=KclSettings())
+    return Search(base, SPACE, _Judge(), trials=16, at_once=3, seed=3, out=out)  # type: ignore[arg-type]
+
+
+def test_killed_after_any_trial_of_a_batch_the_search_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = _search(tmp_path / "whole")
+    whole.run(lambda *_: [], lambda _: None)
+    tell = Study.tell
+
+    def killed(self: Study, trial: Trial, value: float) -> None:
+        tell(self, trial, value)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Study, "tell", killed)
+    for _ in range(16):
+        with pytest.raises(KeyboardInterrupt):
+            _search(tmp_path / "killed").run(lambda *_: [], lambda _: None)
+    assert _search(tmp_path / "killed").study.finished == whole.study.finished
+
+
+def test_a_lock_that_a_killed_process_left_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    first = Study(path, SPACE, 3, {}).ask(1)
+    (tmp_path / "journal.lock").symlink_to(path)
+    begun = time.monotonic()
+    assert Study(path, SPACE, 3, {}).ask(1) == first
+    assert time.monotonic() - begun < 20.0  # Optuna waits for 30 s

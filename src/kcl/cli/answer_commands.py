@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import io
 import json
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kcl.cli.commands import print_lines, say, saying_warnings
 from kcl.cli.model_commands import add_model, image_side
 from kcl.cli.options import COMPILE, OneOf, add_compute, add_stream_options, use_device
+from kcl.core.printable import printable
 from kcl.errors import KclError
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ def _predict(options: argparse.Namespace) -> int:
     with saying_warnings():
         prediction = model.predict(samples.inputs, options.task, options.score or JOINT, options.abstain_below)
     rows = _rows(samples, prediction)
-    text = json.dumps(rows, ensure_ascii=False, indent=1) + "\n" if options.format == "json" else _as_csv(rows)
+    text = _as_json(rows) + "\n" if options.format == "json" else _as_csv(rows)
     if options.out is not None:
         write_whole(options.out, text.encode())
     else:
@@ -128,11 +130,11 @@ def _evaluate(options: argparse.Namespace) -> int:
                        if (label not in unknown) == learned]  # fmt: skip
             result[f"unanswered_of_{name}_classes"] = 100.0 * sum(of_kind) / len(of_kind) if of_kind else None
     if options.json:
-        print(json.dumps(result, ensure_ascii=False, indent=1))
+        print(_as_json(result))
         return 0
     print(f"{result['accuracy']:.2f} % of {len(expected)} samples correct, calibration error {ece or 0.0:.3f}")
     if unknown:
-        print(f"the model never learned {', '.join(map(str, unknown[:8]))}: their samples count as wrong")
+        print(printable(f"the model never learned {', '.join(map(str, unknown[:8]))}: their samples count as wrong"))
     for name in ("learned", "unknown"):
         if (share := result.get(f"unanswered_of_{name}_classes")) is not None:
             print(f"{share:.2f} % of the samples of {name} classes not answered")
@@ -151,12 +153,27 @@ def _rows(samples: Samples, prediction: Prediction) -> list[dict[str, Any]]:
     ]
 
 
+def _as_json(value: Any) -> str:
+    """Readable JSON in which nothing is obeyed by a terminal."""
+    return "\n".join(map(printable, json.dumps(value, ensure_ascii=False, indent=1).split("\n")))
+
+
 def _as_csv(rows: list[dict[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Text that a terminal does not obey and a spreadsheet does not compute, unless it is a number."""
+    if not isinstance(value, str):
+        return value
+    formula = value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    with contextlib.suppress(ValueError):
+        formula = formula and not math.isfinite(float(value))
+    return printable(f"'{value}" if formula else value)
 
 
 def _inspect(options: argparse.Namespace) -> int:
@@ -165,33 +182,43 @@ def _inspect(options: argparse.Namespace) -> int:
     folder = model_folder.newest(options.model)
     about = model_folder.describe(folder)
     if options.json:
-        print(json.dumps(about, ensure_ascii=False, indent=1))
+        print(_as_json(about))
         return 0
-    print(f"model      {folder} (format {about['format']}, kcl {about['kcl']}, {about['bytes'] / 1e6:.1f} MB)")
-    print(f"inputs     {' × '.join(map(str, about['input_shape']))} {about['dtype']}")
+    with model_folder.as_kcl_error(folder):
+        lines = _described(folder, about)
+    print("\n".join(map(printable, lines)))
+    return 0
+
+
+def _described(folder: Path, about: dict[str, Any]) -> list[str]:
+    lines = [
+        f"model      {folder} (format {about['format']}, kcl {about['kcl']}, {about['bytes'] / 1e6:.1f} MB)",
+        f"inputs     {' × '.join(map(str, about['input_shape']))} {about['dtype']}",
+    ]
     if about["head"] == "streaming":
         features = about["features"]
-        print(
+        lines.append(
             f"features   {features['bases']} {features['kind']}, width {features['width']:.4g}, seed {features['seed']}"
         )
-        print(f"sums       {about['statistics_bytes']} bytes, kept by {about['settings']['keep']}; no samples")
+        lines.append(f"sums       {about['statistics_bytes']} bytes, kept by {about['settings']['keep']}; no samples")
     else:
-        print(f"backbone   {about['backbone']}")
-        print(f"coresets   {about['coreset_samples']} samples, {about['coreset_bytes']} bytes")
+        lines.append(f"backbone   {about['backbone']}")
+        lines.append(f"coresets   {about['coreset_samples']} samples, {about['coreset_bytes']} bytes")
     for name, task in about["tasks"].items():
         labels = ", ".join(map(str, task["labels"][:8])) + (", …" if len(task["labels"]) > 8 else "")
-        print(f"task       {name}: {len(task['labels'])} classes ({labels}), {sum(task['seen'])} samples seen")
+        lines.append(f"task       {name}: {len(task['labels'])} classes ({labels}), {sum(task['seen'])} samples seen")
     for known in about.get("known", ()):
-        print(f"unknown    {known['score']} below {known['threshold']:.6g}, as of {100 * known['error_rate']:g} % of "
-              f"{known['queries']} known queries; for {'all classes' if known['task'] is None else known['task']}"
-              f"{'; stale: the model has learned more since' if known['stale'] else ''}")  # fmt: skip
+        of = f"{100 * known['error_rate']:g} % of {known['queries']} known queries"
+        whose = "all classes" if known["task"] is None else known["task"]
+        stale = "; stale: the model has learned more since" if known["stale"] else ""
+        lines.append(f"unknown    {known['score']} below {known['threshold']:.6g}, as of {of}; for {whose}{stale}")
     for number, update in enumerate(about["history"], start=1):
         accuracy = update.get("held_out_accuracy")
         test = "" if accuracy is None else f", {accuracy:.1f} % of {update['held_out']} held-out samples correct"
-        print(f"update {number:<3} {update['task']}: {update.get('samples', '?')} samples, "
+        lines.append(f"update {number:<3} {update['task']}: {update.get('samples', '?')} samples, "
               f"{update['classes']} classes{test}")  # fmt: skip
-    print("settings   " + ", ".join(f"{name}={value}" for name, value in about["settings"].items()))
-    return 0
+    lines.append("settings   " + ", ".join(f"{name}={value}" for name, value in about["settings"].items()))
+    return lines
 
 
 def _task_free(options: argparse.Namespace) -> int:

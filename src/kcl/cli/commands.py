@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from kcl import __version__
+from kcl.core.printable import printable
 from kcl.errors import KclError, KclWarning
 from kcl.training.stopping import exit_code
 
@@ -25,7 +26,7 @@ FAILED = 1
 
 
 def say(message: str) -> None:
-    print(message, file=sys.stderr)
+    print(printable(message), file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -41,7 +42,7 @@ def saying_warnings() -> Iterator[None]:
 def print_lines(lines: dict[str, str]) -> int:
     width = max(map(len, lines))
     for name, text in lines.items():
-        print(f"{name:{width}}  {text}".rstrip())
+        print(printable(f"{name:{width}}  {text}".rstrip()))
     return 0
 
 
@@ -184,7 +185,7 @@ def execute(options: argparse.Namespace) -> int:
     try:
         return options.function(options) or (FAILED if getattr(options, "failed", False) else 0)
     except KclError as error:
-        print(f"kcl: {error}", file=sys.stderr)
+        say(f"kcl: {error}")
         return 2
     except KeyboardInterrupt as interrupt:
         print("kcl: stopped", file=sys.stderr)
@@ -194,14 +195,14 @@ def execute(options: argparse.Namespace) -> int:
 
         if not out_of_memory(error):
             raise
-        print(f"kcl: out of memory: {first_line(error)}", file=sys.stderr)
+        say(f"kcl: out of memory: {first_line(error)}")
         return 2
     except BrokenPipeError:
         sys.stderr.close()
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"kcl: {where}{error.strerror or error}", file=sys.stderr)
+        say(f"kcl: {where}{error.strerror or error}")
         return 1
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn, Self
 
 import torch
 
-from kcl.cli.commands import FAILED
+from kcl.cli.commands import FAILED, say
 from kcl.cli.options import COMPILE, choose_engine, choose_saving
 from kcl.core.devices import Compute, choose_device, choose_threads
 from kcl.core.files import STATUS
@@ -170,7 +170,8 @@ def describe_failures(failures: Sequence[Failure], command: str, most: int = 20)
 def print_failures(done: Done, options: argparse.Namespace) -> None:
     """Name the runs that were given up. The exit code reports them; without any finished run the command ends here."""
     if done.failures:
-        print(f"kcl: {describe_failures(done.failures, options.command_line)}", file=sys.stderr)
+        for line in f"kcl: {describe_failures(done.failures, options.command_line)}".split("\n"):
+            say(line)
         options.failed = True
         if not done.records:
             raise SystemExit(FAILED)

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from kcl.core.files import sync_folder
 from kcl.core.locking import private_folder
 from kcl.core.opening import check_replaceable
@@ -48,9 +50,9 @@ def workshop(folder: Path) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         with private_folder(folder, ".fetch-") as private:
             yield private
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # the latter where safetensors meets a full disk
         raise KclError(
-            f"the cache folder {folder} cannot be written to ({error.strerror or error}): "
+            f"the cache folder {folder} cannot be written to ({getattr(error, 'strerror', None) or error}): "
             f"set {CACHE_VARIABLE} to one that can be"
         ) from error
 

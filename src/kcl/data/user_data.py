@@ -29,6 +29,7 @@ from kcl.errors import KclError
 
 LARGEST = 2**34
 """The most bytes of arrays that are read into memory."""
+LONGEST_REASON = 300
 DEFAULT_LABEL = "label"
 _INPUTS, _LABELS = ("inputs", "x", "X"), ("labels", "y")
 _NAMES, _COLUMNS = "kcl_names", "kcl_columns"
@@ -45,6 +46,7 @@ class Samples(NamedTuple):
     columns: tuple[str, ...] = ()
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what becomes infinite is refused
 def read(
     path: Path,
     labelled: bool,
@@ -71,6 +73,8 @@ def read(
             raise KclError(f"{path}: expected a folder of images, or a file that ends in .npz, .csv or .parquet")
     except OSError as error:
         raise KclError(f"{path} cannot be read: {_brief(error.strerror or error)}") from None
+    except KclError as error:  # names in a file may be of any length
+        raise KclError(str(error)[: len(str(path)) + LONGEST_REASON]) from None
     if len(samples.inputs) == 0:
         raise KclError(f"{path} holds no samples")
     return samples
@@ -136,8 +140,7 @@ def _arrays(path: Path, labelled: bool, columns: Sequence[str]) -> Samples:
     if inputs.ndim == 4 and inputs.shape[1] == 3 and min(inputs.shape[2:]) < image_folders.SMALLEST_SIDE:
         raise KclError(f"{path}: colour images of shape {inputs.shape[1:]}; expected at least 8 × 8 pixels")
     if inputs.dtype != np.uint8:
-        with np.errstate(over="ignore"):
-            inputs = inputs.astype(np.float32)
+        inputs = inputs.astype(np.float32)
         if place := _not_finite(inputs):
             where = f"inputs[{', '.join(map(str, place))}]"
             raise _no_number(path, where, inputs[place])

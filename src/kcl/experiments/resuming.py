@@ -15,6 +15,7 @@ import torch
 import kcl
 from kcl.core.devices import Compute, device_name
 from kcl.core.files import clear_drafts
+from kcl.core.printable import printable
 from kcl.errors import KclError
 from kcl.experiments.run_spec import key_of, with_current_settings
 from kcl.ops.precision import used
@@ -180,4 +181,4 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 def _printable(value: Any) -> str:
     """A value from a file, for a message: short, and without control characters for the terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in str(value)[:60])
+    return printable(str(value)[:60])

@@ -8,7 +8,8 @@ import numpy as np
 
 from kcl.errors import KclError
 
-LARGEST = 10_000
+LARGEST, MOST_CLASSES = 10_000, 1_000
+"""Samples and classes of a coreset: with m and c of them every step takes m²c products."""
 
 
 class Split(NamedTuple):
@@ -18,14 +19,25 @@ class Split(NamedTuple):
     rest: np.ndarray
 
 
-def check_coreset(labels: np.ndarray, size_per_class: int) -> None:
-    """Raise if the coreset would leave nothing to train on, or if its kernel matrix would be too large."""
-    size = int(np.minimum(_counted(labels)[1], size_per_class).sum())
-    if size > LARGEST:
+def check_size(samples: int, classes: int) -> None:
+    """Raise if a task has too many classes or its coreset too many samples to be solved in every step."""
+    if classes > MOST_CLASSES:
         raise KclError(
-            f"a coreset with {size_per_class} samples per class has {size} samples and a kernel matrix of {size**2:,} "
-            f"entries; the limit is {LARGEST} samples per task: choose a smaller coreset_size_per_class"
+            f"a task of {classes} classes; with a coreset the limit is {MOST_CLASSES} per task: divide the classes "
+            "among several tasks, or use a streaming head (head='streaming')"
         )
+    if samples > LARGEST:
+        raise KclError(
+            f"a coreset of {samples} samples has a kernel matrix of {samples**2:,} entries; the limit is {LARGEST} "
+            "samples per task: choose a smaller coreset_size_per_class"
+        )
+
+
+def check_coreset(labels: np.ndarray, size_per_class: int) -> None:
+    """Raise if the coreset would leave nothing to train on, or if it would be too large."""
+    counts = _counted(labels)[1]
+    size = int(np.minimum(counts, size_per_class).sum())
+    check_size(size, len(counts))
     if size == len(labels):
         raise KclError(
             f"a coreset with {size_per_class} samples per class takes all {len(labels)} training samples of the task "

@@ -79,9 +79,10 @@ class ClassAnswers:
         alone = self.named or probabilities.shape[1] == 1
         margin = torch.full_like(confidence, torch.inf) if alone else confidence - best.values[:, 1]
         owner = (features @ self._apart).masked_fill(self._labels != label[:, None], -torch.inf).argmax(-1)
-        answered, known = confidence >= abstain_below, torch.full_like(confidence, torch.nan)
+        answered = (confidence >= abstain_below) & variance.float().isfinite()  # false where one is not a number
+        known = torch.full_like(confidence, torch.nan)
         if known_scores is not None:
             scores = SCORES[known_scores.score](solution, responses, variance)
             answered, known = answered & known_scores.accepts(scores), known_scores.share_below(scores).float()
-        position = torch.where(answered, self._positions[owner], -1)  # -1 also where not a number
+        position = torch.where(answered, self._positions[owner], -1)
         return Answers(self._lessons[owner], position, confidence, variance.float(), margin, known)

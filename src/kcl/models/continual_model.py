@@ -19,7 +19,7 @@ from kcl.methods.kcl_settings import KclSettings
 from kcl.models import defaults, scaling
 from kcl.models.coreset_heads import CoresetHeads
 from kcl.models.defaults import HEADS
-from kcl.models.inference import JOINT, NOTHING_LEARNED, Answerer, name_or_module
+from kcl.models.inference import JOINT, NOTHING_LEARNED, Answerer, finite, name_or_module
 from kcl.models.inputs import (
     Label,
     as_tensor,
@@ -356,7 +356,8 @@ class ContinualModel:
         model = self.as_it_is()
         name = None if task is None else model._known(task)
         answers = model.heads.answer(model._prepare(inputs), model.tasks, name, score, abstain_below)
-        names = {known.lesson: task_name for task_name, known in model.tasks.items()}
+        asked = model.tasks if name is None else [name]  # one of a thousand tasks is not to be looked for
+        names = {model.tasks[task_name].lesson: task_name for task_name in asked}
         chosen = [names[lesson] for lesson in answers.task.tolist()]
         pairs = zip(chosen, answers.label.tolist(), strict=True)
         return Prediction(
@@ -420,8 +421,10 @@ class ContinualModel:
         return model.heads.logits(queries, model.tasks, None if task is None else model._known(task))
 
     def probabilities(self, inputs: Any, task: str | None = None) -> Tensor:
-        """The probabilities of the classes, (n, classes), in the order of `logits`."""
-        return self.logits(inputs, task).softmax(-1)
+        """The probabilities of the classes, (n, classes), in the order of `logits`; refused where they are not finite,
+        which in `logits` they may be.
+        """
+        return finite(self.logits(inputs, task).softmax(-1))
 
     def accuracy(self, inputs: Any, labels: Any = None, task: str | None = None) -> float:
         """Percent of inputs classified correctly, whose labels are (n,) or come with a dataset."""

@@ -59,6 +59,9 @@ def restore(
         raise KclError("the model needs no backbone: load it without one")
     tensors = _grouped(file, None if user_module else _model_shapes(model, shape))
     model.begin(shape, dtype, view)
+    types = {name: tensor.dtype for name, tensor in model.stack.models[0].state_dict().items()}
+    if types != {name: tensor.dtype for name, tensor in tensors["model"].items()}:
+        raise ValueError("its weights do not have the data types of its network")
     model.stack.load_run(tensors["model"], tensors["average"])
     model.stack.method_state = {}
     heads, device = {}, model.stack.device
@@ -124,12 +127,18 @@ def _grouped(file: Any, model_shapes: dict[str, tuple[int, ...]] | None) -> defa
 
 
 def _coreset(tensors: dict[str, Tensor], model: ContinualModel, task: LearnedTask) -> dict[str, Tensor]:
-    """A task's coreset, its shapes checked."""
+    """A task's coreset and what was learned with it, checked against the shapes and data types that they must have."""
     inputs, targets = tensors["inputs"], tensors["targets"]
-    if targets.shape != (len(inputs), len(task.labels)) or inputs.shape[1:] != model.input_shape:
-        raise ValueError("the shape of a coreset does not match its task")
-    if any(tensors[name].shape != targets.shape for name in model.stack.method.trained_state):
-        raise ValueError("the shape of trained targets does not match their coreset")
+    size = len(inputs), len(task.labels)
+    network = model.stack.models[0]
+    assert isinstance(network, KernelModel)  # noqa: S101 - what the method builds
+    required = {"inputs": ((size[0], *(model.input_shape or ())), model.dtype), "targets": (size, torch.uint8)}
+    required |= dict.fromkeys(model.stack.method.trained_state, (size, torch.float32))
+    required |= {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in network.head()._asdict().items()}
+    if required != {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}:
+        raise ValueError("the shape or type of a coreset does not match its task and settings")
+    if bool((targets.sum(1) != 1).any()) or bool((targets.sum(0).cpu() > torch.tensor(task.seen)).any()):
+        raise ValueError("a coreset does not have one class for each sample, or more samples than were seen")
     return tensors
 
 

@@ -8,9 +8,11 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from kcl.errors import KclError
 from kcl.models.continual_model import ContinualModel
+from kcl.models.inference import finite
 from kcl.models.inputs import as_tensor, checked
 from kcl.models.streaming_heads import StreamingSettings
 from kcl.models.unknowns import DEFAULT_RATE, DEFAULT_SCORE
@@ -115,10 +117,9 @@ class _TaskClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for name, rows in self._tasks(X, task):
             labels = self.model_.labels if name is None else self.model_.tasks[name].labels
             columns = np.searchsorted(self.classes_, np.array(labels, dtype=self.classes_.dtype))
-            of_task = self.model_.probabilities(X[rows], name).double().cpu().numpy()
-            if not np.isfinite(of_task).all():
-                row = rows[np.flatnonzero(~np.isfinite(of_task).all(1))[0]]
-                raise ValueError(f"row {row} is so far from everything learned that its scores are not finite")
+            with _as_value_error():
+                scores = finite(self.model_.logits(X[rows], name).softmax(-1), rows.tolist())
+            of_task = scores.double().cpu().numpy()
             probabilities[np.ix_(rows, columns)] = of_task / of_task.sum(1, keepdims=True)
         return probabilities
 
@@ -131,7 +132,9 @@ class _TaskClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X = self._queries(X)
         variance = np.zeros(len(X))
         for name, rows in self._tasks(X, task):
-            variance[rows] = self.model_.predict(X[rows], name).variance
+            of_task = torch.from_numpy(self.model_.predict(X[rows], name).variance)
+            with _as_value_error():
+                variance[rows] = finite(of_task[:, None], rows.tolist())[:, 0]
         return variance
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, task: Any = None) -> float:

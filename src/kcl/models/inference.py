@@ -204,7 +204,7 @@ class Answerer:
             raise KclError(NOTHING_LEARNED)
         parts = [self._best(part, candidates, score) for part in self._batches(inputs)]
         joined = Answers(*(torch.cat(column) for column in zip(*parts, strict=True)))
-        sure = joined.confidence >= abstain_below  # false where it is not a number
+        sure = (joined.confidence >= abstain_below) & joined.variance.isfinite()  # false where one is not a number
         return joined._replace(label=joined.label.masked_fill(~sure, -1))
 
     def _best(self, inputs: Tensor, candidates: Sequence[int], score: str) -> Answers:
@@ -229,6 +229,15 @@ class Answerer:
         return Answers(
             torch.full_like(label, index), label, confidence, evidence.variance, fit, torch.full_like(fit, torch.nan)
         )
+
+
+def finite(scores: Float[Tensor, "n c"], rows: Sequence[int] | None = None) -> Float[Tensor, "n c"]:
+    """The scores of queries. Raises where they are not finite; `rows`: the numbers by which the queries are known."""
+    lost = (~scores.isfinite().all(-1)).nonzero().flatten().tolist()
+    if lost:
+        row = lost[0] if rows is None else rows[lost[0]]
+        raise KclError(f"row {row} is so far from everything learned that its scores are not finite")
+    return scores
 
 
 def name_or_module(backbone: nn.Module | str | None) -> tuple[dict[str, str], nn.Module | None]:

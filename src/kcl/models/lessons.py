@@ -11,8 +11,7 @@ from torch import Tensor
 
 from kcl.benchmarks.task import Task
 from kcl.core.shapes import Float, Int, Shaped
-from kcl.errors import KclError
-from kcl.methods.coreset import LARGEST
+from kcl.methods.coreset import check_size
 from kcl.methods.kcl import KernelContinualLearning, KernelModel
 from kcl.methods.method import Learnable
 from kcl.models.inputs import Label
@@ -93,11 +92,7 @@ def choose_coreset(
         from_old = min(max(from_old, size - most_new), len(old))
         chosen += [old[:from_old], new[: size - from_old]]
     coreset = np.concatenate(chosen)
-    if len(coreset) > LARGEST:
-        raise KclError(
-            f"the task's coreset would have {len(coreset)} samples, more than the limit of {LARGEST}: "
-            "choose a smaller coreset_size_per_class"
-        )
+    check_size(len(coreset), len(seen))
     rest = np.setdiff1d(np.arange(old_size, len(labels)), coreset)
     learned = rest if len(rest) else np.arange(old_size, len(labels))
     return tuple(coreset.tolist()), tuple(learned.tolist())

@@ -24,6 +24,7 @@ from kcl.benchmarks.task import View
 from kcl.core.files import read_json, sync_folder, write_json, write_whole
 from kcl.core.locking import private_folder
 from kcl.core.opening import regular
+from kcl.core.randomness import LARGEST_SEED
 from kcl.errors import KclError
 from kcl.models import coreset_tensors, streaming_tensors
 from kcl.models.continual_model import ContinualModel
@@ -33,6 +34,8 @@ FORMAT = 2
 """Format 1 had coresets only, their temperatures in `model.json`, and no limits of the scaling."""
 ABOUT, TENSORS = "model.json", "tensors.safetensors"
 _KINDS: dict[str, ModuleType] = {"coreset": coreset_tensors, "streaming": streaming_tensors}
+LONGEST_REASON = 300
+"""Names in a file may be of any length."""
 _HELD_OUT = ("held_out", "held_out_accuracy")
 """History entries of a lesson with held-out samples."""
 _TYPES = {"uint8": torch.uint8, "float32": torch.float32}
@@ -74,17 +77,14 @@ def load_model(
     """
     folder = newest(folder)
     about = read_about(folder)
-    with _as_kcl_error(folder), _opened(folder, about["sha256"]) as file:
+    with as_kcl_error(folder), _opened(folder, about["sha256"]) as file:
         model = ContinualModel(
             about["seed"], backbone, device, about["standardise"], about["held_out_share"], about["head"]
         )
-        mean, std, *bounds = about["view"]
-        view = View(None, _numbers(mean), _numbers(std), *(None if part is None else float(part) for part in bounds))
-        if view.std is not None and not min(view.std) > 0.0:
-            raise ValueError("it divides its inputs by zero")
         model.tasks = {name: _task(entry) for name, entry in about["tasks"].items()}
         model.history, model.columns = list(about["history"]), tuple(about["columns"])
         shape = tuple(int(size) for size in about["input_shape"])
+        view = _view(*about["view"], columns=shape[0])
         _KINDS[about["head"]].restore(model, about, file, shape, _TYPES[about["dtype"]], view)
     return model
 
@@ -99,7 +99,7 @@ def read_about(folder: Path) -> dict[str, Any]:
         raise KclError(
             f"{folder} has model format {str(version)[:40]!r}; this version of kcl reads formats up to {FORMAT}"
         )
-    with _as_kcl_error(folder):
+    with as_kcl_error(folder):
         if version == 1:
             about |= {"head": "coreset"}
         _check(about)
@@ -109,7 +109,7 @@ def read_about(folder: Path) -> dict[str, Any]:
 def describe(folder: Path) -> dict[str, Any]:
     """The content of `model.json` and the sizes of what the model keeps, without loading it."""
     about = read_about(folder)
-    with _as_kcl_error(folder), _opened(folder) as file:
+    with as_kcl_error(folder), _opened(folder) as file:
         total = sum((folder / name).stat().st_size for name in (ABOUT, TENSORS))
         return about | _KINDS[about["head"]].sizes(about, file) | {"bytes": total}
 
@@ -178,9 +178,15 @@ def _check(about: dict[str, Any]) -> None:
         *(isinstance(about[name], dict) for name in ("settings", "tasks")),
         *(isinstance(about[name], list) for name in ("input_shape", "view", "columns", "history")),
         about["head"] in _KINDS,
-        type(about["seed"]) is int and type(about["standardise"]) is bool,
+        type(about["seed"]) is int and 0 <= about["seed"] <= LARGEST_SEED and type(about["standardise"]) is bool,
         type(about["held_out_share"]) in numbers and all(type(size) is int for size in about["input_shape"]),
-        *(type(task["lesson"]) is int and isinstance(task["labels"], list) for task in tasks.values()),
+        min(about["input_shape"], default=0) > 0,
+        all(isinstance(name, str) for name in about["columns"]),
+        len(about["columns"]) in (0, about["input_shape"][0]),
+        *(
+            type(task["lesson"]) is int and task["lesson"] >= 0 and _are_labels(task["labels"])
+            for task in tasks.values()
+        ),
         *(all(type(count) is int for count in task["seen"]) for task in tasks.values()),
         *(isinstance(lesson["task"], str) and type(lesson["classes"]) is int for lesson in history),
         *(type(lesson.get(name, 0)) in numbers for lesson in history for name in ("samples", *_HELD_OUT)),
@@ -195,13 +201,30 @@ def _check(about: dict[str, Any]) -> None:
             raise ValueError(f"the classes of task {name!r} do not match the samples seen")
 
 
+def _are_labels(labels: Any) -> bool:
+    """Whether these are labels of one task: all text or all numbers."""
+    kinds = {type(label) for label in labels} if isinstance(labels, list) else {dict}
+    return kinds <= {str} or kinds <= {int, float, bool}
+
+
 def _tensors(model: ContinualModel) -> dict[str, Tensor]:
     tensors = _KINDS[model.head].tensors_of(model)
     return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
 
 
-def _numbers(values: Any) -> tuple[float, ...] | None:
-    return None if values is None else tuple(map(float, values))
+def _view(mean: Any, std: Any, limit: Any = None, reach: Any = None, *, columns: int) -> View:
+    """The scaling, checked to be usable in single precision. Format 1 has no limits."""
+    means, deviations = (None if values is None else tuple(map(float, values)) for values in (mean, std))
+    limits = [None if value is None else float(value) for value in (limit, reach)]
+    positive = [*(deviations or ()), *(value for value in limits if value is not None)]
+    single = torch.finfo(torch.float32)
+    if (
+        {len(values or ()) for values in (means, deviations)} not in ({0}, {columns})
+        or not all(single.tiny <= value <= single.max for value in positive)
+        or not all(abs(value) <= single.max for value in means or ())
+    ):
+        raise ValueError("its scaling does not fit its inputs or divides them by zero")
+    return View(None, means or None, deviations or None, *limits)
 
 
 def _task(entry: dict[str, Any]) -> LearnedTask:
@@ -245,13 +268,14 @@ class _Finite:
 
 
 @contextmanager
-def _as_kcl_error(folder: Path) -> Iterator[None]:
+def as_kcl_error(folder: Path) -> Iterator[None]:
+    """Whatever is amiss in the files of a model is told in one sentence."""
     try:
         yield
     except KclError as error:
-        raise KclError(f"{folder}: {error}") from None
+        raise KclError(f"{folder}: {str(error)[:LONGEST_REASON]}") from None
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RuntimeError) as error:
         reason = str(error) if type(error) is ValueError else f"{ABOUT} or {TENSORS} is damaged"
-        raise KclError(f"{folder} holds no complete model: {reason}") from None
+        raise KclError(f"{folder} holds no complete model: {reason[:LONGEST_REASON]}") from None
     except OSError as error:
         raise KclError(f"{folder} cannot be read: {error.strerror or error}") from None

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.models.estimator import NORMS, ONLY_TASK, _as_value_error, _python_number, _seed
+from kcl.models.inference import finite
 from kcl.models.inputs import sample_weights
 from kcl.models.streaming_heads import StreamingSettings
 from kcl.models.streaming_regression import StreamingRegression
@@ -116,7 +117,7 @@ class _StreamingTargets(MultiOutputMixin, BaseEstimator):  # type: ignore[misc]
     def _responses(self, X: Any, task: Hashable | None) -> npt.NDArray[np.float64]:
         x = self._queries(X)
         with _as_value_error():
-            return self.model_.predict(x, None if task is None else str(task)).numpy()
+            return finite(self.model_.predict(x, None if task is None else str(task))).numpy()
 
 
 class StreamingKernelRegressor(RegressorMixin, _StreamingTargets):  # type: ignore[misc]

@@ -86,6 +86,9 @@ def restore(
     heads = StreamingHeads(model.streaming, features, model.seed, torch.device(model.device))
     dimension, device = features.dimension, heads.device
     tensors = {name: file.get_tensor(name) for name in file.keys() if not name.startswith("features.")}  # noqa: SIM118
+    optional = {name for name, there in (("known", about.get("known")), ("total", about["total"] is not None)) if there}
+    if tensors.keys() != {"rows", "matrices", "cross", "sums", "squares", "counts", *optional}:
+        raise ValueError("it does not have the tensors that its statistics consist of")
     if any(tensor.dtype != torch.float64 for tensor in tensors.values()):
         raise ValueError("its statistics are not in double precision")
     entries = [(Unit(str(task), int(label), bool(held)), int(rows), int(width))
@@ -100,7 +103,7 @@ def restore(
         known = len(model.tasks[unit.task].labels)
         if not (unit.label == WHOLE and 0 < width <= known) and not (0 <= unit.label < known and width == 1):
             raise ValueError("its statistics do not match its tasks")
-        if cross.shape != (dimension, width) or not count > 0.0:
+        if cross.shape != (dimension, width) or not sums.shape == squares.shape == (width,) or not count > 0.0:
             raise ValueError("the shapes of its statistics do not match its features")
         cross, sums, squares = (tensor.contiguous().to(device) for tensor in (cross, sums, squares))
         units[unit] = Statistics(_to(moment, device), cross, sums, squares, count)
@@ -158,7 +161,10 @@ def _known(model: ContinualModel, entries: list[dict[str, Any]], scores: Tensor)
 
 def _moments(counts: list[int], rows: Tensor, matrices: Tensor, dimension: int) -> list[SecondMoment]:
     several = iter(rows.split([count for count in counts if count != AS_MATRIX]))
-    triangles, upper = iter(matrices), torch.triu_indices(dimension, dimension)
+    upper = torch.triu_indices(dimension, dimension)
+    if rows.shape[1:] != (dimension,) or matrices.shape != (counts.count(AS_MATRIX), upper.shape[1]):
+        raise ValueError("the shapes of its second moments do not match its features")
+    triangles = iter(matrices)
     moments = []
     for count in counts:
         if count == AS_MATRIX:

@@ -5,8 +5,8 @@ It answers two addresses, the page and its version; no part of a request becomes
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
@@ -67,6 +67,11 @@ class LivePage(ThreadingHTTPServer):
         """Serve in the background."""
         threading.Thread(target=self.serve_forever, name="kcl live page", daemon=True).start()
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A reader that is gone is not worth a traceback, whatever was being sent to it."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
     def close(self) -> None:
         self.shutdown()
         self.server_close()
@@ -77,26 +82,27 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version, timeout = "kcl", "", 30
 
     def do_GET(self) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the reader is gone
-            self._answer()
-
-    do_HEAD = do_GET
-
-    def _answer(self) -> None:
         # DNS rebinding: a foreign page whose name resolves to this machine still sends its own name.
-        named = self.headers.get("Host", "").rpartition(":")[0]
+        named = self.headers.get("Host", "").partition(":")[0]  # browsers leave out port 80
+        answers = {
+            "/": (self.server.content, "text/html; charset=utf-8"),
+            "/version": (lambda: self.server.version().encode(), "text/plain"),
+        }
         if self.server.is_local and named not in (LOCAL, "localhost"):
             self._send(HTTPStatus.MISDIRECTED_REQUEST, b"unknown host\n", "text/plain")
-        elif self.path == "/":
+        elif self.path not in answers:
+            self._send(HTTPStatus.NOT_FOUND, b"not found\n", "text/plain")
+        else:
+            make, kind = answers[self.path]
             try:
-                self._send(HTTPStatus.OK, self.server.content(), "text/html; charset=utf-8")
-            except KclError as error:
+                content = make()
+            except (KclError, OSError) as error:  # a flawed file, or a folder that vanishes while it is looked through
                 message = f"kcl: {error}\n".encode(errors="replace")
                 self._send(HTTPStatus.SERVICE_UNAVAILABLE, message, "text/plain; charset=utf-8")
-        elif self.path == "/version":
-            self._send(HTTPStatus.OK, self.server.version().encode(), "text/plain")
-        else:
-            self._send(HTTPStatus.NOT_FOUND, b"not found\n", "text/plain")
+            else:
+                self._send(HTTPStatus.OK, content, kind)
+
+    do_HEAD = do_GET
 
     def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
         self.send_response(status)

@@ -118,6 +118,8 @@ def _nested(tensors: Mapping[str, Tensor]) -> Tree:
         inner = tree
         for folder in folders:
             inner = inner.setdefault(folder, {})
+            if not isinstance(inner, dict):
+                raise ValueError("one of its tensors lies within another")
         inner[name] = tensor
     return tree
 

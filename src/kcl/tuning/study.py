@@ -45,7 +45,7 @@ class Study:
         journal = self._optuna.storages.journal
         try:
             _repair(path)
-            storage = self._optuna.storages.JournalStorage(journal.JournalFileBackend(str(path)))
+            storage = self._optuna.storages.JournalStorage(journal.JournalFileBackend(str(path), lock_obj=_NoLock()))
             self._study = self._optuna.create_study(
                 storage=storage, study_name="kcl", direction="maximize", load_if_exists=True
             )
@@ -96,6 +96,18 @@ class Study:
     def best(self) -> Trial:
         """The trial with the highest value; the first of equal ones."""
         return max(self.finished, key=lambda trial: (trial.value or 0.0, -trial.number))
+
+
+class _NoLock:
+    """In place of Optuna's lock of the journal, which outlives a process that is killed and is then waited for: the
+    command holds a lock on the whole search.
+    """
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
 
 
 def _repair(journal: Path) -> None:

@@ -81,7 +81,9 @@ class Search:
         """Do the trials that are left, several at once; the best of all."""
         note = {"protocol": self.protocol.to_dict()}
         while left := self.left():
-            batch = self.study.ask(min(self.at_once, left))
+            # After a kill in the midst of a batch, the rest of it alone: later points are to know all of its values.
+            begun = len(self.study.finished) % self.at_once
+            batch = self.study.ask(min(self.at_once - begun, left))
             specs = {trial.number: self.protocol.specs(self.base, trial.settings) for trial in batch}
             unique = list({spec.key: spec for group in specs.values() for spec in group}.values())
             by_identity = {_identity(record): record for record in execute(unique, self.out / TRIALS, note)}
