@@ -19,7 +19,6 @@ from kcl.core.randomness import numpy_generator
 from kcl.core.settings import Settings
 from kcl.functional import orthogonal
 from kcl.functional.noise import RunNoise
-from kcl.methods.episodic import replayed_samples
 from kcl.methods.method import Batch, Memory, Method, Replayed, ReplayPlan
 from kcl.methods.recipes import METHODS
 from kcl.nets.backbone import Backbone
@@ -171,7 +170,7 @@ class ReferenceRun:
             batch = batches[(step - 1) // updates]
             inputs = moved.view.scale(moved.moved(batch))
             before = [buffer.clone() for buffer in statistics]
-            replayed = replayed_in(self.method_state, moved, working, plan, (step - 1) // updates)
+            replayed = replayed_in(self.method, self.method_state, moved, working, plan, (step - 1) // updates)
             losses = self.method.observe(self.model, working, Batch(inputs, moved.train.labels[batch], replayed), noise)
             optimizer.zero_grad(set_to_none=True)
             changed = self._differentiate(losses)
@@ -259,7 +258,7 @@ def as_seen(memory: Memory, view: View) -> Memory:
 
 
 def replayed_in(
-    method_state: Memory, task: Task, memory: Memory, plan: ReplayPlan | None, batch: int
+    method: Method, method_state: Memory, task: Task, memory: Memory, plan: ReplayPlan | None, batch: int
 ) -> Replayed | None:
     """What is replayed beside a batch of a task, the same in all updates on it. `memory`: what is kept of the task."""
     if plan is None or plan.places.shape[1] == 0:
@@ -267,7 +266,7 @@ def replayed_in(
     device = method_state["inputs"].device
     places, weights = (torch.from_numpy(array[batch]).to(device) for array in (plan.places, plan.weights))
     new = (places - len(method_state["inputs"])).clamp_min(0)
-    drawn = replayed_samples(method_state, places, weights, task.moved(new), task.train.labels[new], memory["classes"])
+    drawn = method.replayed(method_state, places, weights, task.moved(new), task.train.labels[new], memory["classes"])
     return drawn._replace(inputs=task.view.scale(drawn.inputs))
 
 
@@ -277,6 +276,7 @@ class ReferenceRuns:
     def __init__(self, runs: Sequence[ReferenceRun]) -> None:
         self.runs, self.seeds = runs, [run.seed for run in runs]
         self.joint, self.answers_unseen = runs[0].method.joint, runs[0].method.answers_unseen
+        self.compares_tasks = False
 
     def learn(self, tasks: Sequence[Task], on_step: OnStep = lambda _: None, between_steps: Any = lambda: None) -> None:
         for run, task in zip(self.runs, tasks, strict=True):

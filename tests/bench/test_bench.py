@@ -128,7 +128,7 @@ def test_inference(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         *(("mnist", *pair) for pair in ways),
         *(("cifar100", *pair) for pair in ways),
         ("mnist", "tasks", "named task"),
-        ("mnist", "tasks", "task inferred"),
+        *(("mnist", "tasks", way) for way in ("task inferred", "all classes, scores", "all classes, answer")),
     }
     assert {row["queries"] for row in rows if row["work"] == "cifar100"} == {1, 3}
     assert all(row["ms"] > 0 and (row["times_plain"] is None) == (row["table"] == "tasks") for row in rows)

@@ -31,6 +31,7 @@ def test_hand_computed(three_tasks: AccuracyMatrix) -> None:
     assert three_tasks.average_accuracy_after(1) == pytest.approx((80 + 95) / 2)
     assert three_tasks.average_accuracy == pytest.approx((85 + 70 + 99) / 3)
     assert three_tasks.learning_accuracy == pytest.approx((90 + 95 + 99) / 3)
+    assert three_tasks.average_incremental_accuracy == pytest.approx((90 + (80 + 95) / 2 + (85 + 70 + 99) / 3) / 3)
     assert three_tasks.forgetting == pytest.approx(((90 - 85) + (95 - 70)) / 2 / 100)
     assert three_tasks.backward_transfer == pytest.approx(((85 - 90) + (70 - 95)) / 2 / 100)
     assert three_tasks.forward_transfer([10.0, 10.0, 10.0]) == pytest.approx(((12 - 10) + (11 - 10)) / 2 / 100)
@@ -57,6 +58,7 @@ def test_one_task_has_no_forgetting_and_no_transfer() -> None:
     matrix = AccuracyMatrix.from_lists([[70.0]])
     assert matrix.summary([10.0]) == {
         "average_accuracy": 70.0,
+        "average_incremental_accuracy": 70.0,
         "forgetting": None,
         "forgetting_with_last": None,
         "learning_accuracy": 70.0,

@@ -19,6 +19,8 @@ from kcl.experiments.run_spec import RunSpec
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.recipes import published_backbone, published_settings
 from kcl.models.inference import Answerer
+from kcl.models.joint_head import JointAnswers
+from kcl.models.lessons import LearnedTask
 from kcl.training.stack import RunStack
 from like_gpu import LikeGpu
 from one_run import OneRun
@@ -38,6 +40,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     for row in rows:
         assert row["scores"]["typicality"]["task_accuracy"] > 80.0
         assert row["scores"]["typicality"]["task_free_accuracy"] > 60.0
+        assert row["scores"]["joint"]["task_free_accuracy"] > 60.0
         assert row["known_task_accuracy"] > 65.0
         assert 0.0 <= row["ece_calibrated"] < 0.3
         surest = row["accuracy_of_the_surest"]
@@ -89,11 +92,22 @@ def test_what_is_told_is_what_the_answers_say() -> None:
     assert found["scores"]["entropy"]["task_accuracy"] == pytest.approx(100 * np.mean(rows["task"]))
     assert found["scores"]["entropy"]["task_free_accuracy"] == pytest.approx(100 * np.mean(rows["free"]))
     assert np.mean(rows["free"]) < right.mean() - 0.02
+    right_of_all = [
+        calibrated.method.answer(calibrated.model, JointAnswers(calibrated, _tasks(stream)).tensors, inputs, True)
+        for inputs in (task.view(task.test.inputs[task.test.rows[:60]]) for task in stream)
+    ]
+    expected = [scores.argmax(1) == task.test.labels[:60] for scores, task in zip(right_of_all, stream, strict=True)]
+    share = 100 * float(torch.cat(expected).double().mean())
+    assert found["scores"]["joint"]["task_free_accuracy"] == pytest.approx(share, abs=1.0)
     for name, confidence in (("ece_calibrated", sure), ("ece_uncalibrated", raw)):
         places = np.ceil(15 * confidence)
         gaps = [abs((right - confidence)[places == place].sum()) for place in range(1, 16)]
         assert found[name] == pytest.approx(sum(gaps) / 180, abs=1e-4)
     assert abs(found["ece_calibrated"] - found["ece_uncalibrated"]) > 0.01
+
+
+def _tasks(stream: PermutedPixels) -> dict[str, LearnedTask]:
+    return {str(task.index): LearnedTask(task.index, task.classes, ()) for task in stream}
 
 
 def test_stacked_runs_are_measured_as_plain_ones_are() -> None:

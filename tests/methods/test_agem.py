@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from kcl.benchmarks.array_stream import ArrayStream
 from kcl.errors import KclError
 from kcl.methods.agem import AveragedGEM, project
-from kcl.methods.episodic import EpisodicSettings
+from kcl.methods.episodic import ReplaySettings
 from kcl.methods.method import Batch
 from kcl.nets.mlp import MLP
 from one_run import OneRun
@@ -65,7 +65,7 @@ def stream(draw: Any) -> ArrayStream:
 
 
 def _run(**settings: Any) -> OneRun:
-    made = EpisodicSettings(width=8, lr=0.1, lr_decay=1.0, momentum=0.0, **{"dropout": 0.0, **settings})
+    made = ReplaySettings(width=8, lr=0.1, lr_decay=1.0, momentum=0.0, **{"dropout": 0.0, **settings})
     return OneRun(AveragedGEM(made, 6, 6), lambda: MLP((6,), 8, 2, made.dropout), 0)
 
 
@@ -114,7 +114,7 @@ class TestMemory:
         assert run.memory_use() == {"samples": 4, "bytes": 4 * (6 * 4 + 4 + 6) + classes}
 
     def test_must_know_the_stream(self, stream: ArrayStream) -> None:
-        run = OneRun(AveragedGEM(EpisodicSettings(width=8), 6), lambda: MLP((6,), 8, 2, 0.5), 0)
+        run = OneRun(AveragedGEM(ReplaySettings(width=8), 6), lambda: MLP((6,), 8, 2, 0.5), 0)
         with pytest.raises(KclError, match="places"):
             run.learn(stream[0])
 
@@ -186,7 +186,7 @@ class TestSteps:
         run.learn(stream[1])
         plan = run.method.plan(run.method_state, stream[2], [np.arange(40)], [10] * 4, np.random.default_rng(0))
         memory = {"classes": torch.tensor(stream[2].classes)}
-        replayed = replayed_in(run.method_state, stream[2], memory, plan, 0)
+        replayed = replayed_in(run.method, run.method_state, stream[2], memory, plan, 0)
         batch = stream[2].train.inputs[:10], stream[2].train.labels[:10]
         loss, reference = run.method.losses(run.model, memory, Batch(*batch, replayed), make_noise(0))
         expected = []

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from kcl.benchmarks.array_stream import ArrayStream
 from kcl.core.randomness import numpy_generator
 from kcl.methods import replay
-from kcl.methods.episodic import EpisodicSettings, random_subsets
+from kcl.methods.episodic import ReplaySettings, random_subsets
 from kcl.methods.method import Batch
 from kcl.methods.replay import ReservoirReplay
 from kcl.nets.mlp import MLP
@@ -44,7 +44,7 @@ class TestReservoir:
 
     def _held(self, seed: int, upto: int, epochs: int = 1) -> set[int]:
         """The samples held after `upto` tasks, by their number in the stream."""
-        method = ReservoirReplay(EpisodicSettings(memory_per_class=2), class_count=2, places=6)
+        method = ReservoirReplay(ReplaySettings(memory_per_class=2), class_count=2, places=6)
         stream = ArrayStream([(torch.zeros(self.SIZE, 1), torch.arange(self.SIZE) % 2)] * self.TASKS)
         method_state = method.initial_state(None, stream[0])  # type: ignore[arg-type]
         slots = np.full(self.SLOTS, -1)
@@ -111,7 +111,7 @@ def stream(draw: Any) -> ArrayStream:
 
 
 def _run(**settings: Any) -> OneRun:
-    made = EpisodicSettings(width=8, lr=0.1, lr_decay=1.0, momentum=0.0, dropout=0.0, memory_per_class=2, **settings)
+    made = ReplaySettings(width=8, lr=0.1, lr_decay=1.0, momentum=0.0, dropout=0.0, memory_per_class=2, **settings)
     return OneRun(ReservoirReplay(made, 6, 6), lambda: MLP((6,), 8, 2, 0.0), 3)
 
 
@@ -163,7 +163,7 @@ def test_a_step_learns_from_batch_and_memory_alike(stream: ArrayStream, make_noi
     task = stream[2]
     plan = run.method.plan(run.method_state, task, [np.arange(40)], [10] * 4, np.random.default_rng(5))
     memory = {"classes": torch.tensor(task.classes)}
-    replayed = replayed_in(run.method_state, task, memory, plan, 3)
+    replayed = replayed_in(run.method, run.method_state, task, memory, plan, 3)
     (loss,) = run.method.losses(
         run.model, memory, Batch(task.train.inputs[:10], task.train.labels[:10], replayed), make_noise(0)
     )
@@ -187,7 +187,7 @@ def test_the_first_step_of_a_stream_has_nothing_to_replay(stream: ArrayStream, m
     task, method_state = stream[0], run.method.initial_state(run.model, stream[0])
     plan = run.method.plan(method_state, task, [np.arange(40)], [10] * 4, np.random.default_rng(5))
     memory, batch = {"classes": torch.tensor(task.classes)}, (task.train.inputs[:10], task.train.labels[:10])
-    replayed = replayed_in(method_state, task, memory, plan, 0)
+    replayed = replayed_in(run.method, method_state, task, memory, plan, 0)
     assert replayed is not None
     (loss,) = run.method.losses(run.model, memory, Batch(*batch, replayed), make_noise(0))
     torch.testing.assert_close(loss, run.method.loss(run.model, memory, Batch(*batch), make_noise(0)))

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from kcl.benchmarks.array_stream import ArrayStream
-from kcl.core.settings import Settings
 from kcl.methods.method import Batch
-from kcl.methods.sgd import LinearMethod, NaiveSGD, StableSGD
+from kcl.methods.sgd import LinearMethod, LinearSettings, NaiveSGD, StableSGD
 from kcl.nets.mlp import MLP
 from one_run import OneRun
 
@@ -25,7 +24,7 @@ def stream(draw: Any) -> ArrayStream:
 
 @pytest.fixture
 def method() -> NaiveSGD:
-    return NaiveSGD(Settings(width=6, dropout=0.0), class_count=5)
+    return NaiveSGD(LinearSettings(width=6, dropout=0.0), class_count=5)
 
 
 def test_answers_with_the_tasks_own_slice_of_the_output(
@@ -55,7 +54,7 @@ def test_stable_sgd_without_decay_and_dropout_is_naive_sgd(stream: ArrayStream) 
     """To the bit; and with either of them it is not."""
 
     def learned(kind: type[LinearMethod], **changes: Any) -> dict[str, torch.Tensor]:
-        settings = Settings(width=6, lr=0.05, **{"lr_decay": 1.0, "dropout": 0.0, **changes})
+        settings = LinearSettings(width=6, lr=0.05, **{"lr_decay": 1.0, "dropout": 0.0, **changes})
         run = OneRun(kind(settings, 5), lambda: MLP((4,), 6, 2, settings.dropout), 1)
         for task in stream:
             run.learn(task)

@@ -14,7 +14,8 @@ from kcl.benchmarks.moved_pixels import PermutedDigits
 from kcl.cli import commands
 from kcl.core.randomness import numpy_generator
 from kcl.errors import KclError
-from kcl.methods.streaming import MAPS, StreamingRidge, StreamingRidgeSettings
+from kcl.methods.feature_maps import FOR_MANY_RUNS
+from kcl.methods.streaming import StreamingRidge, StreamingRidgeSettings
 from kcl.nets.backbone import Identity
 from kcl.training.stack import RunStack
 from kcl.training.state import build_model
@@ -32,7 +33,7 @@ def _stack(stream: Any, seeds: list[int], **changes: Any) -> RunStack:
     return RunStack(methods, [lambda: Identity(stream.input_shape)] * len(seeds), seeds, "cpu", plain=len(seeds) == 1)
 
 
-@pytest.mark.parametrize("features", MAPS)
+@pytest.mark.parametrize("features", FOR_MANY_RUNS)
 @pytest.mark.parametrize("samples", [40, 300])
 def test_a_task_is_solved_as_a_whole(features: str, samples: int) -> None:
     task = PermutedDigits(tasks=1, train_per_task=samples)[0]

@@ -153,7 +153,8 @@ class TestGroups:
                  "feature_norm", "backbone", "feature_stages", "width", "layers", "batch_size", "epochs",
                  "memory_per_class", "recalled_per_step", "optimizer", "updates_per_batch", "augmentation",
                  "rotation_labels", "batch_norm", "test_views", "warm_start", "log_variance_bound", "test_strength",
-                 "shared_metric",
+                 "shared_metric", "scenario", "class_head", "class_features", "class_bases", "softmax",
+                 "logits_weight", "labels_weight",
                  "features", "kernel_width", "strength_rule",
                  "ewc_fisher", "ewc_fisher_samples", "ewc_window"}  # fmt: skip
         assert {name for name, field in _all_fields().items() if not field.metadata["stackable"]} == fixed

@@ -21,6 +21,7 @@ class _Scripted:
 
     def __init__(self, seeds: Sequence[int], answers_unseen: bool, fails: dict[int, int] | None = None) -> None:
         self.seeds, self.answers_unseen, self.joint = seeds, answers_unseen, False
+        self.compares_tasks = False
         self.fails = fails or {}
         self.learned = 0
         self.calls: list[tuple[str, int]] = []

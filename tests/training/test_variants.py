@@ -89,9 +89,16 @@ OTHER_VALUES: dict[str, tuple[str, str, dict[str, Any], Any]] = {
     "soft_targets": ("kcl", "mlp", {}, 0.5),
     "warm_start": ("kcl", "mlp", {}, True),
     "log_variance_bound": ("kcl", "mlp", {}, 0.5),
+    "scenario": ("kcl", "resnet", {}, "class"),
+    "class_head": ("kcl", "resnet", {"scenario": "class"}, "class-means"),
+    "class_features": ("kcl", "resnet", {"scenario": "class"}, "linear"),
+    "class_bases": ("kcl", "resnet", {"scenario": "class"}, 33),
     "kernel_width": ("streaming-ridge", "mlp", {}, 0.5),
     "features": ("streaming-ridge", "mlp", {}, "relu"),
     "strength_rule": ("streaming-ridge", "mlp", {}, "gcv"),
+    "softmax": ("naive-sgd", "resnet", {}, "all"),
+    "logits_weight": ("der++", "mlp", {"memory_per_class": 2}, 0.9),
+    "labels_weight": ("der++", "mlp", {}, 0.9),
     "memory_per_class": ("er-reservoir", "mlp", {}, 2),
     "recalled_per_step": ("er-reservoir", "mlp", {}, 5),
     "ewc_fisher": ("ewc", "mlp", {}, "classic"),
@@ -123,7 +130,8 @@ class TestSettings:
         """A new one must be given a value here, and then shows itself whether training knows of it."""
         assert set(OTHER_VALUES) == {name for method in METHODS.values() for name in method.settings_type.names()}
         averages, others = {"weight_average", "average_ramp"}, {"batch_norm", "test_views", "test_draws"}
-        assert set(KclSettings.names_at_test()) == averages | others | {"test_strength", "shared_metric"}
+        of_all = {"scenario", "class_head", "class_features", "class_bases"}
+        assert set(KclSettings.names_at_test()) == averages | others | of_all | {"test_strength", "shared_metric"}
 
     @pytest.mark.parametrize("name", OTHER_VALUES)
     def test_training_knows_of_all_but_those_that_act_at_test(self, make_runs: Any, name: str) -> None:

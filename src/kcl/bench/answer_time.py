@@ -16,7 +16,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -30,10 +30,14 @@ from kcl.functional.noise import RunNoise
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.method import Memory
 from kcl.models.inference import Answerer
+from kcl.models.joint_head import JointAnswers
+from kcl.models.lessons import LearnedTask
 from kcl.report.formatting import aligned
 from kcl.training.stack import RunStack
 
 CORESETS, BASES, TASKS = (5, 10, 20, 40), (256, 512, 1024, 2048), (20, 100, 1000)
+WAYS = 5
+"""Classes per task where all classes are compared."""
 QUERIES = {"mnist": (1, 10_000), "cifar100": (1, 500)}
 """One query, and all test samples of a task."""
 SETTINGS = {"coreset": ("coreset_size_per_class", CORESETS), "bases": ("bases", BASES)}
@@ -102,6 +106,7 @@ def measure(device: str, works: Sequence[str] = ()) -> Iterator[AnswerTime]:
             for count in TASKS:
                 model = _Model(WORKS[name], {}, count, max(QUERIES[name]), device)
                 yield from _many_tasks(name, count, model, QUERIES[name])
+                yield from _all_classes(name, count, device)
 
 
 def paper_tables(
@@ -143,6 +148,24 @@ def _many_tasks(name: str, tasks: int, model: _Model, queries: Sequence[int]) ->
         yield AnswerTime(name, "tasks", tasks, count, "named task", ms)
     ms = _median_ms({0: lambda: model.answerer.answer(model.queries[:1])}, model.device)[0]
     yield AnswerTime(name, "tasks", tasks, 1, "task inferred", ms)
+
+
+def _all_classes(name: str, tasks: int, device: str) -> Iterator[AnswerTime]:
+    """One query, no task named, all classes of tasks of `WAYS` compared by one classifier: its scores alone, and the
+    whole answer. How many samples the classifier is made of makes no difference.
+    """
+    work = replace(WORKS[name], ways=WAYS)
+    model = _Model(work, {"coreset_size_per_class": 1}, tasks, 1, device)
+    learned = {
+        str(task): LearnedTask(task, tuple(range(WAYS * task, WAYS * (task + 1))), (1,) * WAYS) for task in range(tasks)
+    }
+    joint = JointAnswers(model.answerer, learned)
+    calls: Calls[str] = {
+        "all classes, scores": lambda: joint.logits([model.queries]),
+        "all classes, answer": lambda: joint.answer([model.queries]),
+    }
+    for way, ms in _median_ms(calls, model.device).items():
+        yield AnswerTime(name, "tasks", tasks, 1, way, ms)
 
 
 def _median_ms(calls: Calls[Key], device: torch.device, limit: float = SECONDS) -> dict[Key, float]:

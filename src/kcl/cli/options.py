@@ -12,6 +12,7 @@ from kcl.benchmarks.ways import CLASS_ORDERS, DEFAULT_WAYS
 from kcl.cli.commands import named
 from kcl.core.devices import choose_device, choose_threads
 from kcl.core.files import METRICS
+from kcl.core.settings import SCENARIOS
 from kcl.engines import RETRIES
 from kcl.errors import KclError
 
@@ -83,6 +84,9 @@ def add_stream_options(command: argparse.ArgumentParser) -> None:
     what.add_argument("--tasks", type=int, metavar="N",
                       help="number of tasks (default: 20; for split benchmarks what the classes allow)")  # fmt: skip
     what.add_argument("--train-per-task", type=int, metavar="N", help="training samples per task (default: all)")
+    what.add_argument("--scenario", choices=tuple(SCENARIOS),
+                      help="how runs are tested: task, the task of a sample is named; class, all classes seen so far "
+                      "are compared; domain, the same where tasks share their classes (default: task)")  # fmt: skip
     what.add_argument("--ways", help="classes per task of a split benchmark: 5; a range such as 3-15 to draw from for "
                       "each task; or 3-15/20 to divide all classes among 20 tasks "
                       f"(default: {DEFAULT_WAYS})")  # fmt: skip

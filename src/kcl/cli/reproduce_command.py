@@ -24,7 +24,7 @@ from kcl.paper.cell import FULL, QUICK, FinishedRuns, Scale
 from kcl.paper.inference_time import InferenceTime, file_of
 from kcl.paper.item import Item
 from kcl.paper.page_sections import replace_sections, section_names
-from kcl.paper.reproduce import ITEMS, STRONG, estimate, find_items, required_runs, write_report
+from kcl.paper.reproduce import BEYOND, ITEMS, STRONG, WITHOUT_TASK, estimate, find_items, required_runs, write_report
 from kcl.report import figures
 
 SEVERAL = 4
@@ -33,8 +33,8 @@ SEVERAL = 4
 
 def listed() -> dict[str, str]:
     lines = {name: f"{item.title} ({item.place})" for name, item in ITEMS.items()}
-    lines |= {"all": "all of these", "strong": "beyond the paper, not part of `all`: those that follow"}
-    return lines | {name: item.title for name, item in STRONG.items()}
+    lines |= {"all": "all of these", "strong": f"beyond the paper, not part of `all`: {', '.join(STRONG)}"}
+    return lines | {name: item.title for name, item in BEYOND.items()}
 
 
 class Reproduction(NamedTuple):
@@ -105,8 +105,8 @@ def _read_page(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise KclError(f"cannot read {path}: {error}") from None
     for name in section_names(page):
-        if name not in ITEMS | STRONG:
-            raise KclError(f"{path} has a marker for {name!r}; {nearest(name, [*ITEMS, *STRONG])}")
+        if name not in ITEMS | BEYOND:
+            raise KclError(f"{path} has a marker for {name!r}; {nearest(name, [*ITEMS, *BEYOND])}")
     return page
 
 
@@ -117,7 +117,9 @@ def parse(options: argparse.Namespace) -> Reproduction:
     for name in options.without:
         find_benchmark(name)
     specs = [spec for spec in required_runs(items, scale, seeds) if spec.benchmark not in options.without]
-    folder = "strong" if all(item.name in STRONG for item in items) else "paper"
+    folders = {"strong": STRONG, "class-incremental": WITHOUT_TASK}
+    of_all = (folder for folder, known in folders.items() if all(item.name in known for item in items))
+    folder = next(of_all, "paper")
     out = options.out or Path("runs") / (folder + ("-quick" if options.quick else ""))
     if options.into and not options.report_only:
         raise KclError("--into needs --report-only")

@@ -100,6 +100,8 @@ def _assignments(options: argparse.Namespace) -> dict[str, str]:
     assignments = list(options.assignments)
     if options.kernel is not None:
         assignments.append(f"kernel={options.kernel}")
+    if options.scenario is not None:
+        assignments.append(f"scenario={options.scenario}")
     if options.memory_per_class is not None:
         setting = find_method(options.method).memory_setting
         if setting is None:

@@ -39,8 +39,8 @@ def add_demo(command: argparse.ArgumentParser) -> None:
 
 def add_reproduce(command: argparse.ArgumentParser) -> None:
     command.add_argument("items", nargs="*", metavar="ITEM",
-                         help="all, or some of the paper's tables and figures; beyond the paper: strong, or some of "
-                         "its items; see `kcl reproduce --list`")  # fmt: skip
+                         help="all, or some of the paper's tables and figures; beyond the paper: strong or some of "
+                         "its items, class-incremental; see `kcl reproduce --list`")  # fmt: skip
     command.add_argument("--list", action="store_true", help="list the tables and figures, and do nothing")
     command.add_argument("--seeds", help="seeds as 0,1,2 or 0..4 (default: 0..4; 0,1 with --quick)")
     command.add_argument("--quick", action="store_true",
@@ -51,7 +51,8 @@ def add_reproduce(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--out",
         type=Path,
-        help="output folder (default: runs/paper or, beyond the paper, runs/strong; with --quick, …-quick)",
+        help="output folder (default: runs/paper or, beyond the paper, runs/strong or runs/class-incremental; with "
+        "--quick, …-quick)",
     )
     command.add_argument("--resume", action="store_true", help="keep the folder's finished runs and do the rest")
     command.add_argument("--dry-run", action="store_true", help="print what would be run, and do nothing")

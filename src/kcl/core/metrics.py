@@ -74,6 +74,16 @@ class AccuracyMatrix:
         return self.average_accuracy_after(self.task_count - 1)
 
     @property
+    def average_incremental_accuracy(self) -> float | None:
+        """Average accuracy over the tasks seen so far, averaged over the stream, in percent: 1/T Σ_t A_t.
+
+        Rebuffi, Kolesnikov, Sperl and Lampert, "iCaRL: incremental classifier and representation learning", 2017, where
+        every task has as many test samples; not in the paper.
+        """
+        averages = [self.average_accuracy_after(learned) for learned in range(self.task_count)]
+        return None if None in averages else _mean(np.array(averages, dtype=np.float64))
+
+    @property
     def forgetting(self) -> float | None:
         """Average forgetting, a fraction: F = 1/(T−1) Σ_{i<T} max_{t<T} (a_{t,i} − a_{T,i}) (Eq. 13).
 
@@ -139,6 +149,7 @@ class AccuracyMatrix:
 Metric = Callable[[AccuracyMatrix, Sequence[float | None] | None], float | None]
 METRICS: dict[str, Metric] = {
     "average_accuracy": lambda matrix, _: matrix.average_accuracy,
+    "average_incremental_accuracy": lambda matrix, _: matrix.average_incremental_accuracy,
     "forgetting": lambda matrix, _: matrix.forgetting,
     "forgetting_with_last": lambda matrix, _: matrix.forgetting_with_last,
     "learning_accuracy": lambda matrix, _: matrix.learning_accuracy,

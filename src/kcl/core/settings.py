@@ -28,6 +28,11 @@ OPTIMIZERS = {
     "sgd": "SGD with momentum",
     "muon": "Muon for the backbone's matrices (convolutions, linear layers), SGD with momentum for all else",
 }
+SCENARIOS = {
+    "task": "the task of every sample is named",
+    "class": "no task is named, and every task has classes of its own: all classes seen so far are compared",
+    "domain": "no task is named, and all tasks have the same classes: the class counts, whichever task it is from",
+}
 TEST_VIEWS = {
     "plain": "the sample alone",
     "flip": "the sample and its mirror image, left and right exchanged; the same for the coreset",
@@ -83,7 +88,7 @@ def setting(
     `at_test`: acts at test only, so runs that differ in nothing else share one training.
     `since`: the edition of the settings that introduced the field. Files of earlier editions lack it; its default must
     do what was done without it. Edition 1 has what Permuted MNIST needs, 2 adds backbones and the baselines, 3 the
-    strong recipe.
+    strong recipe, 4 frozen features, 5 answers over all classes.
     """
     if type(default) not in _TYPE_NAMES or (type(default) is str) != (choices is not None):
         raise TypeError(f"a setting is a number, a bool, or a word with choices, not {default!r}")
@@ -177,6 +182,9 @@ class Settings(CheckedSettings):
         stackable=True, at_test=True, since=3,
     )  # fmt: skip
     test_views: str = setting("plain", "views of a sample at test", choices=TEST_VIEWS, at_test=True, since=3)
+    scenario: str = setting(
+        "task", "what is known of a sample when a run is tested", choices=SCENARIOS, at_test=True, since=5
+    )
 
     # What other parts ask of any method's settings
 
@@ -184,6 +192,11 @@ class Settings(CheckedSettings):
     def kernel_name(self) -> str | None:
         """The kernel, for labels and records, where the method has one."""
         return None
+
+    @property
+    def names_tasks(self) -> bool:
+        """Whether the task of a sample is named when a run is tested."""
+        return self.scenario == "task"
 
     @property
     def needs_batch_norm(self) -> bool:

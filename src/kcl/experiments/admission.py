@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -130,14 +131,26 @@ def _check(spec: RunSpec, dataset: Dataset) -> tuple[dict[str, Any], tuple[TaskS
     """The fields that the benchmark decided, and the sizes of the tasks."""
     stream = _stream(spec, dataset)
     check_backbone(stream.input_shape, spec.settings)
-    if len(stream) > MOST_TASKS:
-        raise KclError(f"{spec.benchmark}: a run has at most {MOST_TASKS} tasks, not {len(stream)}; set --tasks")
-    method, sizes = build_method(spec, stream), []
+    most = MOST_TASKS if spec.settings.names_tasks else MOST_TASKS // 2  # the confusion of tasks takes room too
+    if len(stream) > most:
+        raise KclError(f"{spec.benchmark}: a run has at most {most} tasks, not {len(stream)}; set --tasks")
+    method, sizes, classes = build_method(spec, stream), [], []
     for task in stream:
         method.check(task)
         sizes.append(TaskSize(len(task.train), len(task.test), task.ways))
+        classes.append(task.classes)
+    _check_scenario(spec, classes)
     choices = {name: getattr(stream, name) for name in find_benchmark(spec.benchmark).stream_choices}
     return {"tasks": len(stream), "data": dataset.identity, **choices}, tuple(sizes)
+
+
+def _check_scenario(spec: RunSpec, classes: Sequence[tuple[int, ...]]) -> None:
+    """`class` is about tasks that have classes of their own, `domain` about tasks that share theirs."""
+    scenario, shared = spec.settings.scenario, len(set(chain.from_iterable(classes))) < sum(map(len, classes))
+    if scenario == "class" and shared:
+        raise KclError(f"the tasks of {spec.benchmark} share their classes: use --scenario domain instead of class")
+    if scenario == "domain" and len({frozenset(of_task) for of_task in classes}) > 1:
+        raise KclError(f"the tasks of {spec.benchmark} have different classes: use --scenario class instead of domain")
 
 
 def _stream(spec: RunSpec, dataset: Dataset) -> Stream:

@@ -159,6 +159,10 @@ def _train(experiment: Experiment, group: RunGroup, on_progress: OnProgress) -> 
 
 def _result(identity: dict[str, Any], outcome: Outcome, compute: Compute, counts: dict[str, int]) -> dict[str, Any]:
     """The measurements of a run as a line of results.jsonl; `counts`: how many were trained together."""
+    confusion: dict[str, Any] = {}
+    if (counts_by_task := outcome.task_confusion) is not None:
+        right, answered = sum(row[task] for task, row in enumerate(counts_by_task)), sum(map(sum, counts_by_task))
+        confusion = {"task_accuracy": 100.0 * right / max(1, answered), "task_confusion": counts_by_task}
     versions = {"kcl": kcl.__version__, "code": resuming.code(), "torch": torch.__version__, "numpy": np.__version__}
     return {
         "format": results.FORMAT,
@@ -173,6 +177,7 @@ def _result(identity: dict[str, Any], outcome: Outcome, compute: Compute, counts
         "accuracy_matrix": outcome.matrix.to_lists(),
         "initial_accuracy": outcome.initial_accuracy,
         **outcome.matrix.summary(outcome.initial_accuracy),
+        **confusion,
         "diverged": outcome.diverged,
         "memory": outcome.memory,
         "resumed": outcome.resumed,

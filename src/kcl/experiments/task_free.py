@@ -1,8 +1,9 @@
 """Accuracy on a benchmark when the task is not given, and the calibration of the probabilities.
 
 A run learns the tasks of the benchmark in order. A few training samples of each task are held out; right after the task
-they fit its temperature. At the end the test samples of every task are answered with the task given, and with the task
-inferred by each score. Inputs are transformed as their own task demands; only then is the task withheld.
+they fit its temperature. At the end the test samples of every task are answered with the task given, by one classifier
+over all classes, and with the task inferred by each score. Inputs are transformed as their own task demands; only then
+is the task withheld.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from kcl.benchmarks.task import Examples, Stream, Task
 from kcl.core.devices import Compute
@@ -26,7 +28,9 @@ from kcl.experiments.admission import RunPlan, admit, build_learner
 from kcl.experiments.grouping import group_trainings
 from kcl.experiments.run_spec import RunGroup, RunSpec
 from kcl.models.calibration import expected_calibration_error, fit_temperature
-from kcl.models.inference import TASK_SCORES, Answerer
+from kcl.models.inference import JOINT, TASK_SCORES, WITHOUT_A_TASK, Answerer
+from kcl.models.joint_head import JointAnswers
+from kcl.models.lessons import LearnedTask
 from kcl.report.formatting import aligned
 from kcl.training.state import CannotStack
 
@@ -51,6 +55,8 @@ def measure(
     for spec in specs:
         if spec.method != "kcl":
             raise KclError(f"inferring the task needs kernels, which {spec.method} does not have; use --method kcl")
+        if not spec.settings.names_tasks:
+            raise KclError("kcl task-free measures both, with the task named and without: leave --scenario out")
     plan = admit(specs, compute, data_dir, say)
     for group in group_trainings(plan, [[spec] for spec in plan.specs]):
         try:
@@ -112,9 +118,11 @@ def _inputs(task: Task, examples: Examples, device: str) -> Tensor:
 @torch.no_grad()
 def evaluate(answerer: Answerer, stream: Stream, device: str, test_per_task: int | None = None) -> dict[str, Any]:
     """Accuracies in percent, over the test samples of all tasks; calibration errors as fractions."""
-    counts = {score: [0, 0] for score in TASK_SCORES}
+    counts = {way: [0, 0] for way in WITHOUT_A_TASK}
     known, confidences, raw, total = [], [], [], 0
     places = [torch.tensor(task.classes, device=device) for task in stream]
+    by_task = pad_sequence(places, batch_first=True)
+    joint = JointAnswers(answerer, {str(task.index): LearnedTask(task.index, task.classes, ()) for task in stream})
     for task in stream:
         test = Examples(task.test.inputs, task.test.rows[:test_per_task], task.test.labels[:test_per_task])
         inputs = _inputs(task, test, device)
@@ -129,6 +137,9 @@ def evaluate(answerer: Answerer, stream: Stream, device: str, test_per_task: int
             chosen = torch.stack([judge(e) for e in evidence]).argmax(0)
             counts[score][0] += int((chosen == task.index).sum())
             counts[score][1] += int((predicted.gather(0, chosen[None])[0] == truth).sum())
+        answers = joint.answer(answerer.batches(inputs))
+        counts[JOINT][0] += int((answers.task == task.index).sum())
+        counts[JOINT][1] += int((by_task[answers.task, answers.label] == truth).sum())
         logits, temperature = evidence[task.index].logits, answerer.temperatures.get(task.index, 1.0)
         known.append(predicted[task.index] == truth)
         confidences.append(logits.softmax(-1).amax(-1))
@@ -157,7 +168,7 @@ def table(rows: Sequence[Any]) -> str:
         return fmean(reduce(operator.getitem, path, row) for row in rows)
 
     lines = [("task", "task found %", "class right %"), ("named", "–", f"{mean('known_task_accuracy'):.1f}")]
-    for score in TASK_SCORES:
+    for score in WITHOUT_A_TASK:
         inferred, correct = (mean("scores", score, name) for name in ("task_accuracy", "task_free_accuracy"))
         lines.append((f"by {score}", f"{inferred:.1f}", f"{correct:.1f}"))
     text = aligned(lines)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from kcl.benchmarks.task import Task
+from kcl.core.settings import Settings
 from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
-from kcl.methods.episodic import EpisodicMethod, random_subsets
+from kcl.methods.episodic import EpisodicMethod, ReplaySettings, random_subsets
 from kcl.methods.method import Batch, Memory, Orders, ReplayPlan
 from kcl.methods.sgd import LinearModel, sliced_cross_entropy
 
@@ -34,6 +35,7 @@ class AveragedGEM(EpisodicMethod):
     statistics of each pass and updates its running averages with both, the batch after the replayed samples.
     """
 
+    settings_type: ClassVar[type[Settings]] = ReplaySettings
     name = "a-gem"
     summary = "A-GEM: gradients that would increase the loss on replayed samples are projected"
     keeps = "memory_per_class samples per class and task"
@@ -61,9 +63,9 @@ class AveragedGEM(EpisodicMethod):
         if (replayed := batch.replayed) is None:
             return (self.loss(model, memory, batch, noise),)
         past, present = map(model.output, model.backbone.forward_parts([replayed.inputs, batch.inputs], noise))
-        losses = sliced_cross_entropy(past, replayed.classes, replayed.allowed)
+        losses = sliced_cross_entropy(past, replayed.classes, self.allowed(replayed.allowed))
         reference = (replayed.weights * losses).sum() / replayed.weights.sum()
-        return F.cross_entropy(present[:, memory["classes"]], batch.labels), reference
+        return self.batch_loss(present, memory["classes"], batch.labels), reference
 
     def direction(
         self, weights: Float[Tensor, " p"], gradients: Float[Tensor, "l p"], method_state: Memory

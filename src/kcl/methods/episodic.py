@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,16 +19,21 @@ from kcl.core.settings import Settings, setting
 from kcl.core.shapes import Float, Int, Shaped
 from kcl.errors import KclError
 from kcl.methods.method import Memory, Replayed, ReplayPlan
-from kcl.methods.sgd import LinearMethod, LinearModel
+from kcl.methods.sgd import LinearMethod, LinearModel, LinearSettings, among
 
 SLOTTED = ("inputs", "classes", "allowed")
-"""The tensors with one row per slot that count as memory."""
+"""What every method keeps of a sample."""
 
 
 @dataclass(frozen=True)
 class EpisodicSettings(Settings):
     memory_per_class: int = setting(1, "samples kept per class and task", 1, 100_000, since=2)
     recalled_per_step: int = setting(10, "samples replayed per step", 1, 1_000_000, since=2)
+
+
+@dataclass(frozen=True)
+class ReplaySettings(EpisodicSettings, LinearSettings):
+    """Of methods that do not say themselves among which classes a sample is classified."""
 
 
 class EpisodicMethod(LinearMethod):
@@ -38,8 +44,12 @@ class EpisodicMethod(LinearMethod):
     """
 
     settings: EpisodicSettings
-    settings_type = EpisodicSettings
+    settings_type: ClassVar[type[Settings]] = EpisodicSettings
     memory_setting = "memory_per_class"
+    slotted: ClassVar[tuple[str, ...]] = SLOTTED
+    """The tensors with one row per slot that count as memory."""
+    draws: ClassVar[int] = 1
+    """How often a step draws `recalled_per_step` samples."""
     keeps = "samples, in a memory of fixed size"
 
     def check(self, task: Task) -> None:
@@ -70,7 +80,7 @@ class EpisodicMethod(LinearMethod):
         rows, filled = (places - self.slots).clamp_min(0), places >= 0
         classes = torch.tensor(task.classes, device=places.device)
         samples = task.moved(rows), task.train.labels[rows]
-        held = replayed_samples(method_state, places, filled.float(), *samples, classes)
+        held = self.replayed(method_state, places, filled.float(), *samples, classes)
         return method_state | {
             "inputs": held.inputs,
             "classes": held.classes.to(torch.int32),
@@ -79,10 +89,30 @@ class EpisodicMethod(LinearMethod):
             "seen": method_state["seen"] + len(task.train),
         }
 
+    def replayed(
+        self,
+        method_state: Memory,
+        places: Int[Tensor, " m"],
+        weights: Float[Tensor, " m"],
+        task_inputs: Shaped[Tensor, "m ..."],
+        task_labels: Int[Tensor, " m"],
+        classes: Int[Tensor, " w"],
+    ) -> Replayed:
+        slots = len(method_state["inputs"])
+        slot, from_task = places.clamp(0, slots - 1), places >= slots
+        inputs, held_classes, allowed = (method_state[name].index_select(0, slot) for name in SLOTTED)
+        return Replayed(
+            torch.where(from_task.view(-1, *[1] * (inputs.ndim - 1)), task_inputs, inputs),
+            torch.where(from_task, classes[task_labels], held_classes.long()),
+            torch.where(from_task[:, None], among(classes, allowed.shape[1]), allowed),
+            weights,
+            {},
+        )
+
     def memory_use(self, memories: Sequence[Memory], method_state: Memory) -> dict[str, int]:
         """Empty slots are not counted."""
         return super().memory_use(
-            memories, {name: method_state[name][method_state["filled"]] for name in SLOTTED if method_state}
+            memories, {name: method_state[name][method_state["filled"]] for name in self.slotted if method_state}
         )
 
     @property
@@ -107,32 +137,6 @@ class EpisodicMethod(LinearMethod):
 
 def _scaling(task: Task) -> Tensor:
     return torch.tensor([*(task.view.mean or ()), *(task.view.std or ())], dtype=torch.float64)
-
-
-def replayed_samples(
-    method_state: Memory,
-    places: Int[Tensor, " m"],
-    weights: Float[Tensor, " m"],
-    task_inputs: Shaped[Tensor, "m ..."],
-    task_labels: Int[Tensor, " m"],
-    classes: Int[Tensor, " w"],
-) -> Replayed:
-    """The samples at `places`, before scaling: slots of the memory, or samples of the current task.
-
-    `task_inputs` and `task_labels` are those of the current task's training samples, and ignored where a place is a
-    slot. `classes` are the current task's.
-    """
-    slots = len(method_state["inputs"])
-    slot, from_task = places.clamp(0, slots - 1), places >= slots
-    inputs, held_classes, allowed = (method_state[name].index_select(0, slot) for name in SLOTTED)
-    all_classes = torch.arange(allowed.shape[1], device=places.device)
-    in_task = (all_classes[:, None] == classes).any(1)
-    return Replayed(
-        torch.where(from_task.view(-1, *[1] * (inputs.ndim - 1)), task_inputs, inputs),
-        torch.where(from_task, classes[task_labels], held_classes.long()),
-        torch.where(from_task[:, None], in_task, allowed),
-        weights,
-    )
 
 
 def random_subsets(available: np.ndarray, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

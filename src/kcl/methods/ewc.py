@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.func import functional_call
 
 from kcl.benchmarks.task import Task
-from kcl.core.settings import Settings, setting
+from kcl.core.settings import setting
 from kcl.core.shapes import Float
 from kcl.functional.fisher import diagonal_fisher
 from kcl.methods import views
 from kcl.methods.method import Memory, ReplayPlan
-from kcl.methods.sgd import LinearMethod, LinearModel
+from kcl.methods.sgd import LinearMethod, LinearModel, LinearSettings
 from kcl.nets.flat import Layout
 
 FISHERS = {
@@ -25,7 +25,7 @@ FISHERS = {
 
 
 @dataclass(frozen=True)
-class EwcSettings(Settings):
+class EwcSettings(LinearSettings):
     ewc_fisher: str = setting("running", "how the importance of weights is estimated", choices=FISHERS, since=2)
     ewc_strength: float = setting(10.0, "λ of the penalty λ Σ F (θ − θ*)²", 0.0, stackable=True, since=2)
     ewc_decay: float = setting(
@@ -44,8 +44,8 @@ class ElasticWeightConsolidation(LinearMethod):
     λ/2, so that their λ is twice this one. Two kinds of F, by `ewc_fisher`:
 
     classic: the Fisher of each task at its end, F_j = E_x E_{y ~ p(y|x)} (∂ log p(y|x) / ∂θ_j)², over
-    `ewc_fisher_samples` training samples of the task drawn uniformly, y over the task's own classes with the model's
-    own probabilities (the expectation is exact, not sampled), dropout off, running BatchNorm statistics. The
+    `ewc_fisher_samples` training samples of the task drawn uniformly, y over the classes of training's softmax with the
+    model's own probabilities (the expectation is exact, not sampled), dropout off, running BatchNorm statistics. The
     penalties of all tasks add up; for a sum of parabolas it suffices to keep ΣF_t, ΣF_t θ*_t and Σ_jΣF_t θ*_t².
 
     running: the variant behind the published numbers, of Chaudhry, Dokania, Ajanthan and Torr, "Riemannian walk for
@@ -122,7 +122,8 @@ class ElasticWeightConsolidation(LinearMethod):
         size = min(self.settings.ewc_fisher_samples, len(task.train))
         samples = torch.from_numpy(rng.choice(len(task.train), size, replace=False)).to(task.train.rows.device)
         turns = views.rotations(self.settings)
-        classes = views.pairs(torch.tensor(task.classes, device=samples.device), turns)
+        chosen = range(self.class_count) if self.among_all else task.classes
+        classes = views.pairs(torch.tensor(chosen, device=samples.device), turns)
         parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
 
         def log_probabilities(parameters: dict[str, Tensor], x: Tensor) -> Tensor:

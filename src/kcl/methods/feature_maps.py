@@ -180,6 +180,8 @@ FEATURE_MAPS: dict[str, FeatureMap] = {
     "nystroem": NystroemMap(),
     "vrf": PosteriorMap(),
 }
+FOR_MANY_RUNS = {name: FEATURE_MAPS[name] for name in ("rbf", "laplacian", "relu", "linear")}
+"""Features that one call computes for many runs at once."""
 
 
 def median_distance(x: Float[Tensor, "n ..."], rng: np.random.Generator, norm: float = 2.0) -> float:

@@ -16,14 +16,18 @@ from kcl.functional import ridge
 from kcl.functional.gaussian import DiagonalGaussian, bounded, kl_divergence, standard_normal_like
 from kcl.functional.metric import metric_of, scatter_within
 from kcl.functional.noise import Noise
-from kcl.methods import ridge_head, views
+from kcl.methods import class_heads, ridge_head, views
+from kcl.methods.class_heads import ClassHead
 from kcl.methods.coreset import check_coreset, split_coreset
 from kcl.methods.kcl_settings import KclSettings
-from kcl.methods.method import Batch, Learnable, Memory, Method
+from kcl.methods.method import Batch, Learnable, Memory, Method, Places
 from kcl.methods.ridge_head import Head, HeadState, KernelRidgeHead
 from kcl.methods.ridge_kernels import KERNELS, Kernel
 from kcl.nets.amortized import AmortizedGaussians
 from kcl.nets.backbone import Backbone
+
+BATCH = 2048
+"""Coreset samples that pass the backbone together, where no task is named."""
 
 
 class KernelModel(nn.Module):
@@ -174,6 +178,32 @@ class KernelContinualLearning(Method):
     def common(self, total: Float[Tensor, "*s d d"]) -> Memory:
         """The metric applied to features before the kernel."""
         return {"metric": metric_of(total, self.settings.shared_metric)}
+
+    # Answers without a task
+
+    def united(self, memories: Sequence[Memory], places: Places) -> Memory:
+        """The union of all coresets."""
+        labels = [
+            torch.tensor(several, device=memory["targets"].device)[memory["targets"].argmax(-1)]
+            for memory, several in zip(memories, places, strict=True)
+        ]
+        classes = torch.arange(1 + max(max(several) for several in places), device=labels[0].device)
+        inputs = torch.cat([memory["inputs"] for memory in memories])
+        return {"inputs": inputs, "labels": torch.cat(labels), "classes": classes}
+
+    def class_head(self, model: KernelModel, memory: Memory, rng: np.random.Generator) -> ClassHead:
+        """The classifier over all classes, from `united` as `show` returns it. BatchNorm uses its running averages."""
+        features = torch.cat([self.features(model, part) for part in memory["inputs"].split(BATCH)])
+        labels, classes, copies = memory["labels"], len(memory["classes"]), views.copies_at_test(self.settings)
+        return class_heads.fit(self.settings, features, labels, classes, copies, rng)
+
+    def classifier_of_all(self, model: KernelModel, memory: Memory, rng: np.random.Generator) -> Memory:
+        return self.class_head(model, memory, rng).tensors()
+
+    def logits_of_all(
+        self, model: KernelModel, classifier: Memory, inputs: Float[Tensor, "n ..."]
+    ) -> Float[Tensor, "n c"]:
+        return class_heads.scores(self.settings, classifier, self.features(model, inputs))
 
     def posterior(self, model: KernelModel, coreset: Float[Tensor, "m d"]) -> DiagonalGaussian | None:
         """q(ω | C_t) from the kernel's inputs of a coreset, where the kernel infers its frequencies."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kcl.core.settings import Settings, Summaries, setting
 from kcl.methods.coreset import LARGEST
+from kcl.methods.feature_maps import FOR_MANY_RUNS
 from kcl.methods.ridge_kernels import KERNELS
 
 FEATURE_NORMS = {
@@ -15,7 +16,12 @@ FEATURE_NORMS = {
 }
 BATCH_NORMS = {
     "running": "running averages of the training",
-    "coreset": "statistics of the task's coreset at the current weights",
+    "coreset": "statistics of the task's coreset at the current weights; running averages where no task is named",
+}
+CLASS_HEADS = {
+    "joint-ridge": "ridge regression on all coresets, every class weighing the same, λ by leave-one-out",
+    "class-means": "the nearest class mean",
+    "shared-covariance": "the nearest class mean by the covariance within classes (linear discriminant analysis)",
 }
 
 
@@ -44,6 +50,14 @@ class KclSettings(Settings):
         0.0, "share of the within-class scatter, over all coresets, in the features' metric at test; 0: none", 0.0,
         below=1.0, at_test=True, since=3,
     )  # fmt: skip
+    class_head: str = setting(
+        "joint-ridge", "classifier over the classes of all tasks, where no task is named", choices=CLASS_HEADS,
+        at_test=True, since=5,
+    )  # fmt: skip
+    class_features: str = setting(
+        "relu", "features ψ of that classifier", choices=Summaries(FOR_MANY_RUNS), at_test=True, since=5
+    )
+    class_bases: int = setting(2048, "random features of that classifier", 1, 65_536, at_test=True, since=5)
     soft_targets: float = setting(
         0.0, "coreset targets are one-hot plus this times a learned matrix; 0: one-hot", 0.0, 1e3,
         stackable=True, off_at_zero=True, since=3,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task
 from kcl.core.settings import Settings
-from kcl.core.shapes import Bool, Float, Int
+from kcl.core.shapes import Bool, Float, Int, Shaped
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
 from kcl.methods import views
@@ -29,9 +29,12 @@ Samples are kept under "inputs", as stored (bytes where the data are bytes); `lo
 the network sees them.
 """
 
-
 Orders = Sequence[np.ndarray]
 """For every epoch of a task, the positions of its training samples in the order in which they are visited."""
+
+
+Places = Sequence[Sequence[int]]
+"""For every task, the place of each of its classes among the classes of all tasks."""
 
 
 class Learnable(NamedTuple):
@@ -65,6 +68,8 @@ class Replayed(NamedTuple):
     allowed: Bool[Tensor, "m c"]
     """The classes of each sample's own task, among which it is classified."""
     weights: Float[Tensor, " m"]
+    beside: Memory
+    """What else a method replays with the samples."""
 
 
 class Batch(NamedTuple):
@@ -135,6 +140,21 @@ class Method(ABC):
     ) -> ReplayPlan | None:
         """What is replayed in a task whose epochs visit its samples in these orders, in batches of these sizes."""
         return None
+
+    def replayed(
+        self,
+        method_state: Memory,
+        places: Int[Tensor, " m"],
+        weights: Float[Tensor, " m"],
+        task_inputs: Shaped[Tensor, "m ..."],
+        task_labels: Int[Tensor, " m"],
+        classes: Int[Tensor, " w"],
+    ) -> Replayed:
+        """With `plan`: the samples at `places`, before scaling: slots of the memory, or samples of the current task.
+        `task_inputs` and `task_labels` are those of the current task's training samples, and ignored where a place is a
+        slot; `classes` are the current task's.
+        """
+        raise NotImplementedError
 
     def consolidate(
         self, model: Any, method_state: Memory, task: Task, plan: ReplayPlan | None, rng: np.random.Generator
@@ -209,10 +229,15 @@ class Method(ABC):
             return memory
         return views.shown_memory(memory, views.rotations(self.settings), views.mirrors(self.settings))
 
-    def answer(self, model: Any, classifier: Memory, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
-        """Scores of a task's classes, from `logits` of the copies in which the settings show a query."""
+    def answer(
+        self, model: Any, classifier: Memory, inputs: Float[Tensor, "n ..."], of_all: bool = False
+    ) -> Float[Tensor, "n c"]:
+        """Scores of a task's classes, from `logits` of the copies in which the settings show a query. `of_all`: of the
+        classes of all tasks, from `logits_of_all`.
+        """
         turns, mirrored = views.rotations(self.settings), views.mirrors(self.settings)
-        return views.vote(self.logits(model, classifier, views.copies(inputs, turns, mirrored)), turns, mirrored)
+        logits = self.logits_of_all if of_all else self.logits
+        return views.vote(logits(model, classifier, views.copies(inputs, turns, mirrored)), turns, mirrored)
 
     @abstractmethod
     def classifier(self, model: Any, memory: Memory, noise: Noise) -> Memory:
@@ -223,6 +248,22 @@ class Method(ABC):
     @abstractmethod
     def logits(self, model: Any, classifier: Memory, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
         """Scores of a task's labels: its classes, or (class, rotation) pairs."""
+
+    # Answering without a task
+
+    def united(self, memories: Sequence[Memory], places: Places) -> Memory:
+        """What is kept of several tasks as if they were one, whose classes are those of all of them."""
+        raise KclError(f"{self.name} needs to know the task of a sample: use --scenario task")
+
+    def classifier_of_all(self, model: Any, memory: Memory, rng: np.random.Generator) -> Memory:
+        """Everything about answers over all classes that does not depend on the query, valid until the model changes.
+        `memory`: as `show` gives it of `united`.
+        """
+        return memory
+
+    def logits_of_all(self, model: Any, classifier: Memory, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
+        """Scores of the labels of all tasks."""
+        return self.logits(model, classifier, inputs)
 
     def memory_use(self, memories: Sequence[Memory], method_state: Memory) -> dict[str, int]:
         """Samples kept, and the bytes of everything kept: of every task, and of the state over all tasks."""

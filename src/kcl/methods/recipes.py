@@ -13,6 +13,8 @@ et al. (2020), for miniImageNet from Chaudhry et al. (2020), without their setti
 - EWC: λ = 10 with the running Fisher, newest gradients weighted 0.9, windows of 10 steps on MNIST and 50 elsewhere; lr
   0.1 and batches of 32 on MNIST, 0.03 and 10 elsewhere; no momentum, no dropout, no decay.
 - A-GEM, ER-Reservoir: one sample per class and task, 10 replayed per step; rates as for EWC; no momentum, no dropout.
+- ER-ACE, DER++: not in the paper; memory and rates as for ER-Reservoir. DER++ weighs logits by α = 0.1 and labels by
+  β = 0.5, what its authors chose for CIFAR-100.
 - streaming-ridge: nothing is published; the features of the inputs themselves, and as many as the kernel has.
 - multi-task: all tasks in one pass. Its settings are not published: those of naive SGD, but lr 0.1 on MNIST and 0.03
   elsewhere without momentum, as for the other baselines (our choice).
@@ -34,7 +36,9 @@ from torch import nn
 
 from kcl.core.settings import Settings, nearest
 from kcl.errors import KclError
+from kcl.methods.ace import AsymmetricReplay
 from kcl.methods.agem import AveragedGEM
+from kcl.methods.dark import DarkReplay
 from kcl.methods.ewc import ElasticWeightConsolidation
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.kcl_settings import KclSettings
@@ -55,6 +59,8 @@ METHODS: dict[str, type[Method]] = {
         ElasticWeightConsolidation,
         AveragedGEM,
         ReservoirReplay,
+        AsymmetricReplay,
+        DarkReplay,
         MultiTask,
         StreamingRidge,
     )
@@ -86,6 +92,7 @@ BENCHMARK_RECIPES: dict[str, dict[str, Any]] = {
     "split-digits": _DIGITS,
 }
 SPLIT = ("split-cifar100", "split-miniimagenet", "split-folder")
+_REPLAY = ("er-reservoir", "er-ace", "der++")
 _PLAIN = {"lr": 0.1, "lr_decay": 1.0, "momentum": 0.0, "dropout": 0.0}
 
 # What a method changes in the benchmark's recipe: on every benchmark, then on single ones.
@@ -93,7 +100,7 @@ METHOD_RECIPES: dict[str, dict[str, Any]] = {
     "kcl": {},
     "naive-sgd": {"lr": 0.01, "lr_decay": 1.0, "dropout": 0.0},
     "stable-sgd": {"momentum": 0.8},
-    **dict.fromkeys(("ewc", "a-gem", "er-reservoir", "multi-task"), _PLAIN),
+    **dict.fromkeys(("ewc", "a-gem", *_REPLAY, "multi-task"), _PLAIN),
     "streaming-ridge": {"backbone": "identity", "dropout": 0.0},
 }
 _STABLE_PERMUTED = {"lr": 0.1, "lr_decay": 0.8, "batch_size": 64, "dropout": 0.25}
@@ -109,7 +116,7 @@ PAIR_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
         **{name: {"batch_size": 32} for name in ("permuted-mnist", "rotated-mnist")},
         **{name: {"lr": 0.03, "ewc_window": 50} for name in SPLIT},
     },
-    **{method: {name: {"lr": 0.03} for name in SPLIT} for method in ("a-gem", "er-reservoir", "multi-task")},
+    **{method: {name: {"lr": 0.03} for name in SPLIT} for method in ("a-gem", *_REPLAY, "multi-task")},
 }
 
 

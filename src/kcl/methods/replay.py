@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from kcl.benchmarks.task import Task
+from kcl.core.settings import Settings
 from kcl.core.shapes import Float
 from kcl.functional.noise import Noise
-from kcl.methods.episodic import EpisodicMethod, random_subsets
+from kcl.methods.episodic import EpisodicMethod, ReplaySettings, random_subsets
 from kcl.methods.method import Batch, Memory, Orders, ReplayPlan
-from kcl.methods.sgd import LinearModel, sliced_cross_entropy
+from kcl.methods.sgd import LinearModel, among, sliced_cross_entropy
 
 
 class ReservoirReplay(EpisodicMethod):
@@ -31,6 +33,7 @@ class ReservoirReplay(EpisodicMethod):
     samples share one pass, as in that code: BatchNorm's statistics are over both.
     """
 
+    settings_type: ClassVar[type[Settings]] = ReplaySettings
     name = "er-reservoir"
     summary = "experience replay: samples from a reservoir of everything seen are added to every batch"
     keeps = "memory_per_class samples per class and task, from everything seen"
@@ -44,7 +47,8 @@ class ReservoirReplay(EpisodicMethod):
         ends = np.cumsum(sizes)
         before = np.concatenate([ends - sizes, np.full((len(orders) - 1) * len(sizes), len(offered))])
         held = np.minimum(seen + before, slots)
-        chosen, weights = random_subsets(held, min(self.settings.recalled_per_step, slots), rng)
+        drawn = [random_subsets(held, min(self.settings.recalled_per_step, slots), rng) for _ in range(self.draws)]
+        chosen, weights = (np.concatenate(parts, axis=1) for parts in zip(*drawn, strict=True))
         places, holder = np.empty_like(chosen), np.arange(slots)
         for step, start in enumerate(before):
             places[step] = (
@@ -61,11 +65,12 @@ class ReservoirReplay(EpisodicMethod):
         inputs, labels, replayed = batch
         assert replayed is not None  # noqa: S101 - every step is planned
         classes = memory["classes"]
-        all_classes = torch.arange(self.outputs, device=classes.device)
-        allowed = (all_classes[:, None] == classes).any(1).expand(len(inputs), -1)
+        allowed = among(classes, self.outputs).expand(len(inputs), -1)
         scores = model.output(model.backbone(torch.cat([inputs, replayed.inputs]), noise))
         losses = sliced_cross_entropy(
-            scores, torch.cat([classes[labels], replayed.classes]), torch.cat([allowed, replayed.allowed])
+            scores,
+            torch.cat([classes[labels], replayed.classes]),
+            self.allowed(torch.cat([allowed, replayed.allowed])),
         )
         weights = torch.cat([losses.new_ones(len(inputs)), replayed.weights])
         return ((weights * losses).sum() / weights.sum(),)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,10 +13,21 @@ from torch import Tensor, nn
 
 from kcl.benchmarks.joint_task import JointTask
 from kcl.benchmarks.task import Task
+from kcl.core.settings import Settings, setting
 from kcl.core.shapes import Bool, Float, Int
 from kcl.functional.noise import Noise
-from kcl.methods.method import Batch, Learnable, Memory, Method
+from kcl.methods.method import Batch, Learnable, Memory, Method, Places
 from kcl.nets.backbone import Backbone
+
+SOFTMAXES = {
+    "task": "those of its own task, as published for tasks that are named",
+    "all": "those of the whole stream, as usual for tasks that are not named",
+}
+
+
+@dataclass(frozen=True)
+class LinearSettings(Settings):
+    softmax: str = setting("task", "classes among which training classifies a sample", choices=SOFTMAXES, since=5)
 
 
 class LinearModel(nn.Module):
@@ -33,6 +46,17 @@ class LinearModel(nn.Module):
 class LinearMethod(Method):
     """A shared backbone with a linear head, trained by cross-entropy. Each task's memory holds only its classes."""
 
+    settings_type: ClassVar[type[Settings]] = LinearSettings
+
+    @property
+    def among_all(self) -> bool:
+        """Whether training classifies a sample among all classes of the stream."""
+        return isinstance(self.settings, LinearSettings) and self.settings.softmax == "all"
+
+    def allowed(self, of_task: Bool[Tensor, "n c"]) -> Bool[Tensor, "n c"]:
+        """The classes among which training classifies each sample, from those of its own task."""
+        return torch.ones_like(of_task) if self.among_all else of_task
+
     def build(self, backbone: Backbone) -> LinearModel:
         return LinearModel(backbone, self.outputs)
 
@@ -40,13 +64,28 @@ class LinearMethod(Method):
         return Learnable(np.arange(len(task.train)), {"classes": torch.tensor(task.classes)})
 
     def loss(self, model: LinearModel, memory: Memory, batch: Batch, noise: Noise) -> Float[Tensor, ""]:
-        return F.cross_entropy(model(batch.inputs, memory["classes"], noise), batch.labels)
+        return self.batch_loss(model.output(model.backbone(batch.inputs, noise)), memory["classes"], batch.labels)
+
+    def batch_loss(
+        self, scores: Float[Tensor, "n c"], classes: Int[Tensor, " w"], labels: Int[Tensor, " n"]
+    ) -> Float[Tensor, ""]:
+        """The mean cross-entropy of samples of the task with these classes."""
+        if self.among_all:
+            return F.cross_entropy(scores, classes[labels])
+        return F.cross_entropy(scores[:, classes], labels)
 
     def classifier(self, model: LinearModel, memory: Memory, noise: Noise) -> Memory:
         return {"classes": memory["classes"]}
 
     def logits(self, model: LinearModel, classifier: Memory, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
         return model(inputs, classifier["classes"])
+
+    def united(self, memories: Sequence[Memory], places: Places) -> Memory:
+        """The outputs of all classes side by side, whose largest one answers."""
+        by_place = {place: int(number) for memory, several in zip(memories, places, strict=True)
+                    for number, place in zip(memory["classes"], several, strict=True)}  # fmt: skip
+        classes = [by_place[place] for place in range(len(by_place))]
+        return {"classes": torch.tensor(classes, device=memories[0]["classes"].device)}
 
 
 class NaiveSGD(LinearMethod):
@@ -99,7 +138,7 @@ class MultiTask(LinearMethod):
         """Labels encode the task, as task · classes + class (`JointTask`), or with (class, rotation) pairs."""
         scores = model.output(model.backbone(batch.inputs, noise))
         tasks, classes = batch.labels // self.outputs, batch.labels % self.outputs
-        return sliced_cross_entropy(scores, classes, memory["slices"][tasks]).mean()
+        return sliced_cross_entropy(scores, classes, self.allowed(memory["slices"][tasks])).mean()
 
     def memory_use(self, memories: Sequence[Memory], method_state: Memory) -> dict[str, int]:
         samples, size = method_state["needed"].tolist() if method_state else (0, 0)
@@ -110,6 +149,11 @@ class MultiTask(LinearMethod):
         if isinstance(task, JointTask):
             for part in task.parts:
                 part.check()
+
+
+def among(classes: Int[Tensor, " w"], count: int) -> Bool[Tensor, " c"]:
+    """Which of all classes are these."""
+    return (torch.arange(count, device=classes.device)[:, None] == classes).any(1)
 
 
 def sliced_cross_entropy(

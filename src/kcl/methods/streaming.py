@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,14 +18,12 @@ from kcl.errors import KclError
 from kcl.functional import primal, statistics
 from kcl.functional.noise import Noise
 from kcl.methods import views
-from kcl.methods.feature_maps import FEATURE_MAPS
+from kcl.methods.feature_maps import FOR_MANY_RUNS
 from kcl.methods.kcl import unit_length
-from kcl.methods.method import Batch, Learnable, Memory, Method
+from kcl.methods.method import Batch, Learnable, Memory, Method, Places
 from kcl.nets.backbone import Backbone
 
 BATCH = 2048
-MAPS = {name: FEATURE_MAPS[name] for name in ("rbf", "laplacian", "relu", "linear")}
-"""Features that one call computes for many runs at once."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class StreamingRidgeSettings(Settings):
     backbone: str = setting(
         "identity", "network that turns inputs into features, untrained", choices=BACKBONES, since=2
     )
-    features: str = setting("rbf", "features ψ of the kernel", choices=Summaries(MAPS), since=4)
+    features: str = setting("rbf", "features ψ of the kernel", choices=Summaries(FOR_MANY_RUNS), since=4)
     bases: int = setting(1024, "random features D", 1, 65_536)
     kernel_width: float = setting(1.0, "width of the kernel, for samples of unit length", above=0.0, since=4)
     strength_rule: str = setting(
@@ -49,7 +48,7 @@ class FrozenModel(nn.Module):
 
     def __init__(self, backbone: Backbone, settings: StreamingRidgeSettings) -> None:
         super().__init__()
-        self.backbone, self.map = backbone.requires_grad_(False), MAPS[settings.features]
+        self.backbone, self.map = backbone.requires_grad_(False), FOR_MANY_RUNS[settings.features]
         self.width = nn.Parameter(torch.tensor(settings.kernel_width), requires_grad=False)
         rng = numpy_generator(int(torch.randint(2**62, ())), "features")  # PyTorch's generator is seeded for the run
         drawn = self.map.draw(backbone.features, settings.bases, rng)
@@ -113,5 +112,27 @@ class StreamingRidge(Method):
     def classifier(self, model: FrozenModel, memory: Memory, noise: Noise) -> Memory:
         return {"solution": memory["solution"]}
 
+    def united(self, memories: Sequence[Memory], places: Places) -> Memory:
+        """The solution of the sums of all tasks, in which equal classes are one."""
+        outputs = 1 + max(max(several) for several in places)
+        parts = [(_statistics(memory), several) for memory, several in zip(memories, places, strict=True)]
+        spectrum = primal.spectrum(statistics.add_placed(parts, outputs))
+        strength = primal.best_strength(spectrum, self.settings.strength_rule)
+        return {"solution": primal.weights(spectrum, strength)}
+
     def logits(self, model: FrozenModel, classifier: Memory, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
         return model(inputs) @ classifier["solution"]
+
+
+def _statistics(memory: Memory) -> statistics.Statistics:
+    """The sums of a task as `begin_task` keeps them."""
+    moment, dimension = memory["moment"], len(memory["cross"])
+    if moment.ndim == 2:
+        kept = statistics.SecondMoment(rows=moment)
+    else:
+        whole = moment.new_zeros(dimension, dimension)
+        upper = torch.triu_indices(dimension, dimension, device=moment.device)
+        whole[upper[0], upper[1]] = moment
+        kept = statistics.SecondMoment(matrix=whole)
+    counts = memory["counts"]
+    return statistics.Statistics(kept, memory["cross"], counts, memory["squares"], float(counts.sum()))

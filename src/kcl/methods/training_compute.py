@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kcl.core.settings import Settings
 from kcl.methods.agem import AveragedGEM
-from kcl.methods.episodic import EpisodicSettings
+from kcl.methods.episodic import EpisodicMethod, EpisodicSettings
 from kcl.methods.ewc import EwcSettings
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.method import Method
@@ -78,4 +78,5 @@ def _replayed(kind: type[Method], settings: Settings, ways: int, task: int) -> i
     """Samples replayed per step; A-GEM replays nothing in the first task. `ways`: of all tasks together."""
     if not isinstance(settings, EpisodicSettings) or (kind is AveragedGEM and task == 0):
         return 0
-    return min(settings.recalled_per_step, settings.memory_per_class * ways)
+    draws = kind.draws if issubclass(kind, EpisodicMethod) else 1
+    return draws * min(settings.recalled_per_step, settings.memory_per_class * ways)

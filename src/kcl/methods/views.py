@@ -105,6 +105,7 @@ def shown_memory(memory: Memory, turns: int, mirrored: int = 1) -> Memory:
         "targets": lambda targets: turned_targets(targets, turns, mirrored),
         "correction": lambda correction: turned_targets(correction, turns, mirrored),
         "classes": lambda classes: pairs(classes, turns),
+        "labels": lambda labels: turned_labels(labels, turns).repeat(mirrored),
         "slices": lambda slices: slices.repeat_interleave(turns, dim=-1),
         "strength": lambda strength: strength * mirrored,
     }
@@ -123,9 +124,20 @@ def shown_in_training(memory: Memory, batch: Batch, settings: Settings, noise: N
             classes=turned_labels(replayed.classes, turns),
             allowed=replayed.allowed.repeat_interleave(turns, dim=-1).repeat(turns, 1),
             weights=replayed.weights.repeat(turns),
+            beside=shown_beside(replayed.beside, turns),
         )
     labels = turned_labels(batch.labels, turns)
     return shown_memory(memory, turns), batch._replace(inputs=inputs, labels=labels, replayed=replayed)
+
+
+def shown_beside(beside: Memory, turns: int) -> Memory:
+    """What is replayed with samples, for their copies."""
+    shown: dict[str, Callable[[Tensor], Tensor]] = {
+        "seen": lambda seen: seen.repeat_interleave(turns, dim=-1),
+        "logits": lambda logits: logits.unflatten(1, (turns, -1)).transpose(0, 1).flatten(0, 1),
+        "stored": lambda stored: stored.repeat(turns),
+    }
+    return {name: shown[name](tensor) for name, tensor in beside.items()}
 
 
 def varied(x: Float[Tensor, "n c h w"], augmentation: str, noise: Noise) -> Float[Tensor, "n c h w"]:

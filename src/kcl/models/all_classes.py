@@ -1,9 +1,10 @@
-"""Answers from solved sums: the class with the highest score, of one task or of all tasks together."""
+"""Answers among the classes of one task or of all tasks together: the class with the highest score."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -16,46 +17,48 @@ from kcl.models.streaming_ridge import Solution, StreamingRidge
 from kcl.models.unknowns import SCORES, KnownScores
 
 
-class ClassAnswers:
-    """The classifier of a task, or of all classes if `task` is None; what does not depend on queries is made once.
-
-    Over all classes, equal labels of several tasks are one class. Its score is the sum of the scores of these tasks'
-    classes, because ridge regression is linear in its targets; the answer belongs to the task with the highest of them.
+class ClassAnswers(ABC):
+    """A classifier among classes, each of which may belong to several tasks; what does not depend on queries is made
+    once. The answer belongs to the task in which the class has the highest score.
     """
 
-    def __init__(self, ridge: StreamingRidge, tasks: Mapping[str, LearnedTask], task: str | None = None) -> None:
-        self.ridge, self.named = ridge, task is not None
-        places = places_among_all(tasks) if task is None else {task: list(range(len(tasks[task].labels)))}
-        self.solution: Solution = ridge.solution(places, task)
-        owners = [(tasks[name].lesson, position, place) for name, of_task in places.items()
-                  for position, place in enumerate(of_task)]  # fmt: skip
-        device = self.solution.weights.device
+    temperature: float
+    """By which responses are divided."""
+    tells_variance = True
+    """Whether the classifier has one, without which there is no answer."""
+
+    def __init__(
+        self,
+        tasks: Mapping[str, LearnedTask],
+        places: Mapping[str, Sequence[int]],
+        device: torch.device,
+        named: bool = False,
+    ) -> None:
+        """`places`: for every task, the place of each of its classes. `named`: whether there is one task only, because
+        it was named.
+        """
+        self._alone = named
+        owners = [
+            (tasks[name].lesson, position, place)
+            for name, of_task in places.items()
+            for position, place in enumerate(of_task)
+        ]
         self._lessons, self._positions, self._labels = torch.tensor(owners, device=device).unbind(1)
-        self._apart = self.solution.weights
-        """One column for each class of each task."""
-        if len(owners) > self._apart.shape[1]:
-            counts = [0, *itertools.accumulate(map(len, places.values()))]
-            apart = {
-                name: range(first, last) for name, (first, last) in zip(places, itertools.pairwise(counts), strict=True)
-            }
-            self._apart = ridge.weights_apart(self.solution, places, apart)
+
+    @abstractmethod
+    def responses(self, batch: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
+        """One for each class, in single precision."""
+
+    @abstractmethod
+    def judged(
+        self, batch: Float[Tensor, "n ..."], known_score: str | None
+    ) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n p"], Float[Tensor, " n"], Float[Tensor, " n"] | None]:
+        """Responses, the same for each class of each task, the variance, and how well queries are known."""
 
     @torch.inference_mode()
     def logits(self, batches: Iterable[Float[Tensor, "n ..."]]) -> Float[Tensor, "n c"]:
-        """Calibrated scores of inputs of the feature map."""
-        return torch.cat([self.ridge.features(batch).float() @ self._calibrated for batch in batches])
-
-    @cached_property
-    def _calibrated(self) -> Float[Tensor, "D c"]:
-        """In single precision: one query among many classes takes as long as it takes to read these weights."""
-        return (self.solution.weights / self.solution.temperature).float()
-
-    @torch.inference_mode()
-    def known_scores(self, batches: Iterable[Float[Tensor, "n ..."]], score: str) -> Float[Tensor, " n"]:
-        """How well queries are known, by a score of `unknowns.SCORES`."""
-        parts = [self.ridge.features(batch) for batch in batches]
-        solution = self.solution
-        return torch.cat([SCORES[score](solution, x @ solution.weights, solution.variance(x)) for x in parts])
+        """Calibrated scores."""
+        return torch.cat([self.responses(batch) / self.temperature for batch in batches])
 
     @torch.inference_mode()
     def answer(
@@ -65,24 +68,66 @@ class ClassAnswers:
         known_scores: KnownScores | None = None,
     ) -> Answers:
         """With `known_scores`, no answer is given to queries that are less known."""
-        parts = [self._answer(self.ridge.features(batch), abstain_below, known_scores) for batch in batches]
+        parts = [self._answer(batch, abstain_below, known_scores) for batch in batches]
         return Answers(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
-    def _answer(
-        self, features: Float[Tensor, "n D"], abstain_below: float, known_scores: KnownScores | None
-    ) -> Answers:
-        solution = self.solution
-        responses, variance = features @ solution.weights, solution.variance(features)
-        probabilities = (responses / solution.temperature).softmax(-1).float()
+    def _answer(self, batch: Float[Tensor, "n ..."], abstain_below: float, known_scores: KnownScores | None) -> Answers:
+        responses, apart, variance, scores = self.judged(batch, known_scores.score if known_scores else None)
+        probabilities = (responses / self.temperature).softmax(-1).float()
         best = probabilities.topk(min(2, probabilities.shape[1]), dim=-1)
         confidence, label = best.values[:, 0], best.indices[:, 0]
-        alone = self.named or probabilities.shape[1] == 1
+        alone = self._alone or probabilities.shape[1] == 1
         margin = torch.full_like(confidence, torch.inf) if alone else confidence - best.values[:, 1]
-        owner = (features @ self._apart).masked_fill(self._labels != label[:, None], -torch.inf).argmax(-1)
-        answered = (confidence >= abstain_below) & variance.float().isfinite()  # false where one is not a number
-        known = torch.full_like(confidence, torch.nan)
-        if known_scores is not None:
-            scores = SCORES[known_scores.score](solution, responses, variance)
+        owner = apart.masked_fill(self._labels != label[:, None], -torch.inf).argmax(-1)
+        answered, known = confidence >= abstain_below, torch.full_like(confidence, torch.nan)
+        if self.tells_variance:
+            answered = answered & variance.float().isfinite()  # false where one is not a number
+        if known_scores is not None and scores is not None:
             answered, known = answered & known_scores.accepts(scores), known_scores.share_below(scores).float()
         position = torch.where(answered, self._positions[owner], -1)
         return Answers(self._lessons[owner], position, confidence, variance.float(), margin, known)
+
+
+class SumAnswers(ClassAnswers):
+    """From solved sums: the classifier of a task, or of all classes if `task` is None.
+
+    Equal labels of several tasks are one class, whose score is the sum of the scores of these tasks' classes, because
+    ridge regression is linear in its targets.
+    """
+
+    def __init__(self, ridge: StreamingRidge, tasks: Mapping[str, LearnedTask], task: str | None = None) -> None:
+        self.ridge = ridge
+        places = places_among_all(tasks) if task is None else {task: list(range(len(tasks[task].labels)))}
+        self.solution: Solution = ridge.solution(places, task)
+        self.temperature = self.solution.temperature
+        super().__init__(tasks, places, self.solution.weights.device, task is not None)
+        self._apart = self.solution.weights
+        """One column for each class of each task."""
+        if len(self._labels) > self._apart.shape[1]:
+            counts = [0, *itertools.accumulate(map(len, places.values()))]
+            apart = {
+                name: range(first, last) for name, (first, last) in zip(places, itertools.pairwise(counts), strict=True)
+            }
+            self._apart = ridge.weights_apart(self.solution, places, apart)
+
+    def responses(self, batch: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
+        return self.ridge.features(batch).float() @ self._single
+
+    @cached_property
+    def _single(self) -> Float[Tensor, "D c"]:
+        """In single precision: one query among many classes takes as long as it takes to read these weights."""
+        return self.solution.weights.float()
+
+    def judged(
+        self, batch: Float[Tensor, "n ..."], known_score: str | None
+    ) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n p"], Float[Tensor, " n"], Float[Tensor, " n"] | None]:
+        solution, features = self.solution, self.ridge.features(batch)
+        responses, variance = features @ solution.weights, solution.variance(features)
+        scores = None if known_score is None else SCORES[known_score](solution, responses, variance)
+        return responses, features @ self._apart, variance, scores
+
+    @torch.inference_mode()
+    def known_scores(self, batches: Iterable[Float[Tensor, "n ..."]], score: str) -> Float[Tensor, " n"]:
+        """How well queries are known, by a score of `unknowns.SCORES`."""
+        parts, solution = [self.ridge.features(batch) for batch in batches], self.solution
+        return torch.cat([SCORES[score](solution, x @ solution.weights, solution.variance(x)) for x in parts])

@@ -15,10 +15,9 @@ from kcl.core.randomness import numpy_generator
 from kcl.errors import KclError
 from kcl.methods.kcl import KernelModel
 from kcl.methods.kcl_settings import KclSettings
-from kcl.models.all_classes import ClassAnswers
 from kcl.models.calibration import held_out_notes
-from kcl.models.inference import BATCH, DEFAULT_SCORE, JOINT, Answerer, Answers, start_run
-from kcl.models.joint_head import joint_head
+from kcl.models.inference import DEFAULT_SCORE, JOINT, Answerer, Answers, start_run
+from kcl.models.joint_head import JointAnswers
 from kcl.models.lessons import LearnedTask, Lesson, LessonLearning, Samples, choose_coreset, hold_out
 from kcl.training.stack import RunStack
 from kcl.training.step_progress import OnStep
@@ -117,21 +116,20 @@ class CoresetHeads:
         abstain_below: float = 0.0,
     ) -> Answers:
         if task is None and score == JOINT and len(tasks) > 1:
-            queries = self.answerer.plain_features(queries)
-            return self._joint(tasks).answer(queries.split(BATCH), abstain_below)
+            return self.joint(tasks).answer(self.answerer.batches(queries), abstain_below)
         score = DEFAULT_SCORE if score == JOINT else score
         return self.answerer.answer(queries, None if task is None else tasks[task].lesson, score, abstain_below)
 
     def logits(self, queries: Tensor, tasks: dict[str, LearnedTask], task: str | None) -> Tensor:
         """Calibrated scores of a task's classes; without a task, those of all classes, each once."""
         if task is None:
-            return self._joint(tasks).logits(self.answerer.plain_features(queries).split(BATCH))
+            return self.joint(tasks).logits(self.answerer.batches(queries))
         return self.answerer.logits(queries, tasks[task].lesson)
 
-    def _joint(self, tasks: dict[str, LearnedTask]) -> ClassAnswers:
+    def joint(self, tasks: dict[str, LearnedTask]) -> JointAnswers:
         """The classifier over all classes, made when it is first needed after the weights have changed."""
         if self._joint_version != self.stack.version:
-            self._joint_head, self._joint_version = joint_head(self.answerer, tasks), self.stack.version
+            self._joint_head, self._joint_version = JointAnswers(self.answerer, tasks), self.stack.version
         return self._joint_head
 
     def forget(self, *_: Any) -> Any:

@@ -113,9 +113,9 @@ class Answerer:
             self.install({})
         if index not in self._heads:
             if self._shared is None:
-                self._shared = self.method.in_common(self.model, map(self._as_seen, sorted(self.stack.kept)))
+                self._shared = self.method.in_common(self.model, map(self.as_seen, sorted(self.stack.kept)))
             noise = RunNoise(self.stack.device, self.stack.seeds[self.run], "test noise", index)
-            memory = self.method.show(self._as_seen(index) | self._shared)
+            memory = self.method.show(self.as_seen(index) | self._shared)
             head = self.method.head(self.model, memory, noise)
             self._heads[index] = head._replace(temperature=self._temperature(index, head), left_out=None)
         return self._heads[index]
@@ -129,30 +129,31 @@ class Answerer:
             given = fit_temperature(logits[several], labels[several])
         return None if given is None else head.scale.new_tensor(given)
 
-    def _as_seen(self, index: int) -> Memory:
-        """The task's memory with its samples scaled for the network."""
+    def as_seen(self, index: int) -> Memory:
+        """A task's memory with its samples scaled for the network."""
         memory, (_, view) = self.stack.memory_kept(self.run, index), self.stack.kept[index]
         return memory | {"inputs": view.scale(memory["inputs"])}
 
     @torch.inference_mode()
     def coreset(self, index: int) -> tuple[Float[Tensor, "m d"], Int[Tensor, " m"]]:
         """Features and labels of a task's coreset at the current weights."""
-        memory = self._as_seen(index)
+        memory = self.as_seen(index)
         return self.plain_features(memory["inputs"]), memory["targets"].argmax(-1)
 
     @torch.inference_mode()
     def plain_features(self, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n d"]:
         """Features that are the same for all tasks: with BatchNorm's running averages, and without copies."""
-        return torch.cat([self.method.features(self.model, part) for part in self._batches(inputs)])
+        return torch.cat([self.method.features(self.model, part) for part in self.batches(inputs)])
 
-    def _batches(self, inputs: Tensor) -> Sequence[Tensor]:
+    def batches(self, inputs: Tensor) -> Sequence[Tensor]:
+        """Inputs that pass the network together, with their copies."""
         size = min(BATCH, LARGEST_BATCH // max(1, inputs.shape[1:].numel())) // self._copies
         return [inputs] if len(inputs) <= size else inputs.split(max(1, size))
 
     @torch.inference_mode()
     def features(self, inputs: Float[Tensor, "n ..."], index: int) -> Float[Tensor, "v d"]:
         """Kernel inputs of all copies of the queries (`methods.views`), the same for all tasks unless `by_task`."""
-        parts = [self._features(part, index).unflatten(0, (self._copies, -1)) for part in self._batches(inputs)]
+        parts = [self._features(part, index).unflatten(0, (self._copies, -1)) for part in self.batches(inputs)]
         return torch.cat(parts, dim=1).flatten(0, 1)
 
     def _features(self, inputs: Tensor, index: int) -> Tensor:
@@ -165,7 +166,7 @@ class Answerer:
         head, kernel = self.head(index), self.method.kernel
         scores = [
             self._vote(ridge_head.scores(head, kernel, self.model, self._features(part, index)))
-            for part in self._batches(inputs)
+            for part in self.batches(inputs)
         ]
         return ridge_head.calibrated(head, scores[0] if len(scores) == 1 else torch.cat(scores))
 
@@ -202,7 +203,7 @@ class Answerer:
         candidates = sorted(self.stack.kept) if index is None else [index]
         if not candidates:
             raise KclError(NOTHING_LEARNED)
-        parts = [self._best(part, candidates, score) for part in self._batches(inputs)]
+        parts = [self._best(part, candidates, score) for part in self.batches(inputs)]
         joined = Answers(*(torch.cat(column) for column in zip(*parts, strict=True)))
         sure = (joined.confidence >= abstain_below) & joined.variance.isfinite()  # false where one is not a number
         return joined._replace(label=joined.label.masked_fill(~sure, -1))

@@ -1,7 +1,7 @@
 """Export of a model to one ONNX file: the backbone and the folded heads of all tasks, for any number of queries.
 
     inputs   n queries as `ContinualModel.predict` takes them: float32, or uint8, which is divided by 255
-    task     [1], int64: the position of the task in `tasks`; with a streaming head −1 compares all classes
+    task     [1], int64: the position of the task in `tasks`; −1 compares all classes
     logits   n × c: calibrated scores of all classes of all tasks; −∞ for classes outside the task
 
 The metadata holds the JSON lists `kcl_tasks`, `kcl_labels` and `kcl_columns` (names of the inputs, if they came from a
@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from kcl.core.files import write_whole
 from kcl.core.shapes import Float, Int, Shaped
 from kcl.errors import KclError
-from kcl.methods import ridge_head, views
+from kcl.methods import class_heads, ridge_head, views
 from kcl.methods.feature_maps import FEATURE_MAPS
 from kcl.methods.ridge_head import Head
 from kcl.models.continual_model import ContinualModel
+from kcl.models.coreset_heads import CoresetHeads
 from kcl.models.streaming_heads import StreamingHeads
 from kcl.nets.onnx_graph import trace
 
@@ -70,23 +71,33 @@ class AllHeads(nn.Module):
             if name == "anchors":  # the padding meets rows of weights that are zero
                 tensors = [nn.functional.pad(anchors, (0, 0, 0, rows - len(anchors))) for anchors in tensors]
             self.register_buffer(name, torch.stack(tensors))
+        assert isinstance(model.heads, CoresetHeads)  # noqa: S101 - `export_onnx` chooses by kind
+        joint = model.heads.joint(model.tasks)
+        self.joint, self.temperature_of_all = list(joint.tensors), joint.temperature
+        for name, tensor in joint.tensors.items():
+            self.register_buffer(f"joint_{name}", tensor.cpu())
         self.shared: list[str] = [name for name in ("phases", "metric") if name in parts[0]]  # the same for all tasks
         for name in self.shared:
             self.register_buffer(name, parts[0][name].cpu())
 
     def forward(self, x: Shaped[Tensor, "n ..."], task: Int[Tensor, " 1"]) -> Float[Tensor, "n c"]:
+        place = task.clamp_min(0)
         head = Head(
-            self.weights.index_select(0, task)[0],
+            self.weights.index_select(0, place)[0],
             self.scale,
-            self.shift.index_select(0, task),
-            **{name: getattr(self, name).index_select(0, task)[0] for name in self.by_task},
+            self.shift.index_select(0, place),
+            **{name: getattr(self, name).index_select(0, place)[0] for name in self.by_task},
             **{name: getattr(self, name) for name in self.shared},
         )
         copies = views.copies(self.view.scale(x), self.turns, self.mirrors)
         features = self.method.features(self.network, copies, head.moments)
         scores = ridge_head.scores(head, self.method.kernel, self.network, features, onnx=True)
         calibrated = ridge_head.calibrated(head, views.vote(scores, self.turns, self.mirrors))
-        return torch.where(self.present.index_select(0, task), calibrated, -torch.inf)
+        of_task = torch.where(self.present.index_select(0, place), calibrated, -torch.inf)
+        features = features if head.moments is None else self.method.features(self.network, copies)
+        joint = {name: getattr(self, f"joint_{name}") for name in self.joint}
+        votes = views.vote(class_heads.scores(self.method.settings, joint, features), self.turns, self.mirrors)
+        return torch.where(task < 0, votes / self.temperature_of_all, of_task)
 
 
 class AllSums(nn.Module):

@@ -23,7 +23,7 @@ from kcl.core.shapes import Bool, Float
 from kcl.errors import KclError, KclWarning
 from kcl.methods.feature_maps import FEATURE_MAPS, median_distance
 from kcl.models import unlearning
-from kcl.models.all_classes import ClassAnswers
+from kcl.models.all_classes import SumAnswers
 from kcl.models.calibration import held_out_notes
 from kcl.models.features import Features, Given
 from kcl.models.inference import JOINT, Answers
@@ -71,7 +71,7 @@ class StreamingHeads:
         )
         self.known: dict[str | None, KnownScores] = {}
         """By task, or None for all classes together: what decides which queries are not answered."""
-        self._classifiers: tuple[int, dict[str | None, ClassAnswers]] = (self.ridge.version, {})
+        self._classifiers: tuple[int, dict[str | None, SumAnswers]] = (self.ridge.version, {})
         """The version of the sums, and what was made of them."""
 
     @classmethod
@@ -212,14 +212,14 @@ class StreamingHeads:
         keys = (task, None, *tasks) if len(tasks) == 1 else (task,)
         return next((self.known[key] for key in keys if key in self.known), None)
 
-    def classifier(self, tasks: Mapping[str, LearnedTask], task: str | None) -> ClassAnswers:
+    def classifier(self, tasks: Mapping[str, LearnedTask], task: str | None) -> SumAnswers:
         """The classifier of a task, or of all classes; made when it is first needed after a lesson."""
         version, classifiers = self._classifiers
         if version != self.ridge.version:
             classifiers = {}  # a new one: other threads may be reading the old
             self._classifiers = self.ridge.version, classifiers
         if task not in classifiers:
-            classifiers[task] = ClassAnswers(self.ridge, tasks, task)
+            classifiers[task] = SumAnswers(self.ridge, tasks, task)
         return classifiers[task]
 
     def fork(self) -> StreamingHeads:

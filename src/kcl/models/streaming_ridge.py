@@ -205,7 +205,7 @@ class StreamingRidge:
         spectrum = primal.spectrum(whole)
         strength = self.best_strength(spectrum, units, places)
         residual = primal.generalised_cross_validation(spectrum, strength) / whole.count
-        temperature = max(min(residual, 1.0) / outputs**TEMPERATURE_EXPONENT, LEAST_TEMPERATURE)
+        temperature = usual_temperature(residual, outputs)
         return Solution(primal.weights(spectrum, strength), spectrum, strength, temperature, whole.sums)
 
     def _regression(self, whole: Statistics, units: Units, places: Mapping[str, Sequence[int]]) -> Solution:
@@ -246,6 +246,11 @@ class StreamingRidge:
         """
         units = _balanced(self.units, places) if self.balanced else self.units
         return primal.weights(solution.spectrum, solution.strength, joined(units, apart, self.moment).cross)
+
+
+def usual_temperature(residual: float, classes: int) -> float:
+    """By which responses are divided, from the mean squared error on samples that were not learned."""
+    return max(min(residual, 1.0) / classes**TEMPERATURE_EXPONENT, LEAST_TEMPERATURE)
 
 
 def joined(

@@ -34,6 +34,8 @@ class Cell:
     published: PaperResult | None = None
     recipe: str = "paper"
     train_per_task: int | None = None
+    tasks: int | None = None
+    """Where they are fewer than the benchmark's."""
     nearer: Cell | None = None
     """The same cell with settings nearer to those of the program behind the printed number, where ours differ."""
 
@@ -66,7 +68,7 @@ class Scale(NamedTuple):
         settings = published_settings(benchmark, cell.method).replace(**changes)
         split = cell.benchmark in (CIFAR100, MINIIMAGENET)
         ways = self.ways.get(cell.ways, cell.ways) if split else None
-        tasks = None if isinstance(ways, tuple) else self.tasks
+        tasks = None if isinstance(ways, tuple) else self.tasks or cell.tasks
         return [
             RunSpec(benchmark, cell.method, seed, settings, tasks, cell.train_per_task, ways, cell.class_order)
             for seed in seeds
@@ -85,7 +87,7 @@ QUICK = Scale(
         MINIIMAGENET: "split-digits",
     },
     3,
-    {None: 2, (3, 15): (2, 4), (3, 15, 20): (2, 4, 4)},
+    {None: 2, 10: 3, (3, 15): (2, 4), (3, 15, 20): (2, 4, 4)},
     ("rotation_labels", "test_views", "augmentation", "batch_norm", "feature_stages", "backbone"),
 )
 
@@ -135,14 +137,16 @@ class FinishedRuns:
         words += [] if cell.recipe == "paper" else ["--recipe", cell.recipe]
         recipe = recipe_settings(cell.recipe, cell.benchmark, cell.method)
         changes = {name: value for name, value in cell.changes.items() if getattr(recipe, name) != value}
-        words += ["--kernel", changes.pop("kernel")] if "kernel" in changes else []
+        for name in ("kernel", "scenario"):
+            words += [f"--{name}", changes.pop(name)] if name in changes else []
         words += change_options(replace(cell, changes=changes))
+        words += ["--tasks", str(cell.tasks)] if cell.tasks is not None else []
         words += ["--ways", show_ways(cell.ways)] if cell.ways is not None else []
         words += ["--class-order", cell.class_order] if cell.class_order is not None else []
-        first, last = self.seeds[0], self.seeds[-1]
-        consecutive = list(self.seeds) == list(range(first, last + 1))
-        words += ["--seeds", f"{first}..{last}" if consecutive else ",".join(map(str, self.seeds))]
         records = self.of(cell)
+        seeds = [record["seed"] for record in records] or list(self.seeds)
+        consecutive = len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1))
+        words += ["--seeds", f"{seeds[0]}..{seeds[-1]}" if consecutive else ",".join(map(str, seeds))]
         if records and records[0]["device"] != "cpu" and records[0]["precision"] != "tf32":
             words += ["--precision", records[0]["precision"]]
         return " ".join(words)

@@ -147,7 +147,7 @@ def summary_numbers(name: str, summary: Summary | None) -> dict[str, Any]:
     return {name: mean, f"{name}: deviation": deviation, f"{name}: half of the 95 % interval": half_width}
 
 
-def _measure(heading: str, name: str, field: str, digits: int) -> TableColumn:
+def measure(heading: str, name: str, field: str, digits: int) -> TableColumn:
     return TableColumn(
         heading,
         lambda cell, runs: spread(runs.summary(cell, field), digits),
@@ -156,7 +156,7 @@ def _measure(heading: str, name: str, field: str, digits: int) -> TableColumn:
 
 
 def _forgetting(heading: str, field: str) -> TableColumn:
-    column = _measure(heading, field.replace("_", " "), field, 3)
+    column = measure(heading, field.replace("_", " "), field, 3)
     return column._replace(text=lambda cell, runs: forgetting_cell(runs.summary(cell, field)))
 
 
@@ -181,7 +181,7 @@ def forgetting_text(paper: PaperResult | None) -> str:
 
 MEASURED = (
     TableColumn("seeds", lambda cell, runs: group.seed_count if (group := runs.group(cell)) else "0", _seeds),
-    _measure("accuracy %", "accuracy", "average_accuracy", 2)._replace(text=_accuracy),
+    measure("accuracy %", "accuracy", "average_accuracy", 2)._replace(text=_accuracy),
     TableColumn("95 % interval", lambda cell, runs: interval(runs.summary(cell)), lambda _, __: {}),
     _forgetting("forgetting", "forgetting"),
     _forgetting("forgetting, last test too", "forgetting_with_last"),
@@ -191,7 +191,7 @@ FORGETTING_NOTE = (
     "last accuracy, averaged over old tasks; “last test too”: the highest of all tests, the last one included, as in "
     "the program of the paper's authors."
 )
-JUST_LEARNED = _measure("just learned %", "just learned", "learning_accuracy", 2)
+JUST_LEARNED = measure("just learned %", "just learned", "learning_accuracy", 2)
 PAPER_COLUMNS = (
     TableColumn(
         "paper: accuracy %",

@@ -15,6 +15,7 @@ from kcl.errors import KclError
 from kcl.experiments.run_spec import RunSpec, by_training
 from kcl.experiments.speeds import TOGETHER, speed_of
 from kcl.paper.cell import FinishedRuns, Scale
+from kcl.paper.class_incremental import ClassIncremental, ClassIncrementalSmall
 from kcl.paper.equal_memory import EqualMemory, ShuffledClasses
 from kcl.paper.inference_time import InferenceTime
 from kcl.paper.item import Item
@@ -46,15 +47,19 @@ STRONG: dict[str, Item] = {
     for item in (StrongResults(), StrongHorizon(), Ablation(), StrongCost(), EqualMemory(), ShuffledClasses())
 }
 """Beyond the paper, in the order in which their runs are done: the most important first."""
+WITHOUT_TASK: dict[str, Item] = {item.name: item for item in (ClassIncremental(), ClassIncrementalSmall())}
+"""Beyond the paper, with no task named."""
+BEYOND = STRONG | WITHOUT_TASK
 GROUPS = {"all": ITEMS, "strong": STRONG}
 """Names for several items: `all` is the paper's, and no more."""
 
 
 def find_items(names: list[str]) -> list[Item]:
-    """The named items, each once; `all` stands for the paper's, `strong` for those beyond it."""
-    known = ITEMS | STRONG
+    """The named items, each once; `all` stands for the paper's, `strong` for those of the strong recipe."""
+    known = ITEMS | BEYOND
     if not names:
-        raise KclError(f"name what to reproduce: all, or some of {', '.join(ITEMS)}; or, beyond the paper, strong")
+        beyond = ", ".join(["strong", *WITHOUT_TASK])
+        raise KclError(f"name what to reproduce: all, or some of {', '.join(ITEMS)}; or, beyond the paper, {beyond}")
     for name in names:
         if name not in known and name not in GROUPS:
             raise KclError(f"unknown table or figure {name!r}; {nearest(name, [*GROUPS, *known])}")

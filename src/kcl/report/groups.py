@@ -29,6 +29,8 @@ _TITLES = {
     "ewc": "EWC",
     "a-gem": "A-GEM",
     "er-reservoir": "ER-Reservoir",
+    "er-ace": "ER-ACE",
+    "der++": "DER++",
     "multi-task": "multi-task",
 }
 
@@ -56,8 +58,8 @@ class SeedGroup:
 
     def summary(self, field: str) -> Summary | None:
         """Statistics of a field over the runs that did not diverge; None if any of them lacks it."""
-        values = [run[field] for run in self.runs]
-        return None if None in values else summarise(values)
+        values = [run.get(field) for run in self.runs]
+        return None if None in values else summarise([value for value in values if value is not None])
 
     def matrices(self) -> npt.NDArray[np.float64]:
         """The accuracy matrices of the runs that did not diverge, (runs, tasks, tasks), NaN where not evaluated.
@@ -68,6 +70,23 @@ class SeedGroup:
         for matrix, run in zip(matrices, self.runs, strict=True):
             matrix[: run["tasks"], : run["tasks"]] = AccuracyMatrix.from_lists(run["accuracy_matrix"]).values
         return matrices
+
+    @property
+    def names_tasks(self) -> bool:
+        """Whether the task of a sample was named when the runs were tested."""
+        return self.settings.get("scenario", "task") == "task"
+
+    def task_confusion(self) -> npt.NDArray[np.float64] | None:
+        """The share of each task's test samples (row) that were taken for samples of each task (column), averaged over
+        the runs; None where tasks were named, shared their classes, or differ between runs.
+        """
+        counts = [np.array(run.get("task_confusion") or [], dtype=np.float64) for run in self.runs]
+        if not counts or any(each.shape != (self.tasks, self.tasks) for each in counts):
+            return None
+        shares: npt.NDArray[np.float64] = np.mean(
+            [each / each.sum(1, keepdims=True).clip(1) for each in counts], axis=0
+        )
+        return shares
 
     @property
     def has_history(self) -> bool:

@@ -11,7 +11,7 @@ from kcl.report.groups import STREAM_CHOICES, SeedGroup, setting_labels, show, t
 from kcl.report.published import PaperResult, published
 from kcl.report.summary import Summary, stands_out
 
-_CONDITION = ("tasks", *STREAM_CHOICES)
+_CONDITION = ("scenario", "tasks", *STREAM_CHOICES)
 
 
 class HeadlineCell(NamedTuple):
@@ -64,6 +64,7 @@ def row_labels(groups: Sequence[SeedGroup]) -> list[str]:
 
 def in_words(condition: dict[str, Any]) -> str:
     words: dict[str, Callable[[Any], str]] = {
+        "scenario": lambda value: "" if value == "task" else f"{show(value)}-incremental",
         "tasks": lambda value: f"{show(value)} task{'' if value == 1 else 's'}",
         "train_per_task": lambda value: f"{show(value)} samples per task",
         "ways": lambda value: (

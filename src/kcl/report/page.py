@@ -44,6 +44,7 @@ def page(
     finished = [group for group in groups if group.runs]
     seen = samples_html(finished, samples)
     running = unfinished_html(unfinished, statuses) or muted("There are no unfinished runs.")
+    confused = "".join(map(_confusion, finished))
     sections = [
         section("facts", "What was run", _facts(groups)),
         section("running", "Not finished yet", running) if live else "",
@@ -51,6 +52,7 @@ def page(
         charts(groups) if finished or live else "",
         section("seen", "What the model sees", seen) if seen else "",
         section("results", "All results", _results(groups)),
+        section("confusion", "Tasks taken for each other", confused) if confused else "",
         section("settings", "Settings", _all_settings(groups)),
         section("commands", "Commands", _commands(groups)),
     ]
@@ -118,10 +120,21 @@ def _headline_cell(cell: HeadlineCell | None) -> str:
 
 
 def _results(groups: Sequence[SeedGroup]) -> str:
-    header = [name.replace(" %", "\N{NO-BREAK SPACE}%") for name in results_table.HEADER]
+    header = [name.replace(" %", "\N{NO-BREAK SPACE}%") for name in results_table.header(groups)]
     caption = "Results over seeds, mean ± standard deviation"
     body = results_table.rows(groups)
     return muted(results_table.NOTE) + table(caption, header, body, first_number=results_table.TEXT_COLUMNS)
+
+
+def _confusion(group: SeedGroup) -> str:
+    """Of every task, in percent: for samples of which tasks its test samples were taken."""
+    shares = group.task_confusion()
+    if shares is None:
+        return ""
+    numbers = [f"task {number}" for number in range(1, len(shares) + 1)]
+    body = [[name, *(number(100.0 * share, 0) for share in row)] for name, row in zip(numbers, shares, strict=True)]
+    caption = f"{group.label} on {group.benchmark}: % of a task’s test samples (row) by the task of the answer (column)"
+    return table(caption, ["", *numbers], body, first_number=1, row_heads=True)
 
 
 def _all_settings(groups: Sequence[SeedGroup]) -> str:

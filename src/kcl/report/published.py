@@ -65,7 +65,11 @@ SIZES = {PERMUTED: (20, 1024), ROTATED: (20, 1024), CIFAR100: (20, 2048), MINIIM
 
 
 def published(benchmark: str, method: str, kernel: str | None, settings: Mapping[str, Any]) -> PaperResult | None:
-    """The printed value, if the stream is the paper's (every task, all samples, usual order) and so are KCL's sizes."""
+    """The printed value, if the stream is the paper's (every task, all samples, usual order), the task of a sample is
+    named, and KCL's sizes are the paper's.
+    """
+    if settings.get("scenario", "task") != "task":
+        return None
     if method == "kcl" and benchmark in SIZES:
         sizes = zip(("coreset_size_per_class", "bases"), SIZES[benchmark], strict=True)
         if any(settings.get(name, size) != size for name, size in sizes):

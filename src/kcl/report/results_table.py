@@ -25,31 +25,48 @@ NOTE = (
     "Mean ± sample standard deviation over seeds; 95 % confidence interval of the mean average accuracy\n"
     "by Student's t. Diverged runs are counted, not averaged. Kept: samples, and the memory used for all that is kept."
 )
+WITHOUT_TASK = ("incremental accuracy %", "task right %")
+"""Further columns, where the task of a sample was not named: average accuracy over the stream, and the share of samples
+whose answer is a class of their own task.
+"""
 TEXT_COLUMNS = 2  # benchmark and method; the others are numbers, aligned to the right
 
 
+def header(groups: Sequence[SeedGroup]) -> tuple[str, ...]:
+    return HEADER + (() if all(group.names_tasks for group in groups) else WITHOUT_TASK)
+
+
 def rows(groups: Sequence[SeedGroup]) -> list[tuple[str, ...]]:
-    """One row of cells per group, under `HEADER`."""
-    return [
-        (
-            group.benchmark,
-            group.label,
-            group.seed_count,
-            spread(accuracy := group.summary("average_accuracy"), 2),
-            interval(accuracy),
-            spread(group.summary("forgetting"), 3),
-            spread(group.summary("learning_accuracy"), 2),
-            _kept(group),
-            spread(group.summary("seconds"), 1),
-        )
-        for group in groups
-    ]
+    """One row of cells per group, under `header`."""
+    named = all(group.names_tasks for group in groups)
+    return [(*_measured(group), *(() if named else _without_task(group))) for group in groups]
+
+
+def _measured(group: SeedGroup) -> tuple[str, ...]:
+    return (
+        group.benchmark,
+        group.label,
+        group.seed_count,
+        spread(accuracy := group.summary("average_accuracy"), 2),
+        interval(accuracy),
+        spread(group.summary("forgetting"), 3),
+        spread(group.summary("learning_accuracy"), 2),
+        _kept(group),
+        spread(group.summary("seconds"), 1),
+    )
+
+
+def _without_task(group: SeedGroup) -> tuple[str, ...]:
+    if group.names_tasks:
+        return (MISSING,) * len(WITHOUT_TASK)
+    return tuple(spread(group.summary(field), 2) for field in ("average_incremental_accuracy", "task_accuracy"))
 
 
 def text(records: Sequence[Record]) -> str:
     """The table for a terminal, columns aligned, with the note that explains it."""
-    cells = rows(group_runs(records))
-    upper, lower = zip(*map(_two_lines, HEADER), strict=True)
+    groups = group_runs(records)
+    cells = rows(groups)
+    upper, lower = zip(*map(_two_lines, header(groups)), strict=True)
     rule = ["-" * max(map(len, column)) for column in zip(upper, lower, *cells, strict=True)]
     return "\n".join([*aligned([upper, lower, rule, *cells], TEXT_COLUMNS), "", NOTE]) + "\n"
 
@@ -58,18 +75,20 @@ def markdown(records: Sequence[Record], title: str) -> str:
     """Headline, all results and commands, for a README or a paper's notes."""
     groups = group_runs(records)
     columns, methods = headline(groups)
-    header = ["method", *map(plain, columns)]
     cells = [(*map(plain, row[:TEXT_COLUMNS]), *row[TEXT_COLUMNS:]) for row in rows(groups)]
     compared = any(cell and cell.published for row in methods.values() for cell in row)
     commands = [command for command in dict.fromkeys(record["command"] for record in records) if command]
     parts = [
         f"# {plain(title)}",
-        markdown_table(header, [[plain(label), *map(_headline_cell, row)] for label, row in methods.items()]),
+        markdown_table(
+            ["method", *map(plain, columns)],
+            [[plain(label), *map(_headline_cell, row)] for label, row in methods.items()],
+        ),
         "Average accuracy in percent, mean ± standard deviation over seeds. "
         + SIGNIFICANCE.replace("marked", "in bold")
         + (f" In brackets: {SOURCE}." if compared else ""),
         "## All results",
-        markdown_table(HEADER, cells, slice(TEXT_COLUMNS, None)),
+        markdown_table(header(groups), cells, slice(TEXT_COLUMNS, None)),
         NOTE,
     ]
     if commands:

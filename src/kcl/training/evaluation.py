@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task, View
+from kcl.core.randomness import numpy_generator
 from kcl.core.shapes import Float, Int
 from kcl.errors import KclError
 from kcl.functional.noise import RunNoise
@@ -16,7 +18,7 @@ from kcl.methods.method import Memory
 from kcl.methods.views import copies_at_test
 from kcl.ops.precision import answering
 from kcl.training.draws import DrawnNoise, Recorder, Request, merge
-from kcl.training.state import for_one_run, over_runs, stack_memories
+from kcl.training.state import for_one_run, memory_of, over_runs, stack_memories
 from kcl.training.variants import TestGroup
 
 QUERIES_ON_CPU = 2048
@@ -39,6 +41,16 @@ def as_seen(memory: Memory, view: View) -> Memory:
     return memory | {"inputs": view.scale(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])}
 
 
+class Union(NamedTuple):
+    """The classifiers over all classes of a group's runs, and what its classes are."""
+
+    heads: Memory
+    places: dict[int, Int[Tensor, "s w"]]
+    """Of every task: the place of each of its classes among all."""
+    owners: Int[Tensor, "s c"]
+    """The task of each class; the first, where tasks share it."""
+
+
 class Evaluator:
     """Tests the runs of a stack; the methods of the same names of `stack.RunStack` say what is returned."""
 
@@ -48,14 +60,18 @@ class Evaluator:
         self._batch_sizes: dict[Any, int] = {}
         self._shared: dict[int, Memory] = {}
         """By the first run of a group: what the heads of all tasks have in common at the current weights."""
+        self._unions: dict[int, Union] = {}
 
     def weights_changed(self) -> None:
         self._shared.clear()
+        self._unions.clear()
 
     @torch.no_grad()
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
-        accuracies = [0.0] * len(self.stack.runs)
+        accuracies = [math.nan] * len(self.stack.runs)
         for group in self.stack.test_groups:
+            if tasks[0].index not in self.stack.kept and not group.method.settings.names_tasks:
+                continue  # its classes are not among those seen
             correct = torch.zeros(len(group.runs), dtype=torch.int64, device=self.stack.device)
             for scores, labels in self._answers(tasks, group):
                 correct += (predicted(scores) == labels).sum(1)
@@ -72,6 +88,21 @@ class Evaluator:
         return [by_run[run] for run in range(len(self.stack.runs))]
 
     @torch.no_grad()
+    def answered_tasks(self, tasks: Sequence[Task]) -> list[list[int] | None]:
+        counts: list[list[int] | None] = [None] * len(self.stack.runs)
+        for group in self.stack.test_groups:
+            if group.method.settings.scenario == "class":
+                owners = self._union(group).owners
+                of_group = torch.zeros(len(group.runs), 1 + int(owners.max()), dtype=torch.int64, device=owners.device)
+                for scores, _ in self._answers(tasks, group):
+                    chosen = predicted(scores)
+                    answered = owners.gather(1, chosen.clamp_min(0))
+                    of_group.scatter_add_(1, answered, (chosen >= 0).long())
+                for run, several in zip(group.runs, of_group.tolist(), strict=True):
+                    counts[run] = several
+        return counts
+
+    @torch.no_grad()
     def rehearse(self, memory: Memory, view: View, index: int) -> None:
         for group in self.stack.test_groups:
             self._heads(group, self._of_group(group, as_seen(memory, view)), index)
@@ -81,6 +112,8 @@ class Evaluator:
         stack, index, length = self.stack, tasks[0].index, len(tasks[0].test)
         if length == 0 or any(len(task.test) != length for task in tasks):
             raise KclError(f"task {index} needs test samples, the same number in every run")
+        of_all = not group.method.settings.names_tasks
+        memory: Memory = {}
         if index in stack.kept:
             memory, view = stack.kept[index]
         elif stack.answers_unseen:
@@ -89,15 +122,20 @@ class Evaluator:
             view = tasks[0].view.to(stack.device)
         else:
             raise KclError(f"task {index} was not learned yet, so it has no head; learned tasks: {sorted(stack.kept)}")
-        heads = self._heads(group, self._of_group(group, as_seen(memory, view)) | self._common(group), index)
+        if of_all:
+            heads = self._union(group).heads
+        else:
+            heads = self._heads(group, self._of_group(group, as_seen(memory, view)) | self._common(group), index)
         tasks = [tasks[run] for run in group.runs]
         stored, batch = [stack.stored(task.test.inputs) for task in tasks], self._batch_size(tasks[0], group)
         moves = [task.view.to(stack.device).move for task in tasks]
         rows = torch.stack([task.test.rows for task in tasks]).to(stack.device)
         labels = torch.stack([task.test.labels for task in tasks]).to(stack.device)
+        if of_all:
+            labels = self._union(group).places[index].gather(1, labels)
 
         def answers(model: nn.Module, head: Memory, inputs: Tensor) -> Tensor:
-            parts = [group.method.answer(model, head, view.scale(part)) for part in inputs.split(batch)]
+            parts = [group.method.answer(model, head, view.scale(part), of_all) for part in inputs.split(batch)]
             return torch.cat(parts) if len(parts) > 1 else parts[0]
 
         several = BATCHES * batch
@@ -150,6 +188,32 @@ class Evaluator:
             self._shared[first] = method.common(torch.stack(parts).sum(0))
         return self._shared.get(first, {})
 
+    def _union(self, group: TestGroup) -> Union:
+        """The classifiers over all classes seen so far, one run after another: λ is chosen by what a run has."""
+        stack, method, first = self.stack, group.method, group.runs[0]
+        if stack.learning:  # the weights change from step to step
+            self._unions.clear()
+        if first not in self._unions:
+            memories = [self._of_group(group, as_seen(*kept)) for kept in stack.kept.values()]
+            heads, places, owners = [], [], []
+            for position, (run, training) in enumerate(zip(group.runs, group.trainings, strict=True)):
+                among_all = places_of([classes[training] for classes in stack.classes.values()])
+                united = method.united([memory_of(position, memory) for memory in memories], among_all)
+                rng = numpy_generator(stack.training_seeds[training], "classes of all tasks")
+                with answering(stack.precision):
+                    model = stack.model_at_test(run)
+                    heads.append(method.classifier_of_all(model, method.show(united), rng))
+                places.append(among_all)
+                owners.append(_owners(among_all, list(stack.classes)))
+            by_task = {
+                index: torch.tensor(several, device=stack.device)
+                for index, several in zip(stack.classes, zip(*places, strict=True), strict=True)
+            }
+            self._unions[first] = Union(
+                stack_memories(heads, stack.device), by_task, torch.tensor(owners, device=stack.device)
+            )
+        return self._unions[first]
+
     def _call(self, group: TestGroup, function: Callable[..., Any], *arguments: Any) -> Any:
         """function(model, *arguments) for every run of a group, with the weights it is tested with."""
         stack = self.stack
@@ -180,6 +244,21 @@ class Evaluator:
             fitting = max(1, _free_memory(self.stack.device) // 4 // (each * len(group.runs)))
             self._batch_sizes[key] = min(len(task.test), 1 << fitting.bit_length() - 1)
         return self._batch_sizes[key]
+
+
+def places_of(classes: Sequence[Sequence[int]]) -> list[list[int]]:
+    """For every task, the place of each of its classes among all classes, in the order in which they were seen."""
+    order: dict[int, int] = {}
+    return [[order.setdefault(number, len(order)) for number in several] for several in classes]
+
+
+def _owners(places: Sequence[Sequence[int]], tasks: Sequence[int]) -> list[int]:
+    """The first task of each place."""
+    owners: dict[int, int] = {}
+    for task, several in zip(tasks, places, strict=True):
+        for place in several:
+            owners.setdefault(place, task)
+    return [owners[place] for place in range(len(owners))]
 
 
 def _free_memory(device: torch.device) -> int:

@@ -72,6 +72,8 @@ class RunStack:
         self.runs, self.test_groups = variants_of(self.variants), test_groups(self.variants)
         self.seeds = [seeds[run.training] for run in self.runs]
         self.joint, self.answers_unseen = self.method.joint, self.method.answers_unseen
+        self.compares_tasks = any(group.method.settings.scenario == "class" for group in self.test_groups)
+        """Whether a run tells apart the classes of all tasks."""
         self.compiled, self.precision = compiled, used(precision, self.device, compiled)
         self.models = [
             build_model(method, make, seed).to(self.device)
@@ -81,6 +83,8 @@ class RunStack:
         self.state = StackState(self.models, [horizons(several) for several in self.variants], moments)
         self.kept: dict[int, tuple[Memory, View]] = {}
         """By task: the memory of every training, and the view of its samples."""
+        self.classes: dict[int, list[tuple[int, ...]]] = {}
+        """By task: its classes in every training, as positions among those of the stream."""
         self.method_state: Memory | None = None
         self.learning = False
         self.version = 0
@@ -160,6 +164,7 @@ class RunStack:
             if versions[0] is not tasks[0]:  # several tasks were learned as one
                 ended = [method.unseen_memory(part) for method, part in zip(self.methods, versions, strict=True)]
             self.kept[versions[0].index] = (stack_memories(ended, self.device), versions[0].view.to(self.device))
+            self.classes[versions[0].index] = [version.classes for version in versions]
 
     def rehearse(self, tasks: Sequence[Task]) -> None:
         """One step on the first batch that changes no weights, to check that the runs can be stacked and to measure
@@ -179,8 +184,16 @@ class RunStack:
     # Answering
 
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
-        """Percent correct of every run on its version of a task; meaningless where a run has diverged."""
+        """Percent correct of every run on its version of a task; meaningless where a run has diverged, not a number
+        where the task is not named and was not learned.
+        """
         return self._evaluator.accuracy(tasks)
+
+    def answered_tasks(self, tasks: Sequence[Task]) -> list[list[int] | None]:
+        """How many test samples of its version of a task every run takes for samples of each task; None where tasks are
+        named or share their classes.
+        """
+        return self._evaluator.answered_tasks(tasks)
 
     def scores(self, tasks: Sequence[Task]) -> list[Float[Tensor, "n c"]]:
         """Class scores of every run on its version of a learned task."""
@@ -247,7 +260,7 @@ class RunStack:
             tasks = [of_run[number] for of_run in training_tasks]
             parts = zip(self.methods, self.models, tasks, self.training_seeds, strict=True)
             templates = [_memory_template(*each) for each in parts]
-            for part, memories in zip(tasks[0].parts, zip(*templates, strict=True), strict=True):
+            for place, (part, memories) in enumerate(zip(tasks[0].parts, zip(*templates, strict=True), strict=True)):
                 template = stack_memories(memories, self.device)
                 memory = fit_all(saved.get(str(part.index)), template, f"kept/{part.index}")
                 for name, tensor in memory.items():  # what depends on the data alone must match the present data
@@ -258,6 +271,7 @@ class RunStack:
                         )
                 on_device = {name: tensor.to(self.device) for name, tensor in memory.items()}
                 self.kept[part.index] = (on_device, part.view.to(self.device))
+                self.classes[part.index] = [versions.parts[place].classes for versions in tasks]
         if "carried" in tree:
             template = self.initial_state([of_run[0] for of_run in training_tasks])
             load_into(template, tree["carried"], "carried")

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from kcl.core.shapes import Float
-from kcl.methods.episodic import replayed_samples
 from kcl.methods.method import Memory, Replayed
 from kcl.ops import compiler
 from kcl.ops.operation import tracing
@@ -182,7 +181,7 @@ class StackedTrainer(Trainer):
         new = (places - method_state["inputs"].shape[1]).clamp_min(0)
         runs = torch.arange(len(new), device=new.device)[:, None]
         samples = inputs[runs, new], labels[runs, new]
-        return [vmap(replayed_samples)(method_state, places, weights, *samples, memory["classes"])]
+        return [vmap(self.method.replayed)(method_state, places, weights, *samples, memory["classes"])]
 
     # The step
 

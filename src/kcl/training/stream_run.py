@@ -60,6 +60,10 @@ class Outcome(NamedTuple):
     """How often the run was resumed after an interruption."""
     fingerprint: str
     """A digest of every parameter, statistic and memory at the end."""
+    task_confusion: list[list[int]] | None = None
+    """Where classes of all tasks are compared, at the end: how many test samples of each task (row) are taken for
+    samples of each task (column).
+    """
 
 
 OnProgress = Callable[[Progress], None]
@@ -91,8 +95,8 @@ class _History:
 
     def __init__(self, runs: int, tasks: int) -> None:
         self.matrices: list[AccuracyMatrix] = [AccuracyMatrix(tasks) for _ in range(runs)]
-        self.initial: list[list[float]] = []
-        """Accuracies of the untrained runs on the tasks measured so far."""
+        self.initial: list[list[float | None]] = []
+        """Accuracies of the untrained runs on the tasks measured so far; None for runs that cannot answer yet."""
         self.learning: list[float] = []
         """Seconds spent learning each task, including the one being learned."""
         self.learned = self.tested = self.resumed = 0
@@ -135,7 +139,8 @@ class _History:
             valid = (
                 [matrix.task_count for matrix in matrices] == [count] * len(self.matrices)
                 and len(initial) <= count
-                and all(len(row) == len(matrices) and all(0.0 <= value <= 100.0 for value in row) for row in initial)
+                and all(len(row) == len(matrices) for row in initial)
+                and all(value is None or 0.0 <= value <= 100.0 for row in initial for value in row)
                 and all(type(number) is int for number in (learned, tested, resumed))
                 and 0 <= learned - tested <= 1
                 and 0 <= tested <= count
@@ -191,20 +196,37 @@ class _StreamRun:
 
     def outcomes(self) -> list[Outcome]:
         learner, history, seconds = self.learner, self.history, self.history.seconds
-        memory, fingerprints = learner.memory_use(), learner.fingerprints()
+        memory, fingerprints, confusions = learner.memory_use(), learner.fingerprints(), self._confusions()
         return [
             Outcome(
                 history.matrices[run],
-                [accuracies[run] for accuracies in history.initial] if learner.answers_unseen else None,
+                self._initial(run),
                 seconds,
                 history.learning,
                 learner.diverged[run],
                 memory[run],
                 history.resumed,
                 fingerprints[run],
+                confusions[run],
             )
             for run in range(len(self.streams))
         ]
+
+    def _initial(self, run: int) -> list[float] | None:
+        """Accuracies of the untrained run on all tasks."""
+        accuracies = [value for of_runs in self.history.initial if (value := of_runs[run]) is not None]
+        return accuracies or None
+
+    def _confusions(self) -> list[list[list[int]] | None]:
+        """Of every run that has learned all tasks and compares the classes of all."""
+        learner, run_count, alive = self.learner, len(self.streams), self._alive()
+        if not learner.compares_tasks or self.history.tested < self.training_count:  # or all have diverged
+            return [None] * run_count
+        by_task = [
+            learner.answered_tasks([stream[index] for stream in self.streams]) for index in range(self.task_count)
+        ]
+        rows = [[row for of_runs in by_task if (row := of_runs[run]) is not None] for run in range(run_count)]
+        return [several or None if run in alive else None for run, several in enumerate(rows)]
 
     def _resume(self) -> None:
         """Restore the newest checkpoint, if there is one."""
@@ -265,12 +287,14 @@ class _StreamRun:
         for index in range(min(row + 1 + self.learner.answers_unseen, self.task_count)):
             accuracies = self._accuracy(index)
             for run in alive:
-                self.history.matrices[run].record(row, index, accuracies[run])
+                if (accuracy := accuracies[run]) is not None:
+                    self.history.matrices[run].record(row, index, accuracy)
         self.history.tested = number + 1
         return self.history.average(row, alive)
 
-    def _accuracy(self, index: int) -> list[float]:
-        return self.learner.accuracy([stream[index] for stream in self.streams])
+    def _accuracy(self, index: int) -> list[float | None]:
+        accuracies = self.learner.accuracy([stream[index] for stream in self.streams])
+        return [None if math.isnan(accuracy) else accuracy for accuracy in accuracies]
 
     def _progress_after(self, number: int) -> tuple[RunProgress, ...]:
         """Every run after a training task; −1: before the first."""

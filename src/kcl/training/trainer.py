@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from kcl.core.shapes import Float
 from kcl.functional.noise import Noise, RunNoise
-from kcl.methods.episodic import replayed_samples
 from kcl.methods.method import Batch, Memory, Replayed
 from kcl.ops.convolution_cuda import weights_beside
 from kcl.training.checkpoint import Saved, Tree, load_into, whole_number
@@ -216,7 +215,7 @@ class PlainTrainer(Trainer):
         method_state = memory_of(0, self.method_state)
         new = (places - len(method_state["inputs"])).clamp_min(0)
         samples, labels = self.task.moved(new), self.task.train.labels[new]
-        return replayed_samples(method_state, places, weights, samples, labels, self._memory["classes"])
+        return self.method.replayed(method_state, places, weights, samples, labels, self._memory["classes"])
 
     @torch.no_grad()
     def _update(self, gradients: list[Sequence[Tensor]]) -> None:
