@@ -36,12 +36,13 @@ def collect(
     runs: list[list[dict[str, Any]] | None] = [None if diverged else [] for diverged in learner.diverged]
     for index in range(0 if all(learner.diverged) else len(streams[0])):
         tasks = [stream[index] for stream in streams]
-        coresets, scores = learner.kept_inputs(index), learner.scores(tasks)
+        coresets = [learner.memory_kept(run, index).get("inputs") for run in range(len(tasks))]
+        scores = learner.scores(tasks)
         for entries, task, coreset, run_scores, class_names in zip(runs, tasks, coresets, scores, names, strict=True):
             if entries is None:
                 continue
             classes = [class_names[place] for place in task.classes]
-            shown = [] if coreset is None else [{"png": png(coreset[place])} for place in _spread(len(coreset))]
+            shown = [] if coreset is None else [{"png": png(coreset[place].cpu())} for place in _spread(len(coreset))]
             mistakes = _mistakes(task, classes, run_scores)
             entries.append({"samples": _samples(task, classes), "coreset": shown, "mistakes": mistakes})
     return runs

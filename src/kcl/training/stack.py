@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task, View
 from kcl.core.randomness import check_seed, numpy_generator
-from kcl.core.shapes import Float, Shaped
+from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.functional.noise import RunNoise
 from kcl.methods.method import Learnable, Memory, Method
@@ -206,11 +206,6 @@ class RunStack:
     def memory_kept(self, run: int, index: int) -> Memory:
         """A run's memory of a learned task."""
         return memory_of(self.runs[run].training, self.kept[index][0])
-
-    def kept_inputs(self, index: int) -> list[Shaped[Tensor, "m ..."] | None]:
-        """The samples that each run keeps of a learned task, as stored; None if the method keeps none per task."""
-        inputs = self.kept[index][0].get("inputs")
-        return [None if inputs is None else inputs[run.training].cpu() for run in self.runs]
 
     @property
     def diverged(self) -> list[bool]:
