@@ -51,8 +51,8 @@ def test_scores_are_those_behind_the_accuracy(make_runs: Any, method: str) -> No
             right = [100.0 * (run_scores.argmax(-1) == task.test.labels).sum().item() / len(task.test)
                      for run_scores, task in zip(scores, tasks, strict=True)]  # fmt: skip
             assert right == pytest.approx(learner.accuracy(tasks))
-    alone = [inputs for learner in plain for inputs in learner.kept_inputs(1)]
-    for one, other in zip(alone, stacked.kept_inputs(1), strict=True):
+    for run, learner in enumerate(plain):
+        one, other = (stack.memory_kept(place, 1).get("inputs") for stack, place in ((learner, 0), (stacked, run)))
         assert (one is None) == (other is None) == (method != "kcl")
         assert one is None or torch.equal(one, other)
 
@@ -76,7 +76,7 @@ def test_mistakes_are_wrong_answers_the_surest_first(make_runs: Any) -> None:
             assert mistake["said"] != mistake["label"]
             assert any(np.array_equal(opened(mistake["png"]), image) for image in shown)
         assert [sample["label"] for sample in collected[run][1]["samples"]] == names
-        kept = learner.kept_inputs(1)[run]
+        kept = learner.memory_kept(run, 1)["inputs"]
         assert all(any(np.array_equal(opened(sample["png"]), image[0].numpy()) for image in kept)
                    for sample in collected[run][1]["coreset"])  # fmt: skip
 
