@@ -214,7 +214,7 @@ def test_a_contradictory_record_is_refused(path: Path, changes: dict[str, Any], 
         results.read(path)
 
 
-ADDED = ("forgetting_with_last",)
+ADDED = ("average_incremental_accuracy", "forgetting_with_last")
 """Metrics that older files do not have."""
 
 

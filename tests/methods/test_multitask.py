@@ -11,15 +11,14 @@ import torch.nn.functional as F
 from kcl.benchmarks.array_stream import ArrayStream
 from kcl.benchmarks.joint_task import join
 from kcl.core.randomness import numpy_generator
-from kcl.core.settings import Settings
 from kcl.errors import KclError
-from kcl.methods.sgd import MultiTask
+from kcl.methods.sgd import LinearSettings, MultiTask
 from kcl.nets.mlp import MLP
 from kcl.training.state import build_model
 from kcl.training.stream_run import run_streams
 from one_run import OneRun
 
-SETTINGS = Settings(width=8, lr=0.1, lr_decay=1.0, momentum=0.5, dropout=0.0, batch_size=7)
+SETTINGS = LinearSettings(width=8, lr=0.1, lr_decay=1.0, momentum=0.5, dropout=0.0, batch_size=7)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ form of Eq. 1 over many classes. λ is the one whose predictions for samples lef
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -50,17 +51,11 @@ def solve(features: Float[Tensor, "m D"], labels: Int[Tensor, " m"], classes: in
         left = torch.linspace(0, samples - 1, most, device=labels.device).long()
     rows = (torch.arange(copies, device=labels.device)[:, None] * samples + left).flatten()
     projected, targets = features[rows] @ spectrum.vectors, F.one_hot(labels[rows], classes).double()
-    weighing = weights[rows]
-
-    def residuals(strength: float) -> Float[Tensor, "k c"]:
-        return _left_out_residuals(projected, targets, weighing, spectrum, strength, copies)
-
-    def error(strength: float) -> float:
-        return float((weighing[:, None] * residuals(strength).square()).sum())
-
-    strength = min((spectrum.scale * relative for relative in STRENGTHS), key=error)
-    solution = primal.weights(spectrum, strength)
-    mean_error = error(strength) / float(weighing.sum())
+    residuals = partial(_left_out_residuals, projected, targets, weights[rows], spectrum, copies)
+    errors = [float((weights[rows, None] * residuals(spectrum.scale * each).square()).sum()) for each in STRENGTHS]
+    best = min(range(len(STRENGTHS)), key=errors.__getitem__)
+    strength = spectrum.scale * STRENGTHS[best]
+    solution, mean_error = primal.weights(spectrum, strength), errors[best] / float(weights[rows].sum())
     return ClassRidge(solution, spectrum, strength, rows, targets - residuals(strength), mean_error)
 
 
@@ -85,8 +80,8 @@ def _left_out_residuals(
     targets: Float[Tensor, "k c"],
     weights: Float[Tensor, " k"],
     spectrum: Spectrum,
-    strength: float,
     copies: int,
+    strength: float,
 ) -> Float[Tensor, "k c"]:
     """y − f without the sample and its copies: (I − H)⁻¹(y − f), with H their block of the matrix that predicts all
     samples from their targets (Rasmussen and Williams, 2006, Eq. 5.12, in the primal form). Copies of a sample weigh
