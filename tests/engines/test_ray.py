@@ -110,13 +110,14 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def _workers(out: Path) -> list[str]:
     try:
-        return [own["worker"] for own in json.loads((out / "standing.json").read_text())["workers"]]
+        workers = json.loads((out / "standing.json").read_text())["workers"]
+        return [each["worker"] for each in workers if each["doing"]]
     except (OSError, ValueError):
         return []
 
 
 def _kill_one(out: Path) -> bool:
-    """One of the workers that are told; those that ended since are passed over."""
+    """One of the workers that do something; those that ended since are passed over."""
     for worker in _workers(out):
         with suppress(ProcessLookupError):
             os.kill(int(worker.rpartition("-")[2]), signal.SIGKILL)
@@ -124,7 +125,7 @@ def _kill_one(out: Path) -> bool:
     return False
 
 
-def test_24_runs_on_three_nodes_of_which_one_worker_dies_and_one_node_leaves(
+def test_24_runs_on_three_nodes_of_which_workers_die_and_one_node_leaves(
     cluster: Cluster, reference: Path, tmp_path: Path
 ) -> None:
     nodes = cluster.nodes
@@ -139,8 +140,8 @@ def test_24_runs_on_three_nodes_of_which_one_worker_dies_and_one_node_leaves(
     assert len(files) == 3, "and reached every node"
 
     process = start([*command, "0..11", "--out", again], **told)
-    until(lambda: len(records(again)) >= 4 and _workers(again), process)
-    until(lambda: _kill_one(again), process)
+    for done in (4, 6, 8):  # one may be idle when it dies, which costs nothing and is not told
+        until(lambda done=done: len(records(again)) >= done and _kill_one(again), process)
     until(lambda: len(records(again)) >= 9, process)
     nodes[2].kill()
     code, said = finish(process)
