@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kcl.core.shapes import Float, Int, Shaped
+from kcl.core.shapes import Float, Int
 from kcl.functional.noise import Noise
 from kcl.methods.episodic import EpisodicSettings
-from kcl.methods.method import Batch, Memory, Replayed
+from kcl.methods.method import Batch, Memory
 from kcl.methods.replay import ReservoirReplay
 from kcl.methods.sgd import LinearModel, among, sliced_cross_entropy
 
@@ -28,18 +28,11 @@ class AsymmetricReplay(ReservoirReplay):
     name = "er-ace"
     summary = "ER-ACE: replay with a cross-entropy that spares the classes learned before the batch"
 
-    def replayed(
-        self,
-        method_state: Memory,
-        places: Int[Tensor, " m"],
-        weights: Float[Tensor, " m"],
-        task_inputs: Shaped[Tensor, "m ..."],
-        task_labels: Int[Tensor, " m"],
-        classes: Int[Tensor, " w"],
-    ) -> Replayed:
-        samples = super().replayed(method_state, places, weights, task_inputs, task_labels, classes)
+    def beside(
+        self, method_state: Memory, places: Int[Tensor, " m"], weights: Float[Tensor, " m"], classes: Int[Tensor, " w"]
+    ) -> Memory:
         seen = method_state["allowed"].any(0) | among(classes, self.class_count)
-        return samples._replace(beside={"seen": seen})
+        return {"seen": seen}
 
     def losses(self, model: LinearModel, memory: Memory, batch: Batch, noise: Noise) -> tuple[Float[Tensor, ""], ...]:
         inputs, labels, replayed = batch

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from kcl.benchmarks.task import Task
 from kcl.core.settings import setting
-from kcl.core.shapes import Float, Int, Shaped
+from kcl.core.shapes import Float, Int
 from kcl.functional.noise import Noise
 from kcl.methods import views
 from kcl.methods.episodic import SLOTTED, EpisodicSettings
-from kcl.methods.method import Batch, Memory, Replayed, ReplayPlan
+from kcl.methods.method import Batch, Memory, ReplayPlan
 from kcl.methods.replay import ReservoirReplay
 from kcl.methods.sgd import LinearModel
 
@@ -55,19 +55,12 @@ class DarkReplay(ReservoirReplay):
         width = views.rotations(self.settings) * self.outputs
         return super().initial_state(model, task) | {"logits": torch.zeros(self.slots, width)}
 
-    def replayed(
-        self,
-        method_state: Memory,
-        places: Int[Tensor, " m"],
-        weights: Float[Tensor, " m"],
-        task_inputs: Shaped[Tensor, "m ..."],
-        task_labels: Int[Tensor, " m"],
-        classes: Int[Tensor, " w"],
-    ) -> Replayed:
-        samples = super().replayed(method_state, places, weights, task_inputs, task_labels, classes)
+    def beside(
+        self, method_state: Memory, places: Int[Tensor, " m"], weights: Float[Tensor, " m"], classes: Int[Tensor, " w"]
+    ) -> Memory:
         slots = len(method_state["logits"])
         logits = method_state["logits"].index_select(0, places.clamp(0, slots - 1))
-        return samples._replace(beside={"logits": logits, "stored": weights * (places < slots)})
+        return {"logits": logits, "stored": weights * (places < slots)}
 
     def losses(self, model: LinearModel, memory: Memory, batch: Batch, noise: Noise) -> tuple[Float[Tensor, ""], ...]:
         inputs, labels, replayed = batch

@@ -106,8 +106,14 @@ class EpisodicMethod(LinearMethod):
             torch.where(from_task, classes[task_labels], held_classes.long()),
             torch.where(from_task[:, None], among(classes, allowed.shape[1]), allowed),
             weights,
-            {},
+            self.beside(method_state, places, weights, classes),
         )
+
+    def beside(
+        self, method_state: Memory, places: Int[Tensor, " m"], weights: Float[Tensor, " m"], classes: Int[Tensor, " w"]
+    ) -> Memory:
+        """What the loss needs of replayed samples beside their classes; parameters as for `replayed`."""
+        return {}
 
     def memory_use(self, memories: Sequence[Memory], method_state: Memory) -> dict[str, int]:
         """Empty slots are not counted."""
