@@ -188,7 +188,7 @@ class ReferenceRun:
         self.midway = None
         with torch.no_grad():
             memory |= {name: tensor.detach().clone() for name, tensor in trained.items()}
-            ended = self.method.end_task(self.model, memory)
+            ended = self.method.review(self.model_at_test, self.method.end_task(self.model, memory), moved)
             rng = numpy_generator(self.seed, "consolidation", task.index)
             self.method_state = self.method.consolidate(self.model, self.method_state, moved, plan, rng)
         for part in task.parts:

@@ -24,7 +24,7 @@ from kcl.methods.feature_maps import FOR_MANY_RUNS, Buffers, FeatureMap, median_
 if TYPE_CHECKING:
     from kcl.methods.kcl_settings import KclSettings  # which names the heads
 
-SHRINKAGE = 0.9
+SHRINKAGE = 0.99
 """Share of the within-class scatter in the covariance that classes share; the rest is a multiple of the identity."""
 NEVER = -1e9
 """The score of a class that has no samples."""
@@ -52,37 +52,51 @@ class ClassHead(NamedTuple):
         return {name: tensor.float().contiguous() for name, tensor in tensors.items()}
 
 
-def joint_ridge(features: Float[Tensor, "m D"], labels: Int[Tensor, " m"], classes: int, copies: int) -> Solved:
+class Coresets(NamedTuple):
+    """The union of all coresets, as a head sees it."""
+
+    features: Float[Tensor, "m D"]
+    labels: Int[Tensor, " m"]
+    counts: Int[Tensor, " c"]
+    """Samples of each class."""
+    copies: int
+    """Of every sample, a block of samples apart."""
+    matched: Float[Tensor, "m c"] | None = None
+    """Targets with which the samples have the class means of all that was learned, where there are such."""
+
+    def means(self) -> Float[Tensor, "c D"]:
+        if self.matched is not None:
+            targets = self.matched.to(self.features.dtype)
+            return (targets.mT @ self.features) / targets.sum(0).clamp_min(1.0)[:, None]
+        sums = self.features.new_zeros(len(self.counts), self.features.shape[1])
+        return sums.index_add_(0, self.labels, self.features) / self.counts.clamp_min(1)[:, None]
+
+
+def joint_ridge(union: Coresets) -> Solved:
     """Ridge regression on one-hot targets with one λ, chosen by leave-one-out."""
-    ridge = class_ridge.solve(features, labels, classes, copies)
-    return Solved(ridge.weights, ridge.weights.new_zeros(classes), ridge)
+    ridge = class_ridge.solve(union.features, union.labels, len(union.counts), union.copies)
+    return Solved(ridge.weights, ridge.weights.new_zeros(len(union.counts)), ridge)
 
 
-def class_means(features: Float[Tensor, "m D"], labels: Int[Tensor, " m"], classes: int, copies: int) -> Solved:  # noqa: ARG001
+def class_means(union: Coresets) -> Solved:
     """The nearest mean: −‖ψ − μ_c‖²/2 without what all classes have in common."""
-    means = _means(features, labels, classes)
-    return _nearest(means.mT, means, labels)
+    means = union.means()
+    return _nearest(means.mT, means, union)
 
 
-def shared_covariance(features: Float[Tensor, "m D"], labels: Int[Tensor, " m"], classes: int, copies: int) -> Solved:  # noqa: ARG001
+def shared_covariance(union: Coresets) -> Solved:
     """The nearest mean by the covariance within classes, which they share: linear discriminant analysis."""
-    targets = F.one_hot(labels, classes).to(features.dtype)
-    metric, means = metric_of(scatter_within(features, targets), SHRINKAGE), _means(features, labels, classes)
-    return _nearest(metric @ (metric @ means.mT), means, labels)
+    targets = F.one_hot(union.labels, len(union.counts)).to(union.features.dtype)
+    metric, means = metric_of(scatter_within(union.features, targets), SHRINKAGE), union.means()
+    return _nearest(metric @ (metric @ means.mT), means, union)
 
 
-def _means(features: Float[Tensor, "m D"], labels: Int[Tensor, " m"], classes: int) -> Float[Tensor, "c D"]:
-    sums = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)
-    return sums / torch.bincount(labels, minlength=classes).clamp_min(1)[:, None]
-
-
-def _nearest(weights: Float[Tensor, "D c"], means: Float[Tensor, "c D"], labels: Int[Tensor, " m"]) -> Solved:
+def _nearest(weights: Float[Tensor, "D c"], means: Float[Tensor, "c D"], union: Coresets) -> Solved:
     """μ_cᵀ M² ψ − μ_cᵀ M² μ_c / 2. A class without samples is never the nearest."""
-    empty = torch.bincount(labels, minlength=len(means)) == 0
-    return Solved(weights, (-(means.mT * weights).sum(0) / 2.0).masked_fill(empty, NEVER))
+    return Solved(weights, (-(means.mT * weights).sum(0) / 2.0).masked_fill(union.counts == 0, NEVER))
 
 
-CLASS_HEADS: dict[str, Callable[[Tensor, Tensor, int, int], Solved]] = {
+CLASS_HEADS: dict[str, Callable[[Coresets], Solved]] = {
     "joint-ridge": joint_ridge,
     "class-means": class_means,
     "shared-covariance": shared_covariance,
@@ -96,8 +110,9 @@ def fit(
     classes: int,
     copies: int,
     rng: np.random.Generator,
+    matched: Float[Tensor, "m c"] | None = None,
 ) -> ClassHead:
-    """The head of samples with backbone features x. `copies`: of every sample, a block of samples apart."""
+    """The head of samples with backbone features x. `copies` and `matched`: as in `Coresets`."""
     metric = None
     if settings.shared_metric:
         metric = metric_of(scatter_within(x, F.one_hot(labels, classes).to(x.dtype)), settings.shared_metric)
@@ -105,7 +120,8 @@ def fit(
     feature_map = FOR_MANY_RUNS[settings.class_features]
     buffers = _drawn(feature_map, x, settings.class_bases, rng)
     features = feature_map.apply(x.double(), buffers).nan_to_num(0.0, 0.0, 0.0)  # which no factorisation could take
-    return ClassHead(CLASS_HEADS[settings.class_head](features, labels, classes, copies), buffers, metric)
+    union = Coresets(features, labels, torch.bincount(labels, minlength=classes), copies, matched)
+    return ClassHead(CLASS_HEADS[settings.class_head](union), buffers, metric)
 
 
 def _drawn(feature_map: FeatureMap, x: Float[Tensor, "m d"], bases: int, rng: np.random.Generator) -> Buffers:

@@ -14,6 +14,7 @@ from kcl.benchmarks.task import Task
 from kcl.core.shapes import Float, Int
 from kcl.functional import ridge
 from kcl.functional.gaussian import DiagonalGaussian, bounded, kl_divergence, standard_normal_like
+from kcl.functional.matching import matched_targets
 from kcl.functional.metric import metric_of, scatter_within
 from kcl.functional.noise import Noise
 from kcl.methods import class_heads, ridge_head, views
@@ -27,7 +28,7 @@ from kcl.nets.amortized import AmortizedGaussians
 from kcl.nets.backbone import Backbone
 
 BATCH = 2048
-"""Coreset samples that pass the backbone together, where no task is named."""
+"""Samples that pass the backbone together, where all of a task or of all coresets do."""
 
 
 class KernelModel(nn.Module):
@@ -93,7 +94,11 @@ class KernelContinualLearning(Method):
         stored = task.train.inputs[task.train.rows[coreset]]
         targets = F.one_hot(task.train.labels[coreset], task.ways)
         corrections = {name: torch.zeros(targets.shape) for name in self.trained_state}
-        return {"inputs": task.view.move(stored), "targets": targets.to(torch.uint8)} | corrections
+        memory = {"inputs": task.view.move(stored), "targets": targets.to(torch.uint8)} | corrections
+        if self.settings.matched_targets:
+            turns = views.rotations(self.settings)
+            memory["matched"] = torch.zeros(len(positions), turns, task.ways, turns)
+        return memory
 
     def loss(self, model: KernelModel, memory: Memory, batch: Batch, noise: Noise) -> Float[Tensor, ""]:
         """The negative of the empirical objective (Eq. 11): cross-entropy averaged over L draws of ω, plus τ·KL."""
@@ -124,6 +129,26 @@ class KernelContinualLearning(Method):
         """Keep the task's λ, scale and shift with its coreset."""
         return memory | {name: value.detach().clone() for name, value in model.head()._asdict().items()}
 
+    def review(self, model: KernelModel, memory: Memory, task: Task) -> Memory:
+        """With `matched_targets`: those of the backbone's features, by rotation of coreset sample and class."""
+        if not self.settings.matched_targets:
+            return memory
+        turns, labels = views.rotations(self.settings), task.train.labels
+        sums = memory["matched"].new_zeros(turns, task.ways, model.backbone.features)
+        for rows in torch.arange(len(labels), device=labels.device).split(BATCH):
+            shown = self._turned(model, task.view.scale(task.moved(rows)))
+            sums.index_add_(1, labels[rows], shown.to(sums.dtype))
+        means = sums / torch.bincount(labels, minlength=task.ways)[:, None]
+        coreset = self._turned(model, task.view.scale(memory["inputs"])).flatten(0, 1)
+        targets = views.turned_targets(memory["targets"].to(sums.dtype), turns)
+        matched = matched_targets(coreset, targets, means.transpose(0, 1).flatten(0, 1))
+        return memory | {"matched": matched.view(turns, -1, task.ways, turns).transpose(0, 1).contiguous()}
+
+    def _turned(self, model: KernelModel, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "r n d"]:
+        """Features of samples in each rotation that the settings show."""
+        turns = views.rotations(self.settings)
+        return self.features(model, views.copies(inputs, turns)).unflatten(0, (turns, len(inputs)))
+
     # Prediction
 
     def classifier(self, model: KernelModel, memory: Memory, noise: Noise) -> Memory:
@@ -139,7 +164,7 @@ class KernelContinualLearning(Method):
         features, moments = self._coreset(model, memory["inputs"])
         posterior, _ = self._gaussians(model, features)
         learned = HeadState(memory["strength"] * self.settings.test_strength, memory["scale"], memory["shift"])
-        targets = memory["targets"].to(features.dtype)
+        targets = memory.get("matched", memory["targets"]).flatten(1).to(features.dtype)
         if self.settings.soft_targets:
             targets = targets + model.soft_targets * memory["correction"]
         metric, kernel, copies = memory.get("metric"), self.kernel, views.copies_at_test(self.settings)
@@ -189,13 +214,21 @@ class KernelContinualLearning(Method):
         ]
         classes = torch.arange(1 + max(max(several) for several in places), device=labels[0].device)
         inputs = torch.cat([memory["inputs"] for memory in memories])
-        return {"inputs": inputs, "labels": torch.cat(labels), "classes": classes}
+        united = {"inputs": inputs, "labels": torch.cat(labels), "classes": classes}
+        if self.settings.matched_targets:
+            united["matched"] = torch.cat([
+                memory["matched"].new_zeros(*memory["matched"].shape[:2], len(classes), memory["matched"].shape[3])
+                .index_copy_(2, torch.tensor(several, device=classes.device), memory["matched"])
+                for memory, several in zip(memories, places, strict=True)
+            ])  # fmt: skip
+        return united
 
     def class_head(self, model: KernelModel, memory: Memory, rng: np.random.Generator) -> ClassHead:
         """The classifier over all classes, from `united` as `show` returns it. BatchNorm uses its running averages."""
         features = torch.cat([self.features(model, part) for part in memory["inputs"].split(BATCH)])
         labels, classes, copies = memory["labels"], len(memory["classes"]), views.copies_at_test(self.settings)
-        return class_heads.fit(self.settings, features, labels, classes, copies, rng)
+        matched = memory["matched"].flatten(1) if self.settings.matched_targets else None
+        return class_heads.fit(self.settings, features, labels, classes, copies, rng, matched)
 
     def classifier_of_all(self, model: KernelModel, memory: Memory, rng: np.random.Generator) -> Memory:
         return self.class_head(model, memory, rng).tensors()

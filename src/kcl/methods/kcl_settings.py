@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from kcl.core.settings import Settings, Summaries, setting
 from kcl.methods.coreset import LARGEST
@@ -62,10 +63,21 @@ class KclSettings(Settings):
         0.0, "coreset targets are one-hot plus this times a learned matrix; 0: one-hot", 0.0, 1e3,
         stackable=True, off_at_zero=True, since=3,
     )  # fmt: skip
+    matched_targets: bool = setting(
+        False, "at the end of a task its coreset gets targets with which it has the class means of all its samples",
+        since=6,
+    )  # fmt: skip
     warm_start: bool = setting(False, "λ and scale of a task start from those of the task before", since=3)
     log_variance_bound: float = setting(
         0.0, "bound on the absolute log-variances of ω, applied smoothly; 0: unbounded", 0.0, 80.0, since=3
     )
+
+    def as_trained(self) -> Self:
+        """Matched targets are those of the averaged network's features, so that they depend on the average."""
+        trained = super().as_trained()
+        if self.matched_targets:
+            return trained.replace(weight_average=self.weight_average, average_ramp=self.average_ramp)
+        return trained
 
     @property
     def kernel_name(self) -> str:

@@ -199,6 +199,12 @@ class Method(ABC):
         """What is kept of a task after its last batch."""
         return memory
 
+    def review(self, model: Any, memory: Memory, task: Task) -> Memory:
+        """The same memory, after a look at all samples of the task with the network that will answer. Only settings
+        whose runs share no training with others (`as_trained`) may depend on how that network is averaged.
+        """
+        return memory
+
     # Answering
 
     def unseen_memory(self, task: Task) -> Memory:

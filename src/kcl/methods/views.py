@@ -103,6 +103,7 @@ def shown_memory(memory: Memory, turns: int, mirrored: int = 1) -> Memory:
     shown: dict[str, Callable[[Tensor], Tensor]] = {
         "inputs": lambda inputs: copies(inputs, turns, mirrored),
         "targets": lambda targets: turned_targets(targets, turns, mirrored),
+        "matched": lambda matched: matched.transpose(0, 1).flatten(0, 1).flatten(1).repeat(mirrored, 1),
         "correction": lambda correction: turned_targets(correction, turns, mirrored),
         "classes": lambda classes: pairs(classes, turns),
         "labels": lambda labels: turned_labels(labels, turns).repeat(mirrored),

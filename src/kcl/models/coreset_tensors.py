@@ -78,7 +78,8 @@ def restore(
 
 def sizes(about: Mapping[str, Any], file: Any) -> dict[str, int]:
     """Samples and bytes of the coresets, without loading them."""
-    parts = ("inputs", "targets", *(("correction",) if about["settings"].get("soft_targets") else ()))
+    floats = {"correction": "soft_targets", "matched": "matched_targets"}
+    parts = ["inputs", "targets", *(name for name, setting in floats.items() if about["settings"].get(setting))]
     samples = size = 0
     for lesson, part in itertools.product((task["lesson"] for task in about["tasks"].values()), parts):
         tensor = file.get_slice(f"task.{lesson}.kept.{part}")
@@ -134,6 +135,9 @@ def _coreset(tensors: dict[str, Tensor], model: ContinualModel, task: LearnedTas
     assert isinstance(network, KernelModel)  # noqa: S101 - what the method builds
     required = {"inputs": ((size[0], *(model.input_shape or ())), model.dtype), "targets": (size, torch.uint8)}
     required |= dict.fromkeys(model.stack.method.trained_state, (size, torch.float32))
+    if model.settings.matched_targets:
+        turns = rotations(model.settings)
+        required |= {"matched": ((size[0], turns, size[1], turns), torch.float32)}
     required |= {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in network.head()._asdict().items()}
     if required != {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}:
         raise ValueError("the shape or type of a coreset does not match its task and settings")

@@ -23,7 +23,7 @@ from kcl.errors import KclError
 from kcl.functional.noise import RunNoise
 from kcl.methods.method import Learnable, Memory, Method
 from kcl.nets.backbone import Backbone
-from kcl.ops.precision import products, used
+from kcl.ops.precision import answering, products, used
 from kcl.ops.torch_private import tree_map
 from kcl.training.checkpoint import Saved, Tree, branch, digest, fit_all, load_into, whole_number
 from kcl.training.draws import PhiloxSource, Request, SeparateSource, Source
@@ -126,8 +126,8 @@ class RunStack:
                 self._trainer.train(stacked_task, on_step, after_step, saved)
                 self.learning = False
             trained_state = self._trainer.trained_state()
-        self._end(stacked_task, trained_state)
         self.state.gather_buffers()
+        self._end(stacked_task, trained_state)
         self.weights_changed()
 
     def weights_changed(self) -> None:
@@ -153,11 +153,14 @@ class RunStack:
         """Let the method update the memory of the task, and its state of all tasks so far."""
         memory = task.stored_memory | {name: tensor.clone() for name, tensor in trained_state.items()}
         tasks, plans, method_state, ended = task.tasks, task.plans, task.method_state, []
+        firsts = self.once_per_training(range(len(self.runs)))
         parts = zip(self.methods, self.models, tasks, self.training_seeds, strict=True)
         for run, (method, model, version, seed) in enumerate(parts):
-            ended.append(method.end_task(model, memory_of(run, memory)))
+            on_device, kept = self.on_device(version), method.end_task(model, memory_of(run, memory))
+            with answering(self.precision):
+                ended.append(method.review(self.model_at_test(firsts[run]), kept, on_device))
             before, rng = memory_of(run, method_state), numpy_generator(seed, "consolidation", task.index)
-            after = method.consolidate(model, before, self.on_device(version), plans[run] if plans else None, rng)
+            after = method.consolidate(model, before, on_device, plans[run] if plans else None, rng)
             for name, tensor in after.items():
                 method_state[name][run].copy_(tensor)
         for versions in zip(*(version.parts for version in tasks), strict=True):
