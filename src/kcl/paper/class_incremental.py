@@ -12,14 +12,17 @@ from kcl.paper.item import COMMAND, MEASURED, SPREAD, CellTables, TableColumn, c
 from kcl.paper.run_cost import COST, COST_NOTE
 from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET, PERMUTED, ROTATED
 
+COVARIANCE = {"class_head": "shared-covariance", "class_features": "linear"}
+MATCHED = {"matched_targets": True}
 HEADS: Mapping[str, Mapping[str, Any]] = {
+    "KCL, shared covariance, matched targets": COVARIANCE | MATCHED,
+    "KCL, shared covariance": COVARIANCE,
     "KCL, joint ridge on ReLU features": {},
     "KCL, joint ridge on linear features": {"class_features": "linear"},
-    "KCL, shared covariance": {"class_head": "shared-covariance", "class_features": "linear"},
     "KCL, class means": {"class_head": "class-means", "class_features": "linear"},
 }
-"""All share one training."""
-NAMED = "KCL, the task named"
+NAMED: Mapping[str, Mapping[str, Any]] = {"KCL, the task named": {}, "KCL, the task named, matched targets": MATCHED}
+"""Rows with and without matched targets share one training each."""
 OTHERS = {
     "ER-Reservoir": "er-reservoir",
     "ER-ACE": "er-ace",
@@ -76,10 +79,11 @@ class ClassIncrementalTables(CellTables):
     def cells_of(self, setting: Setting) -> list[Cell]:
         free = {"scenario": setting.scenario}
         whole = Cell(
-            NAMED, setting.benchmark, recipe=self.recipe, ways=setting.ways, tasks=setting.tasks,
+            "", setting.benchmark, recipe=self.recipe, ways=setting.ways, tasks=setting.tasks,
             train_per_task=setting.train_per_task,
         )  # fmt: skip
         heads = [replace(whole, row=row, changes={**free, **changes}) for row, changes in HEADS.items()]
+        heads += [replace(whole, row=row, changes=changes) for row, changes in NAMED.items()]
         others = []
         for row, method in OTHERS.items():
             kind = find_method(method)
@@ -87,7 +91,7 @@ class ClassIncrementalTables(CellTables):
             if kind.memory_setting is not None:
                 changes |= {kind.memory_setting: MEMORY.get(setting.benchmark, 20)}
             others.append(replace(whole, row=row, method=method, changes=changes))
-        return [*heads, whole, *others]
+        return [*heads, *others]
 
     def rows(self, runs: FinishedRuns) -> list[dict[str, Any]]:
         titles = [setting.title for setting in self.settings for _ in self.cells_of(setting)]
