@@ -55,6 +55,7 @@ def _check(model: kcl.ContinualModel, queries: np.ndarray, path: Path) -> Any:
         *({"kernel": kernel} for kernel in KERNELS),
         {"test_draws": 3, "backbone": "identity", "standardise": True, "held_out_share": 0.3},
         {"soft_targets": 0.5, "test_strength": 0.4},
+        {"matched_targets": True},
         *({"kernel": kernel, "shared_metric": 0.6} for kernel in ("linear", "vrf", "rbf")),
     ],
     ids=str,

@@ -35,6 +35,7 @@ ALONE: list[dict[str, Any]] = [
     {"augmentation": "flip-shift"},
     {"updates_per_batch": 3},
     {"soft_targets": 0.5},
+    {"matched_targets": True, "weight_average": 0.7},
     {"test_strength": 0.4},
     {"shared_metric": 0.6},
     {"feature_stages": 2},
