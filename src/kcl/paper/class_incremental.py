@@ -8,8 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from kcl.methods.recipes import find_method
 from kcl.paper.cell import Cell, FinishedRuns
-from kcl.paper.item import COMMAND, MEASURED, SPREAD, CellTables, TableColumn, cell_table, measure
-from kcl.paper.run_cost import COST, COST_NOTE
+from kcl.paper.columns import COMMAND, COST, COST_NOTE, MEASURED, SPREAD, Column, measure
+from kcl.paper.item import CellTables, Part
 from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET, PERMUTED, ROTATED
 
 COVARIANCE = {"class_head": "shared-covariance", "class_features": "linear"}
@@ -58,6 +58,8 @@ class ClassIncrementalTables(CellTables):
 
     place = "Beyond the paper (docs/class-incremental.md)"
     in_paper = False
+    row_heading = "method"
+    level = "###"
     recipe: ClassVar[str]
     settings: ClassVar[Sequence[Setting]]
     legend = (
@@ -66,7 +68,7 @@ class ClassIncrementalTables(CellTables):
     )
     miniature_note = "The MLP sees no images: the miniature's recipe has no rotation labels, views and stages."
 
-    def columns(self) -> Sequence[TableColumn]:
+    def columns(self) -> Sequence[Column]:
         further = (
             measure("incremental %", "incremental accuracy", "average_incremental_accuracy", 2),
             measure("task right %", "task right", "task_accuracy", 2),
@@ -97,12 +99,8 @@ class ClassIncrementalTables(CellTables):
         titles = [setting.title for setting in self.settings for _ in self.cells_of(setting)]
         return [row | {"benchmark": title} for title, row in zip(titles, super().rows(runs), strict=True)]
 
-    def tables(self, runs: FinishedRuns) -> list[str]:
-        return [
-            f"### {setting.title}{runs.scale.suffix}\n\n"
-            + cell_table("method", self.columns(), self.cells_of(setting), runs)
-            for setting in self.settings
-        ]
+    def parts(self, runs: FinishedRuns) -> list[Part]:  # noqa: ARG002
+        return [Part(self.cells_of(setting), setting.title) for setting in self.settings]
 
 
 class ClassIncremental(ClassIncrementalTables):

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from kcl.methods.recipes import find_method
 from kcl.methods.strong_recipe import recipe_settings
 from kcl.paper.cell import Cell, FinishedRuns
-from kcl.paper.item import COMMAND, TableColumn, cell_table
-from kcl.paper.run_cost import COST, COST_NOTE
+from kcl.paper.columns import COMMAND, COST, COST_NOTE, Column
+from kcl.paper.item import Part
 from kcl.paper.strong_results import ALL_FOUR, LEARNED, LONGER_RAMPS, STRONG_MEASURED, StrongTables
 from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET
 
@@ -87,18 +87,18 @@ class EqualMemory(StrongTables):
         others = [cell for cell in self.cells() if cell.method in CONTENDERS]
         return [search_command(cell.benchmark, cell.method, cell.recipe) for cell in others]
 
-    def columns(self) -> Sequence[TableColumn]:
-        tuned = TableColumn("settings", _tuned, lambda cell, runs: {"settings": _tuned(cell, runs)})
-        return (*STRONG_MEASURED, *COST, tuned, COMMAND)
+    def columns(self) -> Sequence[Column]:
+        return (*STRONG_MEASURED, *COST, Column("settings", _tuned), COMMAND)
 
-    def tables(self, runs: FinishedRuns) -> list[str]:
-        tables = []
+    shown_columns = columns
+
+    def parts(self, runs: FinishedRuns) -> list[Part]:  # noqa: ARG002
+        parts = []
         for benchmark in self.benchmarks:
             cells = [cell for recipe in RECIPES for cell in self.rows_of(benchmark, recipe)]
             cells = [replace(cell, row=f"**{cell.row}**") if cell.method == "kcl" else cell for cell in cells]
-            title = f"### {BENCHMARK_TITLES[benchmark]}{runs.scale.suffix}"
-            tables.append(f"{title}\n\n{cell_table('method', self.columns(), cells, runs)}")
-        return tables
+            parts.append(Part(cells, BENCHMARK_TITLES[benchmark]))
+        return parts
 
 
 class ShuffledClasses(EqualMemory):

@@ -19,8 +19,18 @@ from kcl.paper.class_incremental import ClassIncremental, ClassIncrementalSmall
 from kcl.paper.equal_memory import EqualMemory, ShuffledClasses
 from kcl.paper.inference_time import InferenceTime
 from kcl.paper.item import Item
-from kcl.paper.paper_figures import AllMethods, Bases, CoresetSize, FirstTasks, MemoryBenefit, NumberOfTasks
-from kcl.paper.paper_tables import Comparison, Hyperparameters, Kernels, VariedWays
+from kcl.paper.paper_items import (
+    AllMethods,
+    Bases,
+    Comparison,
+    CoresetSize,
+    FirstTasks,
+    Hyperparameters,
+    Kernels,
+    MemoryBenefit,
+    NumberOfTasks,
+    VariedWays,
+)
 from kcl.paper.run_cost import run_compute
 from kcl.paper.strong_parts import Ablation, StrongHorizon
 from kcl.paper.strong_results import StrongCost, StrongResults

@@ -23,6 +23,10 @@ def spread(summary: Summary | None, digits: int) -> str:
     return mean if summary.deviation is None else f"{mean} ± {number(summary.deviation, digits)}"
 
 
+def seed_count(finished: int, diverged: int) -> str:
+    return f"{finished} (+{diverged} diverged)" if diverged else str(finished)
+
+
 def interval(summary: Summary | None, digits: int = 2) -> str:
     """The 95 % confidence interval."""
     if summary is None or summary.half_width is None:
