@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kcl.core.opening import regular
+from kcl.core.opening import reading, regular
 from kcl.errors import KclError
 
 DTYPES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
@@ -49,16 +49,13 @@ CONSTANTS: dict[str, Callable[[], Any]] = {
 
 def read(path: Path) -> Any:
     """What a pickle holds. Python 2 text becomes str. Arrays may be changed; the file stays as it is."""
+    # An empty file cannot be mapped; or the stack, the memo or a text is malformed.
+    flaws = (ValueError, IndexError, KeyError, TypeError, RecursionError, struct.error)
     try:
-        with open(path, "rb", opener=regular) as file:
+        with reading(path, "a whole pickle", *flaws), open(path, "rb", opener=regular) as file:
             return _Machine(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)).run()
     except _Refused as error:
         raise KclError(f"{path} is not read: {error}") from None
-    except OSError as error:
-        raise KclError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, IndexError, KeyError, TypeError, RecursionError, struct.error) as error:
-        # An empty file cannot be mapped; or the stack, the memo or a text is malformed.
-        raise KclError(f"{path} is not a whole pickle ({type(error).__name__}: {error})") from None
 
 
 class _Refused(Exception):

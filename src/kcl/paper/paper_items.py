@@ -19,6 +19,7 @@ from kcl.report.groups import SeedGroup
 from kcl.report.published import (
     BENCHMARK_TITLES,
     CIFAR100,
+    HYPERPARAMETERS,
     MINIIMAGENET,
     PERMUTED,
     ROTATED,
@@ -305,20 +306,6 @@ class Bases(Sweep):
     setting, row_heading = "bases", "random Fourier features D"
     values = (256, 512, 1024, 2048)
     reference = "1024"
-
-
-HYPERPARAMETERS = {
-    "batch size": ("batch_size", (10, 10, 10, 10)),
-    "learning rate": ("lr", (0.1, 0.1, 0.3, 0.3)),
-    "learning-rate decay": ("lr_decay", (0.8, 0.8, 0.95, 0.95)),
-    "momentum": ("momentum", (0.8, 0.8, 0.8, 0.8)),
-    "dropout": ("dropout", (0.5, 0.5, 0.02, 0.02)),
-    "coreset size (per class)": ("coreset_size_per_class", (20, 20, 20, 30)),
-    "number of bases": ("bases", (1024, 1024, 2048, 2048)),
-    "number of tasks": ("tasks", (20, 20, 20, 20)),
-    "τ": ("tau", (0.01, 0.01, 0.01, 0.01)),
-}
-"""The setting behind each row, and the values that the paper prints for the four benchmarks."""
 
 
 class Hyperparameters(Item):
