@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from kcl.paper.cell import Cell, FinishedRuns
-from kcl.paper.run_cost import cost_of
 from kcl.report.formatting import MISSING, interval, markdown_table, seed_count, spread
 from kcl.report.published import PaperResult
 from kcl.report.summary import Summary
@@ -123,7 +122,7 @@ def _minus_paper(cell: Cell, runs: FinishedRuns) -> float | None:
 
 
 def _cost(heading: str, show: Callable[[Any], str], name: str = "") -> Column:
-    return Column(heading, lambda cell, runs: cost_of(cell, runs).get(name or heading), show, name)
+    return Column(heading, lambda cell, runs: runs.cost(cell).get(name or heading), show, name)
 
 
 def _seconds(cost: dict[str, Any]) -> str:
@@ -161,7 +160,7 @@ COST = (
     _cost("images per query", str),
     Column(
         "seconds per run",
-        lambda cell, runs: {name: cost_of(cell, runs).get(name) for name in ("seconds per run", "device")},
+        lambda cell, runs: {name: runs.cost(cell).get(name) for name in ("seconds per run", "device")},
         _seconds,
     ),
 )

@@ -12,8 +12,8 @@ from kcl.benchmarks.registry import find_benchmark
 from kcl.methods.recipes import published_settings
 from kcl.paper.cell import Cell, FinishedRuns
 from kcl.paper.item import CellTables, Item, by_benchmark
-from kcl.paper.panels import accuracy_curves, first_task_curves, sweep
-from kcl.report.figures import FIRST_TASKS, Curve, Panel, average_accuracy_curve, task_curve
+from kcl.paper.panels import first_task_curves, sweep
+from kcl.report.figures import FIRST_TASKS, Curve, Panel, average_accuracy, average_accuracy_curve, task_curve
 from kcl.report.formatting import MISSING, markdown_table
 from kcl.report.groups import SeedGroup
 from kcl.report.published import (
@@ -194,8 +194,12 @@ class StreamFigure(CellTables):
 
     def panels(self, runs: FinishedRuns) -> list[Panel]:
         rows = list(dict.fromkeys(cell.row for cell in self.cells()))
-        draw = partial(accuracy_curves, runs=runs, rows=rows)
-        return [(title, partial(draw, cells=cells)) for title, cells in self.panel_cells().items()]
+        panels: list[Panel] = []
+        for title, cells in self.panel_cells().items():
+            groups = [group for cell in cells if (group := runs.group(cell)) and group.runs]
+            looks = [rows.index(group.label) for group in groups]
+            panels.append((title, partial(average_accuracy, groups=groups, looks=looks)))
+        return panels
 
 
 class FirstTasks(StreamFigure):

@@ -26,7 +26,6 @@ from kcl.paper.columns import (
 )
 from kcl.paper.item import CellTables, Part
 from kcl.paper.panels import Point, scatter
-from kcl.paper.run_cost import cost_of
 from kcl.report.figures import Panel
 from kcl.report.formatting import MISSING, interval, spread
 from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET, PERMUTED, ROTATED, TABLE_5, PaperResult
@@ -270,7 +269,7 @@ class StrongCost(StrongTables):
                     Point(cell, cell.row, LOOKS.get(cell.row, 0), hollow=cell.row == PUBLISHED)
                     for cell in StrongResults().shown(benchmark, runs)
                 ] + (self.variants() if benchmark == CIFAR100 else [])
-                costs = [cost_of(point.cell, runs).get(field) for point in points]
+                costs = [runs.cost(point.cell).get(field) for point in points]
                 draw = partial(scatter, points=points, costs=costs, runs=runs, xlabel=xlabel)
                 panels.append((f"{BENCHMARK_TITLES[benchmark]}: {title}", draw))
         return panels
