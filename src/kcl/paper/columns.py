@@ -56,12 +56,9 @@ class SummaryColumn(Column):
     """A `Summary`, which has three columns in the CSV file."""
 
     def numbers(self, cell: Cell, runs: FinishedRuns) -> dict[str, Any]:
-        _, mean, deviation, half_width = self.value(cell, runs) or (0, None, None, None)
-        return {
-            self.name: mean,
-            f"{self.name}: deviation": deviation,
-            f"{self.name}: half of the 95 % interval": half_width,
-        }
+        _, *numbers = self.value(cell, runs) or (0, None, None, None)
+        names = (self.name, f"{self.name}: deviation", f"{self.name}: half of the 95 % interval")
+        return dict(zip(names, numbers, strict=True))
 
 
 class AccuracyColumn(SummaryColumn):
@@ -75,19 +72,17 @@ class AccuracyColumn(SummaryColumn):
 
 def measure(heading: str, name: str, field: str, digits: int) -> SummaryColumn:
     """A field of the results over seeds."""
-    return SummaryColumn(
-        heading, lambda cell, runs: runs.summary(cell, field), lambda summary: spread(summary, digits), name
-    )
+    return SummaryColumn(heading, lambda cell, runs: runs.summary(cell, field), lambda mean: spread(mean, digits), name)
 
 
 def forgetting(heading: str, field: str) -> SummaryColumn:
     """With the interval by which it is judged."""
-    return SummaryColumn(heading, lambda cell, runs: runs.summary(cell, field), _forgetting, field.replace("_", " "))
 
+    def show(summary: Summary) -> str:
+        text = spread(summary, 3)
+        return text if summary.half_width is None else f"{text} {interval(summary, 3)}"
 
-def _forgetting(summary: Summary) -> str:
-    text = spread(summary, 3)
-    return text if summary.half_width is None else f"{text} {interval(summary, 3)}"
+    return SummaryColumn(heading, lambda cell, runs: runs.summary(cell, field), show, field.replace("_", " "))
 
 
 def paired_difference(name: str, references: Iterable[Cell]) -> SummaryColumn:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from kcl.benchmarks.registry import find_benchmark
 from kcl.methods.recipes import published_settings
 from kcl.paper.cell import Cell, FinishedRuns
+from kcl.paper.columns import Column
 from kcl.paper.item import CellTables, Item, by_benchmark
 from kcl.paper.panels import first_task_curves, sweep
 from kcl.report.figures import FIRST_TASKS, Curve, Panel, average_accuracy, average_accuracy_curve, task_curve
@@ -144,13 +145,11 @@ class Comparison(CellTables):
         caption = "After the last task: samples kept, and in brackets the bytes of everything kept beside the network."
         return f"{super().markdown(runs)}\n## Memory\n\n{caption}\n\n{table}\n"
 
-    def rows(self, runs: FinishedRuns) -> list[dict[str, Any]]:
-        rows = super().rows(runs)
-        for cell, row in zip(self.cells(), rows, strict=True):
-            memory = _memory(cell, runs)
-            row["samples kept are used"] = MEMORY_USE.get(cell.method, "none kept")
-            row |= {"samples kept": memory.get("samples"), "bytes kept": memory.get("bytes")}
-        return rows
+    def columns(self) -> Sequence[Column]:
+        return [*super().columns(), Column("memory", _memory_numbers)]
+
+    def shown_columns(self) -> Sequence[Column]:
+        return super().columns()
 
 
 def method_cells(benchmarks: Sequence[str]) -> list[Cell]:
@@ -166,6 +165,11 @@ def _memory(cell: Cell, runs: FinishedRuns) -> dict[str, int]:
     """The memory of a cell's first run; empty if none is finished."""
     records = runs.of(cell)
     return dict(records[0].get("memory") or {}) if records else {}
+
+
+def _memory_numbers(cell: Cell, runs: FinishedRuns) -> dict[str, Any]:
+    use, memory = MEMORY_USE.get(cell.method, "none kept"), _memory(cell, runs)
+    return {"samples kept are used": use, "samples kept": memory.get("samples"), "bytes kept": memory.get("bytes")}
 
 
 class StreamFigure(CellTables):
