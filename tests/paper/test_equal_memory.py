@@ -37,7 +37,7 @@ PAIRS = [(benchmark, method, recipe) for benchmark in ALL_FOUR for method in CON
 def test_every_contender_has_kcl_s_samples_and_otherwise_its_recipe() -> None:
     for benchmark in ALL_FOUR:
         for recipe in RECIPES:
-            kcl, *others = EqualMemory().rows_of(benchmark, recipe)
+            kcl, *others = EqualMemory().with_recipe(benchmark, recipe)
             settings = FULL.specs(kcl, [0])[0].settings
             assert isinstance(settings, KclSettings)
             assert [cell.method for cell in others] == [*CONTENDERS]

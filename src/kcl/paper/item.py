@@ -15,6 +15,7 @@ from kcl.paper.cell import Cell, FinishedRuns, Scale
 from kcl.paper.columns import FORGETTING_NOTE, MEASURED, PAPER, SPREAD, Column, cell_table, paired_difference
 from kcl.report import figures
 from kcl.report.figures import Panel
+from kcl.report.published import BENCHMARK_TITLES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -110,8 +111,16 @@ class CellTables(Item):
 
     row_heading: ClassVar[str]
     reference: ClassVar[str]
+    benchmarks: ClassVar[Sequence[str]]
     level: ClassVar[str] = "##"
     """Of the tables' headings."""
+
+    def rows_of(self, benchmark: str) -> list[Cell]:
+        """The rows of a benchmark's table."""
+        raise NotImplementedError
+
+    def cells(self) -> list[Cell]:
+        return [cell for benchmark in self.benchmarks for cell in self.rows_of(benchmark)]
 
     @property
     def legend(self) -> str:
@@ -130,7 +139,7 @@ class CellTables(Item):
         return self.columns()
 
     def parts(self, runs: FinishedRuns) -> list[Part]:  # noqa: ARG002
-        return [Part(cells, title) for title, cells in by_benchmark(self.cells()).items()]
+        return [Part(self.rows_of(benchmark), BENCHMARK_TITLES[benchmark]) for benchmark in self.benchmarks]
 
     def markdown(self, runs: FinishedRuns) -> str:
         texts = []
@@ -147,9 +156,3 @@ class CellTables(Item):
             | {name: number for column in columns for name, number in column.numbers(cell, runs).items()}
             for cell in self.cells()
         ]
-
-
-def by_benchmark(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-    """By the title of the benchmark, in the order in which they first appear."""
-    titles = dict.fromkeys(cell.column for cell in cells)
-    return {title: [cell for cell in cells if cell.column == title] for title in titles}

@@ -12,7 +12,7 @@ from kcl.benchmarks.registry import find_benchmark
 from kcl.methods.recipes import published_settings
 from kcl.paper.cell import Cell, FinishedRuns
 from kcl.paper.columns import Column
-from kcl.paper.item import CellTables, Item, by_benchmark
+from kcl.paper.item import CellTables, Item
 from kcl.paper.panels import first_task_curves, sweep
 from kcl.report.figures import FIRST_TASKS, Curve, Panel, average_accuracy, average_accuracy_curve, task_curve
 from kcl.report.formatting import MISSING, markdown_table
@@ -66,8 +66,6 @@ NEARER: dict[tuple[str, str], dict[str, Any]] = {
 most of the way. REPRODUCIBILITY.md says how near: the ResNet18 behind the numbers for miniImageNet keeps the image's
 size through its stem and first stage, as `cifar-resnet` does, but is wider; joint training on MNIST sees 50,000 samples
 of all tasks together."""
-SHOWN = (PERMUTED, ROTATED, CIFAR100)
-"""The benchmarks of figures over the stream."""
 
 
 class Kernels(CellTables):
@@ -80,11 +78,11 @@ class Kernels(CellTables):
         "What the authors' code computes under the name RBF is the Laplacian kernel exp(−¼‖x − y‖₁), so the paper's "
         "number for RBF is compared with both. The last row is not in the paper."
     )
-    reference, row_heading = "VRF", "kernel"
+    reference, row_heading, benchmarks = "VRF", "kernel", (CIFAR100,)
 
-    def cells(self) -> list[Cell]:
+    def rows_of(self, benchmark: str) -> list[Cell]:
         return [
-            Cell(row, CIFAR100, changes={"kernel": kernel}, published=TABLE_1.get(kernel))
+            Cell(row, benchmark, changes={"kernel": kernel}, published=TABLE_1.get(kernel))
             for row, kernel in KERNEL_ROWS.items()
         ]
 
@@ -101,17 +99,14 @@ class VariedWays(CellTables):
         "the 100 classes divided among 20 tasks (5 classes on average, as with fixed ways), or a number from 3 to 15 "
         "drawn for one task after another until no classes are left (9 on average, in 9 to 13 tasks)."
     )
-    reference, row_heading = "fixed ways", "classes of a task"
+    reference, row_heading, benchmarks = "fixed ways", "classes of a task", tuple(TABLE_2)
 
-    def cells(self) -> list[Cell]:
+    def rows_of(self, benchmark: str) -> list[Cell]:
+        fixed, varied = (TABLE_2[benchmark][name] for name in ("fixed", "varied"))
         return [
-            cell
-            for benchmark, printed in TABLE_2.items()
-            for cell in (
-                Cell("fixed ways", benchmark, published=printed["fixed"]),
-                Cell("varied ways, 20 tasks", benchmark, ways=(3, 15, 20), published=printed["varied"]),
-                Cell("varied ways, drawn freely", benchmark, ways=(3, 15), published=printed["varied"]),
-            )
+            Cell("fixed ways", benchmark, published=fixed),
+            Cell("varied ways, 20 tasks", benchmark, ways=(3, 15, 20), published=varied),
+            Cell("varied ways, drawn freely", benchmark, ways=(3, 15), published=varied),
         ]
 
 
@@ -126,13 +121,14 @@ class Comparison(CellTables):
         "et al. (2020); ours are run by this code with the settings in `methods/recipes.py`. Multi-task training is "
         "tested once, at its end, so it has no forgetting to measure."
     )
-    reference, row_heading = KCL, "method"
+    reference, row_heading, benchmarks = KCL, "method", tuple(TABLE_5)
 
-    def cells(self) -> list[Cell]:
+    def rows_of(self, benchmark: str) -> list[Cell]:
+        cells = method_cells(benchmark)
+        nearer = [NEARER.get((benchmark, cell.method)) for cell in cells]
         return [
-            replace(cell, nearer=Cell(cell.row, cell.benchmark, cell.method, **changes) if changes else None)
-            for cell in method_cells(tuple(TABLE_5))
-            for changes in (NEARER.get((cell.benchmark, cell.method)),)
+            replace(cell, nearer=Cell(cell.row, benchmark, cell.method, **changes)) if changes else cell
+            for cell, changes in zip(cells, nearer, strict=True)
         ]
 
     def markdown(self, runs: FinishedRuns) -> str:
@@ -152,13 +148,10 @@ class Comparison(CellTables):
         return super().columns()
 
 
-def method_cells(benchmarks: Sequence[str]) -> list[Cell]:
-    """Every method on each benchmark."""
-    return [
-        Cell(row, benchmark, method, published=TABLE_5[benchmark].get(method))
-        for benchmark in benchmarks
-        for row, method in METHOD_ROWS.items()
-    ]
+def method_cells(benchmark: str) -> list[Cell]:
+    """Every method on a benchmark."""
+    printed = TABLE_5[benchmark]
+    return [Cell(row, benchmark, method, published=printed.get(method)) for row, method in METHOD_ROWS.items()]
 
 
 def _memory(cell: Cell, runs: FinishedRuns) -> dict[str, int]:
@@ -175,8 +168,8 @@ def _memory_numbers(cell: Cell, runs: FinishedRuns) -> dict[str, Any]:
 class StreamFigure(CellTables):
     """Average accuracy over the tasks seen, after each task."""
 
-    row_heading = "method"
-    reference = KCL
+    reference, row_heading = KCL, "method"
+    benchmarks: ClassVar[Sequence[str]] = (PERMUTED, ROTATED, CIFAR100)
 
     def rows(self, runs: FinishedRuns) -> list[dict[str, Any]]:
         groups = [(cell.column, group) for cell in self.cells() if (group := runs.group(cell)) and group.runs]
@@ -194,7 +187,8 @@ class StreamFigure(CellTables):
         return [(points, average_accuracy_curve(group))]
 
     def panel_cells(self) -> dict[str, list[Cell]]:
-        return by_benchmark(self.cells())
+        """What each panel shows."""
+        return {BENCHMARK_TITLES[benchmark]: self.rows_of(benchmark) for benchmark in self.benchmarks}
 
     def panels(self, runs: FinishedRuns) -> list[Panel]:
         rows = list(dict.fromkeys(cell.row for cell in self.cells()))
@@ -212,8 +206,8 @@ class FirstTasks(StreamFigure):
     title = "Accuracy of the first five tasks over the stream"
     note = "The paper draws this figure and prints no numbers."
 
-    def cells(self) -> list[Cell]:
-        return [Cell(KCL, benchmark, published=TABLE_5[benchmark]["kcl"]) for benchmark in SHOWN]
+    def rows_of(self, benchmark: str) -> list[Cell]:
+        return [Cell(KCL, benchmark, published=TABLE_5[benchmark]["kcl"])]
 
     def curves(self, group: SeedGroup) -> list[tuple[list[dict[str, Any]], Curve]]:
         return [
@@ -233,20 +227,18 @@ class NumberOfTasks(StreamFigure):
         "The paper draws this figure and prints no numbers; it does not say which three coreset sizes it shows. Ours: "
         "5, 20 and 40 per class."
     )
-    reference, row_heading = "VRF, coreset 20", "kernel and coreset"
+    reference, row_heading, benchmarks = "VRF, coreset 20", "kernel and coreset", (CIFAR100, MINIIMAGENET)
 
-    def cells(self) -> list[Cell]:
-        sizes = [
-            Cell(f"VRF, coreset {size}", benchmark, changes={"coreset_size_per_class": size})
-            for benchmark in (CIFAR100, MINIIMAGENET)
-            for size in (5, 20, 40)
-        ]
-        return [*sizes, Cell("RBF, coreset 20", CIFAR100, changes={"kernel": "rbf"})]
+    def rows_of(self, benchmark: str) -> list[Cell]:
+        changes = {f"VRF, coreset {size}": {"coreset_size_per_class": size} for size in (5, 20, 40)}
+        cells = [Cell(row, benchmark, changes=change) for row, change in changes.items()]
+        rbf = Cell("RBF, coreset 20", benchmark, changes={"kernel": "rbf"})
+        return [*cells, rbf] if benchmark == CIFAR100 else cells
 
     def panel_cells(self) -> dict[str, list[Cell]]:
-        cells = self.cells()
-        kernels = {"VRF and RBF, Split CIFAR-100": [cells[1], cells[6]]}
-        return by_benchmark(cells[:6]) | kernels
+        _, vrf, _, rbf = self.rows_of(CIFAR100)
+        sizes = {title: cells[:3] for title, cells in super().panel_cells().items()}
+        return sizes | {"VRF and RBF, Split CIFAR-100": [vrf, rbf]}
 
 
 class AllMethods(StreamFigure):
@@ -254,8 +246,8 @@ class AllMethods(StreamFigure):
     place = "Figure 7"
     title = "Average accuracy of all methods over 20 tasks"
 
-    def cells(self) -> list[Cell]:
-        return method_cells(SHOWN)
+    def rows_of(self, benchmark: str) -> list[Cell]:
+        return method_cells(benchmark)
 
 
 class Sweep(CellTables):
@@ -263,11 +255,11 @@ class Sweep(CellTables):
 
     setting: ClassVar[str]
     values: ClassVar[Sequence[int]]
-    benchmarks: ClassVar[Sequence[str]] = tuple(BENCHMARK_TITLES)
+    benchmarks = tuple(BENCHMARK_TITLES)
     kernels: ClassVar[Sequence[str]] = ("VRF",)
 
-    def cells(self) -> list[Cell]:
-        return [cell for name in self.benchmarks for line in self.lines(name).values() for cell in line.values()]
+    def rows_of(self, benchmark: str) -> list[Cell]:
+        return [cell for line in self.lines(benchmark).values() for cell in line.values()]
 
     def lines(self, benchmark: str) -> dict[str, dict[float, Cell]]:
         def cell(kernel: str, value: int) -> Cell:
