@@ -53,16 +53,10 @@ def difference_p(one: BySeed, other: BySeed) -> float:
     shared = sorted(one.keys() & other.keys())
     if len(shared) >= 2:
         gaps = [one[seed] - other[seed] for seed in shared]
-        gap, squared_error, degrees = statistics.fmean(gaps), statistics.variance(gaps) / len(gaps), len(gaps) - 1
-    elif min(len(one), len(other)) < 2:
-        return 1.0
-    else:
-        ours, theirs = (
-            Summary(len(each), statistics.fmean(each), statistics.stdev(each), None)
-            for each in ([*one.values()], [*other.values()])
-        )
-        return welch_p(ours, theirs)
-    return _p_of(gap, squared_error, degrees)
+        return _p_of(statistics.fmean(gaps), statistics.variance(gaps) / len(gaps), len(gaps) - 1)
+    summaries = [summarise([*each.values()]) for each in (one, other)]
+    sound = [summary for summary in summaries if summary and summary.size >= 2]
+    return welch_p(*sound) if len(sound) == 2 else 1.0
 
 
 def welch_p(one: Summary, other: Summary, least: float = 0.0) -> float:
