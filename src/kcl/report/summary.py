@@ -54,9 +54,10 @@ def difference_p(one: BySeed, other: BySeed) -> float:
     if len(shared) >= 2:
         gaps = [one[seed] - other[seed] for seed in shared]
         return _p_of(statistics.fmean(gaps), statistics.variance(gaps) / len(gaps), len(gaps) - 1)
-    summaries = [summarise([*each.values()]) for each in (one, other)]
-    sound = [summary for summary in summaries if summary and summary.size >= 2]
-    return welch_p(*sound) if len(sound) == 2 else 1.0
+    ours, theirs = summarise([*one.values()]), summarise([*other.values()])
+    if ours is None or theirs is None or min(ours.size, theirs.size) < 2:
+        return 1.0
+    return welch_p(ours, theirs)
 
 
 def welch_p(one: Summary, other: Summary, least: float = 0.0) -> float:
