@@ -44,7 +44,12 @@ class Cell:
 
     @property
     def column(self) -> str:
-        return BENCHMARK_TITLES[self.benchmark]
+        """The benchmark, and what differs from it in the whole table."""
+        parts = [BENCHMARK_TITLES[self.benchmark]]
+        parts += [f"{self.tasks} tasks"] if self.tasks else []
+        parts += [f"{self.ways} classes per task"] if isinstance(self.ways, int) else []
+        parts += [f"{self.train_per_task:,} samples per task"] if self.train_per_task else []
+        return ", ".join(parts)
 
 
 class Scale(NamedTuple):
