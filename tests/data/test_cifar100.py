@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from kcl.data import cifar100, datasets
+from kcl.benchmarks import registry
+from kcl.data import cifar100
 from kcl.data.dataset import Dataset
 from kcl.data.mirrors import PublishedFile
 from kcl.errors import KclError
@@ -125,11 +126,11 @@ def test_it_is_fetched_once_then_read(
     stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[[Path], str]
 ) -> None:
     monkeypatch.setattr(cifar100, "MIRRORS", (serve(stand.lay_archive(tmp_path / "mirror").parent),))
-    assert datasets.find_dataset("cifar100").fetch(stand.said.append) == str(stand.folder)
+    assert registry.find_dataset("cifar100").fetch(stand.said.append) == str(stand.folder)
     assert sorted(path.name for path in stand.folder.iterdir()) == ["meta", "test", "train"]
     monkeypatch.setattr(cifar100, "MIRRORS", ())
     stand.check(cifar100.CIFAR100.load())
-    assert datasets.find_dataset("cifar100").verify() == stand.folder
+    assert registry.find_dataset("cifar100").verify() == stand.folder
 
 
 @pytest.mark.parametrize("damage", ["truncated", "other content", "empty"])

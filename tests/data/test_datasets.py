@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kcl.data import cifar100, datasets, mnist
+from kcl.benchmarks import registry
+from kcl.data import cifar100, mnist
 from kcl.errors import KclError
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def test_every_entry_is_complete() -> None:
-    assert list(datasets.DATASETS) == ["mnist", "cifar100", "miniimagenet", "digits"]
-    for name, source in datasets.DATASETS.items():
+    assert list(registry.DATASETS) == ["mnist", "cifar100", "miniimagenet", "digits"]
+    for name, source in registry.DATASETS.items():
         assert source.name == name
         assert all((source.licence, source.size, source.how_to_get, source.__doc__))
 
@@ -43,16 +44,16 @@ def test_fetch_and_verify(
     stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[[Path], str]
 ) -> None:
     monkeypatch.setattr(mnist, "MIRRORS", (serve(stand.lay(tmp_path / "mirror")),))
-    assert datasets.find_dataset("mnist").fetch(stand.said.append) == str(stand.folder)
+    assert registry.find_dataset("mnist").fetch(stand.said.append) == str(stand.folder)
     assert stand.said
-    assert datasets.find_dataset("mnist").verify() == stand.folder
+    assert registry.find_dataset("mnist").verify() == stand.folder
     with pytest.raises(KclError, match="MNIST was not found under"):
-        datasets.find_dataset("mnist").verify(tmp_path / "own")
+        registry.find_dataset("mnist").verify(tmp_path / "own")
 
 
 def test_digits_need_no_fetching() -> None:
     pytest.importorskip("sklearn")
-    assert datasets.find_dataset("digits").fetch() == datasets.find_dataset("digits").verify() == "inside scikit-learn"
+    assert registry.find_dataset("digits").fetch() == registry.find_dataset("digits").verify() == "inside scikit-learn"
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_digits_need_no_fetching() -> None:
 )
 def test_unknown_name(name: str, answer: str) -> None:
     with pytest.raises(KclError, match=answer):
-        datasets.find_dataset(name)
+        registry.find_dataset(name)
 
 
 def test_nothing_is_fetched_without_encryption() -> None:
@@ -75,5 +76,5 @@ def test_nothing_is_fetched_without_encryption() -> None:
 def test_importing_needs_neither_requests_nor_scikit_learn() -> None:
     """The core must import with torch and numpy alone."""
     lazy = "['platformdirs', 'requests', 'sklearn', 'PIL']"
-    code = f"import sys; sys.modules.update(dict.fromkeys({lazy})); import kcl.data.datasets"
+    code = f"import sys; sys.modules.update(dict.fromkeys({lazy})); import kcl.benchmarks.registry"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from kcl.data import datasets, mapped_images, miniimagenet
+from kcl.benchmarks import registry
+from kcl.data import mapped_images, miniimagenet
 from kcl.data.dataset import Dataset
 from kcl.data.miniimagenet_classes import CLASSES, TEST, TRAIN, VALIDATION
 from kcl.errors import KclError
@@ -111,7 +112,7 @@ def test_it_is_the_same_data_however_it_is_brought(small: np.ndarray, tmp_path: 
 
 def test_the_prepared_file_needs_neither_folders_nor_pillow_nor_platformdirs(small: np.ndarray, tmp_path: Path) -> None:
     folders = _lay_folders(tmp_path / "own", small)
-    file = Path(datasets.find_dataset("miniimagenet").prepare(folders, tmp_path / "carried"))
+    file = Path(registry.find_dataset("miniimagenet").prepare(folders, tmp_path / "carried"))
     code = (
         "import sys; sys.modules.update(dict.fromkeys(['PIL', 'platformdirs', 'requests', 'sklearn', 'tqdm']))\n"
         "from pathlib import Path; from kcl.data import miniimagenet as m\n"
@@ -136,7 +137,7 @@ class TestRefused:
                 miniimagenet.MINIIMAGENET.load,
                 miniimagenet.MINIIMAGENET.verify,
                 miniimagenet.MINIIMAGENET.prepare,
-                lambda: datasets.find_dataset("miniimagenet").fetch(),
+                lambda: registry.find_dataset("miniimagenet").fetch(),
                 lambda: miniimagenet.MINIIMAGENET.load(tmp_path),
             ]
 
@@ -221,9 +222,9 @@ class TestRefused:
 
     def test_other_datasets_need_no_preparing(self) -> None:
         with pytest.raises(KclError, match="cifar100 needs no preparation"):
-            datasets.find_dataset("cifar100").prepare()
+            registry.find_dataset("cifar100").prepare()
         with pytest.raises(KclError, match="did you mean miniimagenet"):
-            datasets.find_dataset("minimagenet").prepare()
+            registry.find_dataset("minimagenet").prepare()
 
 
 @pytest.mark.data

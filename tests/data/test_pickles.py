@@ -117,7 +117,7 @@ HEAD = b"\x80\x04"
         (HEAD + b"B" + struct.pack("<I", 2**32 - 1) + b"abc.", "4294967295 bytes"),
         (HEAD + b"T" + struct.pack("<i", -5) + b"abc.", "truncated"),
         (HEAD + b"}r" + struct.pack("<I", 2**32 - 1) + b"j" + struct.pack("<I", 7) + b".", "not a whole pickle"),
-        (HEAD + b"\x8a\xff" + bytes(255) + b".", "more than 64 bits"),
+        (HEAD + b"\x8a\xff" + b"\x01" * 255 + b".", "more than 64 bits"),
         (HEAD + b"c" + b"x" * 1000 + b"\ny\n.", "more than 255 characters"),
         (HEAD + b"]]\x93.", "without naming it"),
         (HEAD + b"cnumpy\nndarray\nK\x01R.", "cannot be called"),

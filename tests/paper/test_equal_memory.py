@@ -16,6 +16,7 @@ from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.strong_recipe import recipe_settings
 from kcl.paper import equal_memory
 from kcl.paper.cell import FULL, QUICK, FinishedRuns
+from kcl.paper.columns import NOT_MEASURED
 from kcl.paper.equal_memory import (
     CONTENDERS,
     RECIPES,
@@ -25,7 +26,6 @@ from kcl.paper.equal_memory import (
     search_command,
     search_name,
 )
-from kcl.paper.item import NOT_MEASURED
 from kcl.paper.strong_results import ALL_FOUR
 from kcl.tuning.protocol import JUDGED_BY
 from kcl.tuning.space import point_of
@@ -37,7 +37,7 @@ PAIRS = [(benchmark, method, recipe) for benchmark in ALL_FOUR for method in CON
 def test_every_contender_has_kcl_s_samples_and_otherwise_its_recipe() -> None:
     for benchmark in ALL_FOUR:
         for recipe in RECIPES:
-            kcl, *others = EqualMemory().rows_of(benchmark, recipe)
+            kcl, *others = EqualMemory().with_recipe(benchmark, recipe)
             settings = FULL.specs(kcl, [0])[0].settings
             assert isinstance(settings, KclSettings)
             assert [cell.method for cell in others] == [*CONTENDERS]

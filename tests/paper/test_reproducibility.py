@@ -13,7 +13,8 @@ from kcl.cli import requested_runs
 from kcl.cli.commands import _parser
 from kcl.core.results import read
 from kcl.paper.cell import FULL, QUICK, Cell, FinishedRuns
-from kcl.paper.item import NOT_MEASURED, Item
+from kcl.paper.columns import NOT_MEASURED
+from kcl.paper.item import Item
 from kcl.paper.page_sections import judge, judge_forgetting, section
 from kcl.paper.reproduce import ITEMS
 from kcl.report.published import PaperResult

@@ -21,11 +21,11 @@ from kcl.experiments.speeds import BATCH, SPEEDS
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.recipes import published_settings
 from kcl.methods.strong_recipe import strong_settings
-from kcl.paper.cell import FULL, QUICK, Cell, FinishedRuns
-from kcl.paper.item import NOT_MEASURED, Item
+from kcl.paper.cell import FULL, QUICK, Cell, FinishedRuns, task_shapes
+from kcl.paper.columns import NOT_MEASURED
+from kcl.paper.item import Item
 from kcl.paper.panels import MEASURES
 from kcl.paper.reproduce import GROUPS, ITEMS, STRONG, WITHOUT_TASK, estimate, find_items, required_runs
-from kcl.paper.run_cost import cost_of, task_shapes
 from kcl.paper.strong_parts import GUARDS, RAMPS, Ablation, StrongHorizon, ingredients
 from kcl.paper.strong_results import ALL_FOUR as FOUR
 from kcl.paper.strong_results import (
@@ -319,7 +319,7 @@ class TestAblation:
         whole, *others = Ablation().removed()
         for cell in others:
             if set(cell.changes) <= set(KclSettings.names_at_test()):
-                assert cost_of(cell, runs).images_per_sample == cost_of(whole, runs).images_per_sample
+                assert runs.cost(cell)["images per sample"] == runs.cost(whole)["images per sample"]
 
     def test_rows_are_paired_with_their_own_recipe(self) -> None:
         cells = Ablation().cells()

@@ -11,7 +11,7 @@ def test_cells_are_the_numbers_of_the_definitions(make_run) -> None:
     memory = {"samples": 30, "bytes": 1_500_000}
     (row,) = results_table.rows(group_runs([make_run(seed, memory=memory) for seed in range(3)]))
     half_width = 4.302653 / 3**0.5
-    assert dict(zip(results_table.HEADER, row, strict=True)) == {
+    assert dict(zip(results_table.COLUMNS, row, strict=True)) == {
         "benchmark": "permuted-digits",
         "method": "KCL (vrf)",
         "seeds": "3",
@@ -31,7 +31,7 @@ def test_one_seed_shows_no_spread(make_run) -> None:
 
 def test_little_is_kept_in_kilobytes_and_what_is_not_told_is_missing(make_run) -> None:
     runs = [make_run(0, memory={"samples": 2, "bytes": 1200}), make_run(1, memory={"samples": 3, "bytes": 1600})]
-    place = results_table.HEADER.index("kept")
+    place = list(results_table.COLUMNS).index("kept")
     assert results_table.rows(group_runs(runs[:1]))[0][place] == "2 (1.2 kB)"
     assert results_table.rows(group_runs(runs))[0][place] == "2 (1.4 kB)"
     assert results_table.rows(group_runs([make_run()]))[0][place] == "–"

@@ -32,7 +32,6 @@ from kcl.methods.method import Memory
 from kcl.models.inference import Answerer
 from kcl.models.joint_head import JointAnswers
 from kcl.models.lessons import LearnedTask
-from kcl.report.formatting import aligned
 from kcl.training.stack import RunStack
 
 CORESETS, BASES, TASKS = (5, 10, 20, 40), (256, 512, 1024, 2048), (20, 100, 1000)
@@ -60,6 +59,14 @@ class AnswerTime:
     ms: float
     times_plain: float | None = None
     """Speed relative to the plain way, measured in the same call."""
+
+
+COLUMNS = {
+    **{name: (name, "") for name in ("work", "table", "value", "queries", "way")},
+    "ms": ("ms", ".3f"),
+    "× plain": ("times_plain", ".1f"),
+}
+"""Of the table: by their headings, the fields and their formats."""
 
 
 class _Model:
@@ -181,12 +188,3 @@ def _median_ms(calls: Calls[Key], device: torch.device, limit: float = SECONDS) 
                     break
                 times[key].append(seconds_taken(call, device))
     return {key: 1e3 * statistics.median(taken) for key, taken in times.items()}
-
-
-def table(rows: Sequence[AnswerTime]) -> str:
-    """The rows for a terminal."""
-    lines = [("work", "table", "value", "queries", "way", "ms", "× plain")]
-    for row in rows:
-        ratio = "–" if row.times_plain is None else f"{row.times_plain:.1f}"
-        lines.append((row.work, row.table, str(row.value), str(row.queries), row.way, f"{row.ms:.3f}", ratio))
-    return "\n".join(aligned(lines))

@@ -10,7 +10,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -24,14 +24,11 @@ from kcl.methods.recipes import METHODS, published_backbone, select_settings
 from kcl.methods.strong_recipe import strong_settings
 from kcl.nets.backbone import Backbone
 from kcl.ops.compiler import need_compiler
-from kcl.report.formatting import aligned
 from kcl.training.stack import RunStack
 
 ROUNDS, MAX_STEPS = 7, 4000
 """On a CPU kcl and the plain loop take turns for this many rounds, fewer where kcl would take more steps than this."""
 REFERENCE_STEPS = 100
-DECIMALS = (3, 3, 1, 1, 1, 0)
-"""Decimals of the numbers in the table."""
 Reference = Callable[[], float | None]
 
 
@@ -85,6 +82,18 @@ class StepTime:
     first_task_s: float | None = None
     """The first task, including one-time set-up: kernels, compilation, CUDA graph."""
     peak_mib: float | None = None
+
+
+COLUMNS = {
+    **{name: (name, "") for name in ("work", "engine", "runs")},
+    "ms/step": ("ms_per_step", ".3f"),
+    "ms/run-step": ("ms_per_run_step", ".3f"),
+    "× plain loop": ("times_reference", ".1f"),
+    "evaluation ms": ("evaluation_ms", ".1f"),
+    "first task s": ("first_task_s", ".1f"),
+    "MiB": ("peak_mib", ".0f"),
+}
+"""Of the table: by their headings, the fields and their formats."""
 
 
 def measure(
@@ -187,16 +196,3 @@ def seconds_taken(action: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - started
-
-
-def table(rows: Sequence[StepTime]) -> str:
-    """The rows for a terminal."""
-    names = ("ms/step", "ms/run-step", "× plain loop", "evaluation ms", "first task s", "MiB")
-    lines: list[Sequence[str]] = [("work", "engine", "runs", *names)]
-    for row in rows:
-        numbers = list(astuple(row)[3:])
-        cells = [
-            "–" if number is None else f"{number:.{digits}f}" for number, digits in zip(numbers, DECIMALS, strict=True)
-        ]
-        lines.append([row.work, row.engine, str(row.runs), *cells])
-    return "\n".join(aligned(lines))

@@ -1,4 +1,4 @@
-"""The benchmarks by name: which data, which stream. Adding one is a stream and a line here."""
+"""Datasets and benchmarks by name. A benchmark says which data and which stream; adding one is a line here."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from kcl.data.digits import DIGITS
 from kcl.data.file_cache import Say
 from kcl.data.miniimagenet import MINIIMAGENET
 from kcl.data.mnist import MNIST
+from kcl.data.source import DataSource
 from kcl.errors import KclError
 
 STREAM_ARGUMENTS = ("dataset", "tasks", "seed", "train_per_task")
@@ -61,6 +62,7 @@ def _folder(data_dir: Path | None, say: Say, *, image_size: int = image_folders.
     return image_folders.load(data_dir, image_size, say)
 
 
+DATASETS: dict[str, DataSource] = {source.name: source for source in (MNIST, CIFAR100, MINIIMAGENET, DIGITS)}
 BENCHMARKS: dict[str, Benchmark] = {
     "permuted-mnist": Benchmark("MNIST, pixels permuted anew in each later task", MNIST.load, PermutedPixels, tasks=20),
     "rotated-mnist": Benchmark("MNIST, rotated by 10 more degrees in every task", MNIST.load, RotatedPixels, tasks=20),
@@ -71,6 +73,12 @@ BENCHMARKS: dict[str, Benchmark] = {
     "rotated-digits": Benchmark("rotated-mnist on scikit-learn's 8×8 digits", DIGITS.load, RotatedPixels, tasks=20),
     "split-digits": Benchmark("scikit-learn's 8×8 digits, 2 tasks of 5 classes", DIGITS.load, SplitClasses, tasks=2),
 }
+
+
+def find_dataset(name: str) -> DataSource:
+    if name not in DATASETS:
+        raise KclError(f"unknown dataset {name!r}; {nearest(name, list(DATASETS))}")
+    return DATASETS[name]
 
 
 def find_benchmark(name: str) -> Benchmark:

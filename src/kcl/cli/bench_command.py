@@ -38,6 +38,7 @@ def _bench(options: argparse.Namespace) -> int:
     from kcl.bench import answer_time, step_time
     from kcl.cli.requested_runs import whole_numbers
     from kcl.ops.precision import at_test, products
+    from kcl.report.formatting import text_table
 
     device = use_device(options)
     runs = whole_numbers(options.runs, "--runs")
@@ -50,14 +51,14 @@ def _bench(options: argparse.Namespace) -> int:
                 answers.append(answer)
                 print(f"{answer.work}, {answer.table} {answer.value}, {answer.queries} queries, {answer.way}: "
                       f"{answer.ms:.3f} ms", file=sys.stderr)  # fmt: skip
-        print(answer_time.table(answers))
+        print(text_table(answers, answer_time.COLUMNS))
         return _write_json(answers, device, options)
     compiled, steps = COMPILED[options.compile or ("both" if device == "cuda" else "off")], []
     works = options.works or ["mnist"]
     for step in step_time.measure(works, runs, device, compiled, options.steps, options.precision):
         steps.append(step)
         print(f"{step.work}, {step.engine}, {step.runs} runs: {step.ms_per_step:.3f} ms/step", file=sys.stderr)
-    print(step_time.table(steps))
+    print(text_table(steps, step_time.COLUMNS))
     return _write_json(steps, device, options)
 
 

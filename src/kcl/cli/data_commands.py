@@ -82,8 +82,8 @@ def _features(options: argparse.Namespace) -> int:
 
 
 def _list(_: argparse.Namespace) -> int:
+    from kcl.benchmarks.registry import DATASETS
     from kcl.data import file_cache
-    from kcl.data.datasets import DATASETS
 
     for name, dataset in DATASETS.items():
         print(f"{name}\n  where:   {dataset.where() or 'not found'}\n  size:    {dataset.size}")
@@ -99,7 +99,7 @@ def _list(_: argparse.Namespace) -> int:
 
 
 def _find(options: argparse.Namespace) -> DataSource:
-    from kcl.data.datasets import find_dataset  # loads PyTorch
+    from kcl.benchmarks.registry import find_dataset  # loads PyTorch
 
     return find_dataset(options.name)
 

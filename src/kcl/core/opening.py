@@ -9,7 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from kcl.errors import KclError
 
 _SAFELY = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
@@ -31,6 +35,17 @@ def regular(path: str | os.PathLike[str], flags: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+@contextmanager
+def reading(path: Path, what: str = "", *flaws: type[Exception]) -> Iterator[None]:
+    """Failures to read a file become a message that names it; `flaws` are raised where it is not what it should be."""
+    try:
+        yield
+    except flaws as error:
+        raise KclError(f"{path} is not {what}: {' '.join(str(error).split())[:200]}") from None
+    except OSError as error:
+        raise KclError(f"{error.filename or path} cannot be read: {error.strerror or error}") from None
 
 
 def check_readable(path: Path) -> None:

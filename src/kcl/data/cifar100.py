@@ -4,10 +4,12 @@ verified. A user's archive is unpacked into the cache. The pickles are read by `
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -15,11 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kcl.core.opening import reading, regular
 from kcl.data import mirrors, pickles
 from kcl.data.dataset import Dataset
 from kcl.data.file_cache import Say
 from kcl.data.mirrors import PublishedFile
-from kcl.data.source import DATA_VARIABLE, PublishedSource, check_md5
+from kcl.data.source import DATA_VARIABLE, PublishedSource
 from kcl.errors import KclError
 
 ARCHIVE = PublishedFile("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", 169_001_437)
@@ -57,22 +60,20 @@ class Cifar100Source(PublishedSource):
         archive = folder / ARCHIVE.name
         return archive if archive.is_file() else None
 
-    def copies(self, folder: Path) -> list[tuple[PublishedFile, Path]]:
-        return [(file, path) for file in (*MEMBERS, ARCHIVE) if (path := folder / file.name).is_file()]
-
-    def check(self, file: PublishedFile, path: Path) -> None:
-        check_md5(file, path, self.title)
+    def checks(self, folder: Path) -> dict[Path, Callable[[], object]]:
+        files = {folder / file.name: file for file in (*MEMBERS, ARCHIVE)}
+        return {path: partial(_check, file, path) for path, file in files.items() if path.is_file()}
 
     def read(self, folder: Path) -> Dataset:
         for file in MEMBERS:
-            self.check(file, folder / file.name)
+            _check(file, folder / file.name)
         names = pickles.read(folder / "meta")["fine_label_names"]
         train, test = (_split(folder / name) for name in ("train", "test"))
         return Dataset("cifar100", *train, *test, class_names=tuple(names))
 
     def obtain(self, folder: Path, archive: Path | None, private: Path, say: Say) -> Iterator[Path]:
         archive = archive or self.place_in(folder) or next(mirrors.fetch([ARCHIVE], MIRRORS, private, say))
-        self.check(ARCHIVE, archive)
+        _check(ARCHIVE, archive)
         say(f"unpacking {archive.name} into {folder}")
         members = {f"{FOLDER}/{file.name}": file.name for file in MEMBERS}
         try:
@@ -88,6 +89,13 @@ class Cifar100Source(PublishedSource):
 
 
 CIFAR100 = Cifar100Source()
+
+
+def _check(file: PublishedFile, path: Path) -> None:
+    with reading(path), open(path, "rb", opener=regular) as content:
+        md5 = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if md5 != file.md5:
+        raise KclError(f"{path} is not the official {file.name} of CIFAR-100: it has md5 {md5}, not {file.md5}")
 
 
 def _split(path: Path) -> tuple[Tensor, Tensor]:

@@ -57,9 +57,8 @@ class FeatureCache:
         joined, features = b"".join(rows), np.stack(list(rows.values()))
         final = self.folder / f"{_digest(joined, features)}.safetensors"
         arrays = {"keys": np.frombuffer(joined, np.uint8).reshape(-1, KEY_BYTES), "features": features}
-        with file_cache.workshop(self.folder) as private:
-            safetensors.numpy.save_file(arrays, private / final.name)
-            file_cache.publish(private / final.name, final)
+        with file_cache.new_file(final) as private:
+            safetensors.numpy.save_file(arrays, private)
         for path in merged:
             if path != final:
                 path.unlink(missing_ok=True)

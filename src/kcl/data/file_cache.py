@@ -21,7 +21,7 @@ from kcl.core.opening import check_replaceable
 from kcl.errors import KclError
 
 CACHE_VARIABLE = "KCL_CACHE"
-DERIVED = ("images", "features")
+IMAGES, FEATURES = DERIVED = ("images", "features")
 """Folders of the cache whose files can be made again: decoded images and packed data, features of frozen networks."""
 Say = Callable[[str], None]
 
@@ -55,6 +55,14 @@ def workshop(folder: Path) -> Iterator[Path]:
             f"the cache folder {folder} cannot be written to ({getattr(error, 'strerror', None) or error}): "
             f"set {CACHE_VARIABLE} to one that can be"
         ) from error
+
+
+@contextmanager
+def new_file(final: Path) -> Iterator[Path]:
+    """A private path for a file that appears under its final name once it is complete."""
+    with workshop(final.parent) as private:
+        yield private / final.name
+        publish(private / final.name, final)
 
 
 def publish(finished: Path, final: Path) -> None:

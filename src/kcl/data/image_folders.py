@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kcl.data import image_cache, image_files
+from kcl.core.opening import reading
+from kcl.data import image_files
 from kcl.data.dataset import Dataset
 from kcl.data.file_cache import Say, quiet
-from kcl.data.mapped_images import ImageSet
+from kcl.data.mapped_images import ImageSet, load_cached
 from kcl.errors import KclError
 
 DEFAULT_SIDE, SMALLEST_SIDE, LARGEST_SIDE = 84, 8, 1024
@@ -28,7 +29,7 @@ def load(root: Path, side: int = DEFAULT_SIDE, say: Say = quiet) -> Dataset:
     """The images under a folder, uint8 (n, 3, side, side), mapped from the cache."""
     check_side(side)
     train, test = split(root.expanduser(), say)
-    return image_cache.load(image_set("folder", side, train, test), say)[0]
+    return load_cached(image_set("folder", side, train, test), say)[0]
 
 
 def check_side(side: int) -> None:
@@ -78,11 +79,9 @@ def split(root: Path, say: Say = quiet) -> tuple[Classes, Classes]:
 def list_classes(folder: Path, say: Say = quiet, least: int = 2) -> Classes:
     """The image files of every class, sorted by name; files that are no images are skipped and reported."""
     skipped: list[Path] = []
-    try:
+    with reading(folder):
         entries = sorted(entry for entry in folder.iterdir() if not _is_litter(entry))
         classes = {entry.name: _images(entry, skipped) for entry in entries if entry.is_dir()}
-    except OSError as error:
-        raise KclError(f"{error.filename} cannot be read: {error.strerror or error}") from None
     skipped += [entry for entry in entries if not entry.is_dir()]
     if skipped:
         others = f" and {len(skipped) - 1} more" if len(skipped) > 1 else ""

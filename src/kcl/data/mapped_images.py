@@ -1,4 +1,4 @@
-"""Decoded images in one safetensors file, which is mapped into memory and never read whole.
+"""Decoded images: decoded once into one safetensors file, which is mapped into memory and never read whole.
 
     train_labels  I64 (n)                     test_labels  I64 (m)
     train_images  U8  (n, 3, side, side)      test_images  U8  (m, 3, side, side)
@@ -23,8 +23,9 @@ import numpy as np
 import safetensors
 import torch
 
-from kcl.core.opening import check_readable
+from kcl.core.opening import check_readable, reading, regular
 from kcl.data.dataset import Dataset
+from kcl.data.file_cache import IMAGES, Say, cache_dir, new_file
 from kcl.errors import KclError
 
 FORMAT = "kcl images 1"
@@ -128,11 +129,53 @@ def _header(images: ImageSet, source: str, sha256: str) -> bytes:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """The open file. Any flaw becomes a message that names it."""
-    try:
+    flaws = (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError)
+    with reading(path, "a whole file of prepared images", *flaws):
         check_readable(path)
         with safetensors.safe_open(path, framework="pt") as file:
             yield file
-    except OSError as error:
-        raise KclError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
-        raise KclError(f"{path} is not a whole file of prepared images: {error}") from None
+
+
+def load_cached(images: ImageSet, say: Say) -> tuple[Dataset, Path]:
+    """The images from the cache, decoded into it first if need be, and the file that holds them."""
+    folder = cache_dir() / IMAGES
+    key = _key(images, folder)
+    path = folder / f"{images.name}-{images.side}-{key[:16]}.safetensors"
+    if path.exists():
+        try:
+            dataset, source = read(path)
+            if source == key:
+                return dataset, path
+            say(f"{path} holds other images than its name says; decoding them again")
+        except KclError as error:
+            say(f"{error}; decoding them again")
+    count, side = sum(images.train_counts) + sum(images.test_counts), images.side
+    say(f"decoding {count} images once, to {side} × {side}: {count * 3 * side**2 / 1e6:.0f} MB in {folder}")
+    with new_file(path) as private:
+        write(private, images, key)
+    return read(path)[0], path
+
+
+def _key(images: ImageSet, folder: Path) -> str:
+    """The hash of every byte of the images' files: the name under which their decoded images are found.
+
+    Hashing all of them at each start would take long for large photographs. So the hash is noted under a list of their
+    names, sizes and modification times, and only files that look different are read again.
+    """
+    about = [images.name, images.side, images.class_names, images.train_counts, images.test_counts]
+    key = hashlib.sha256(json.dumps([FORMAT, *about]).encode())
+    listing = key.copy()
+    with reading(folder):
+        for path in images.files:
+            status = path.stat()
+            line = f"{path.absolute()}\0{status.st_size}\0{status.st_mtime_ns}\0"
+            listing.update(line.encode(errors="surrogateescape"))
+        note = folder / "known" / listing.hexdigest()
+        if note.is_file() and len(known := note.read_text()) == 64:
+            return known
+        for path in images.files:
+            with open(path, "rb", opener=regular) as file:
+                key.update(hashlib.file_digest(file, "sha256").digest())
+    with new_file(note) as private:
+        private.write_text(key.hexdigest())
+    return key.hexdigest()

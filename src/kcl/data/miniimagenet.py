@@ -19,7 +19,7 @@ from typing import Any, final
 
 import numpy as np
 
-from kcl.data import file_cache, image_cache, image_folders, mapped_images, pickles
+from kcl.data import file_cache, image_folders, mapped_images, pickles
 from kcl.data.dataset import Dataset
 from kcl.data.file_cache import Say, quiet
 from kcl.data.mapped_images import ImageSet
@@ -83,9 +83,8 @@ class MiniImageNetSource(FileSource):
         final = out.expanduser() / self.layouts[0] / PREPARED
         if final.exists() and final.samefile(path):
             return final
-        with file_cache.workshop(final.parent) as private:
-            shutil.copyfile(path, private / PREPARED)
-            file_cache.publish(private / PREPARED, final)
+        with file_cache.new_file(final) as private:
+            shutil.copyfile(path, private)
         return final
 
 
@@ -96,7 +95,7 @@ def _load(place: Path, say: Say) -> tuple[Dataset, Path]:
     """The images and the one file that holds them."""
     if place.is_file():
         return _check(place, mapped_images.read(place)[0]), place
-    return image_cache.load(_image_set(place), say)
+    return mapped_images.load_cached(_image_set(place), say)
 
 
 def _check(path: Path, dataset: Dataset) -> Dataset:

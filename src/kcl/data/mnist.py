@@ -9,14 +9,15 @@ import hashlib
 import math
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from kcl.core.opening import regular
+from kcl.core.opening import reading, regular
 from kcl.data import mirrors, wheel
 from kcl.data.dataset import Dataset
 from kcl.data.file_cache import Say
@@ -74,11 +75,8 @@ class MnistSource(PublishedSource):
     def place_in(self, folder: Path) -> Path | None:
         return folder if all(_copies(file, folder) for file in FILES) else None
 
-    def copies(self, folder: Path) -> list[tuple[MnistFile, Path]]:
-        return [(file, path) for file in FILES for path in _copies(file, folder)]
-
-    def check(self, file: MnistFile, path: Path) -> None:
-        _read(file, path)
+    def checks(self, folder: Path) -> dict[Path, Callable[[], object]]:
+        return {path: partial(_read, file, path) for file in FILES for path in _copies(file, folder)}
 
     def read(self, folder: Path) -> Dataset:
         arrays = [_read(file, next(iter(_copies(file, folder)), folder / file.name)) for file in FILES]
@@ -122,14 +120,10 @@ def _read(file: MnistFile, path: Path) -> Tensor:
     No more is read than the official file holds, so that a decompression bomb cannot fill the memory.
     """
     offset = len(header(file.shape))
-    try:
-        with open(path, "rb", opener=regular) as opened:
-            stream = gzip.GzipFile(fileobj=opened) if path.suffix == ".gz" else opened
-            content = bytearray(stream.read(offset + math.prod(file.shape) + 1))
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise KclError(f"{path} is not a whole gzip file: {error}") from None
-    except OSError as error:
-        raise KclError(f"{path} cannot be read: {error.strerror or error}") from None
+    flaws = (gzip.BadGzipFile, zlib.error, EOFError)
+    with reading(path, "a whole gzip file", *flaws), open(path, "rb", opener=regular) as opened:
+        stream = gzip.GzipFile(fileobj=opened) if path.suffix == ".gz" else opened
+        content = bytearray(stream.read(offset + math.prod(file.shape) + 1))
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if md5 != file.md5:
         raise KclError(f"{path} is not the official {file.name}: its content has md5 {md5}, not {file.md5}")

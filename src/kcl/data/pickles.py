@@ -2,14 +2,16 @@
 
 A pickle is a program for a small virtual machine, and Python's runs any function the program names. This one knows
 only what the files of CIFAR-100 and miniImageNet contain: text, numbers, lists, tuples, dictionaries, and numpy arrays,
-for which it has its own builders; it cannot run anything else. All lengths are checked against the file before memory
-is allocated, what is copied is bounded by the file's size, and large arrays stay in the file, mapped into memory.
+for which it has its own builders; it cannot run anything else. `pickletools` of the standard library reads the
+arguments of instructions, never more than the file holds. What is copied is bounded by the file's size, and large
+arrays stay in the file, mapped into memory.
 """
 
 from __future__ import annotations
 
 import math
 import mmap
+import os
 import pickletools
 import struct
 from collections.abc import Callable
@@ -18,36 +20,42 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kcl.core.opening import regular
+from kcl.core.opening import reading, regular
 from kcl.errors import KclError
 
 DTYPES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 MOST_DIMENSIONS = 8
 NEWEST_PROTOCOL = 5
 LONGEST_NAME = 255
-OPCODES = {ord(opcode.code): opcode for opcode in pickletools.opcodes}
-LENGTH_FORMS = {
-    pickletools.TAKEN_FROM_ARGUMENT1: "<B",
-    pickletools.TAKEN_FROM_ARGUMENT4: "<i",
-    pickletools.TAKEN_FROM_ARGUMENT4U: "<I",
-    pickletools.TAKEN_FROM_ARGUMENT8U: "<Q",
+OPCODES = {opcode.code.encode("latin1"): opcode for opcode in pickletools.opcodes}
+LONG = {"BINSTRING": "<i", "BINBYTES": "<I", "BINBYTES8": "<Q", "BYTEARRAY8": "<Q"}
+"""Instructions that push the contents of arrays, which stay in the file, and how their length is written before them.
+Long strings of Python 2 are such contents too."""
+PUSHED = (
+    *("BININT", "BININT1", "BININT2", "LONG1"),
+    *("SHORT_BINSTRING", "SHORT_BINBYTES", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
+)
+"""Instructions that push their argument."""
+CONSTANTS: dict[str, Callable[[], Any]] = {
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_DICT": dict,
+    "EMPTY_LIST": list,
+    "EMPTY_TUPLE": tuple,
 }
-"""How the length of an argument is written before it."""
+"""Instructions that push a new object."""
 
 
 def read(path: Path) -> Any:
     """What a pickle holds. Python 2 text becomes str. Arrays may be changed; the file stays as it is."""
+    # An empty file cannot be mapped; or the stack, the memo or a text is malformed.
+    flaws = (ValueError, IndexError, KeyError, TypeError, RecursionError, struct.error)
     try:
-        with open(path, "rb", opener=regular) as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        return _Machine(memoryview(mapped)).run()
+        with reading(path, "a whole pickle", *flaws), open(path, "rb", opener=regular) as file:
+            return _Machine(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)).run()
     except _Refused as error:
         raise KclError(f"{path} is not read: {error}") from None
-    except OSError as error:
-        raise KclError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, IndexError, KeyError, TypeError, RecursionError, struct.error) as error:
-        # An empty file cannot be mapped; or the stack, the memo or a text is malformed.
-        raise KclError(f"{path} is not a whole pickle ({type(error).__name__}: {error})") from None
 
 
 class _Refused(Exception):
@@ -63,9 +71,9 @@ class _EmptyArray:
 class _Machine:
     """The pickle machine with the instructions for plain data, protocols 2 to 5."""
 
-    def __init__(self, content: memoryview) -> None:
-        self.content, self.position = content, 0
-        self.copies_left = 2 * len(content)
+    def __init__(self, file: mmap.mmap) -> None:
+        self.file, self.content = file, memoryview(file)
+        self.copies_left = 2 * len(file)
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
@@ -73,45 +81,47 @@ class _Machine:
     def run(self) -> Any:
         if self.content[0] != 0x80:
             raise _Refused("it does not begin like a pickle of protocols 2 to 5")
-        while self.position < len(self.content):
-            opcode = OPCODES.get(code := self.take(1)[0])
+        while code := self.file.read(1):
+            opcode = OPCODES.get(code)
             if opcode is None:
-                raise _Refused(f"the instruction {code} is unknown")
+                raise _Refused(f"the instruction {code[0]} is unknown")
             if opcode.name == "STOP":
                 return self.stack.pop()
-            argument = self.argument(opcode.arg.n if opcode.arg else 0)
-            if opcode.name in VALUES:
-                self.stack.append(VALUES[opcode.name](argument))
-            else:
-                self.execute(opcode.name, argument)
+            if form := LONG.get(opcode.name):
+                self.stack.append(self.take(*struct.unpack(form, self.take(struct.calcsize(form)))))
+                continue
+            read_here = opcode.arg and opcode.arg.n != pickletools.UP_TO_NEWLINE
+            argument = opcode.arg.reader(self.file) if read_here else None  # type: ignore[arg-type,union-attr]
+            if isinstance(argument, int) and argument.bit_length() > 64:
+                raise _Refused("it holds a whole number of more than 64 bits")
+            self.execute(opcode.name, argument)
         raise _Refused("it is truncated: the end is missing")
 
     def take(self, count: int) -> memoryview:
         """The next bytes of the file, without a copy."""
-        left = len(self.content) - self.position
+        start, left = self.file.tell(), len(self.file) - self.file.tell()
         if not 0 <= count <= left:
             raise _Refused(f"it is truncated: {count} bytes were expected and {left} are left")
-        self.position += count
-        return self.content[self.position - count : self.position]
+        self.file.seek(count, os.SEEK_CUR)
+        return self.content[start : start + count]
 
-    def argument(self, size: int) -> memoryview:
-        if size == pickletools.UP_TO_NEWLINE:  # two lines, a module's and an attribute's name
-            ahead = bytes(self.content[self.position : self.position + LONGEST_NAME])
-            if ahead.count(b"\n") < 2:
-                raise _Refused(f"it names something in more than {LONGEST_NAME} characters")
-            size = ahead.index(b"\n", ahead.index(b"\n") + 1) + 1
-        elif form := LENGTH_FORMS.get(size):
-            (size,) = struct.unpack(form, self.take(struct.calcsize(form)))
-        return self.take(size)
+    def line(self) -> str:
+        start = self.file.tell()
+        if self.file.find(b"\n", start, start + LONGEST_NAME) < 0:
+            raise _Refused(f"it names something in more than {LONGEST_NAME} characters")
+        return self.file.readline()[:-1].decode()
 
-    def execute(self, name: str, argument: memoryview) -> None:
-        """Do an instruction that acts on the stack or the memo."""
+    def execute(self, name: str, argument: Any) -> None:
         stack = self.stack
         match name:
+            case _ if name in PUSHED:
+                stack.append(argument)
+            case _ if name in CONSTANTS:
+                stack.append(CONSTANTS[name]())
             case "PROTO":
-                if argument[0] > NEWEST_PROTOCOL:
+                if argument > NEWEST_PROTOCOL:
                     advice = f"save it again with protocol {NEWEST_PROTOCOL}"
-                    raise _Refused(f"it is written in pickle protocol {argument[0]}; {advice}")
+                    raise _Refused(f"it is written in pickle protocol {argument}; {advice}")
             case "FRAME":
                 pass  # only groups what follows
             case "MARK":
@@ -121,11 +131,11 @@ class _Machine:
             case "TUPLE1" | "TUPLE2" | "TUPLE3":
                 stack.append(tuple([stack.pop() for _ in range(int(name[-1]))][::-1]))
             case "BINPUT" | "LONG_BINPUT":
-                self.keep(_unsigned(argument))
+                self.keep(argument)
             case "MEMOIZE":
                 self.keep(len(self.memo))
             case "BINGET" | "LONG_BINGET":
-                stack.append(self.memo[_unsigned(argument)])
+                stack.append(self.memo[argument])
             case "APPEND":
                 self.extend([stack.pop()])
             case "APPENDS":
@@ -135,7 +145,7 @@ class _Machine:
             case "SETITEMS":
                 self.insert(self.since_mark())
             case "GLOBAL":
-                stack.append(_find_builder(*bytes(argument).decode().splitlines()))
+                stack.append(_find_builder(self.line(), self.line()))
             case "STACK_GLOBAL":
                 stack.append(_find_builder(stack.pop(-2), stack.pop()))
             case "REDUCE":
@@ -263,35 +273,3 @@ def _name(value: Any) -> str:
     if not isinstance(value, (str, bytes, bytearray)) or len(value) > LONGEST_NAME:
         return ""
     return value if isinstance(value, str) else value.decode("latin1")
-
-
-def _unsigned(content: memoryview) -> int:
-    return int.from_bytes(content, "little")
-
-
-def _signed(content: memoryview) -> int:
-    if len(content) > 8:
-        raise _Refused("it holds a whole number of more than 64 bits")
-    return int.from_bytes(content, "little", signed=True)
-
-
-def _unicode(content: memoryview) -> str:
-    return str(content, "utf-8", "surrogatepass")
-
-
-VALUES: dict[str, Callable[[memoryview], Any]] = {
-    "NONE": lambda _: None,
-    "NEWTRUE": lambda _: True,
-    "NEWFALSE": lambda _: False,
-    "EMPTY_DICT": lambda _: {},
-    "EMPTY_LIST": lambda _: [],
-    "EMPTY_TUPLE": lambda _: (),
-    "SHORT_BINSTRING": lambda content: str(content, "latin1"),
-    "SHORT_BINBYTES": bytes,
-    **dict.fromkeys(("BININT1", "BININT2"), _unsigned),
-    **dict.fromkeys(("BININT", "LONG1"), _signed),
-    **dict.fromkeys(("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"), _unicode),
-    # Long strings of Python 2 are the contents of arrays and stay in the file, like all long bytes.
-    **dict.fromkeys(("BINSTRING", "BINBYTES", "BINBYTES8", "BYTEARRAY8"), lambda content: content),
-}
-"""Instructions that push a value made from their argument."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-from kcl.core.opening import regular
 from kcl.data import file_cache
 from kcl.data.dataset import Dataset
 from kcl.data.file_cache import Say, quiet
-from kcl.data.mirrors import PublishedFile
 from kcl.errors import KclError
 
 DATA_VARIABLE = "KCL_DATA"
@@ -106,12 +102,8 @@ class PublishedSource(FileSource):
     file is moved aside and fetched again."""
 
     @abstractmethod
-    def copies(self, folder: Path) -> list[tuple[Any, Path]]:
-        """The published files that are in a folder, intact or not: what is known of each, and its path."""
-
-    @abstractmethod
-    def check(self, file: Any, path: Path) -> object:
-        """Refuse a copy that is not what is known of the file."""
+    def checks(self, folder: Path) -> dict[Path, Callable[[], object]]:
+        """The published files that are in a folder, and what to call to refuse those that are not the official ones."""
 
     @abstractmethod
     def read(self, folder: Path) -> Dataset:
@@ -137,9 +129,9 @@ class PublishedSource(FileSource):
 
     def _mend(self, folder: Path, archive: Path | None, say: Say) -> None:
         """Move broken files of the cache aside and bring what is missing."""
-        for file, path in self.copies(folder):
+        for path, check in self.checks(folder).items():
             try:
-                self.check(file, path)
+                check()
             except KclError as error:
                 say(f"{error}; it is moved aside to {file_cache.move_aside(path).name}")
         if self.place_in(folder) == folder:
@@ -158,16 +150,6 @@ class PublishedSource(FileSource):
 
     def verify(self, data_dir: Path | str | None = None) -> Path:
         place = self.place(data_dir)
-        for file, path in self.copies(place if place.is_dir() else place.parent):
-            self.check(file, path)
+        for check in self.checks(place if place.is_dir() else place.parent).values():
+            check()
         return place
-
-
-def check_md5(file: PublishedFile, path: Path, title: str) -> None:
-    try:
-        with open(path, "rb", opener=regular) as content:
-            md5 = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    except OSError as error:
-        raise KclError(f"{path} cannot be read: {error.strerror or error}") from None
-    if md5 != file.md5:
-        raise KclError(f"{path} is not the official {file.name} of {title}: it has md5 {md5}, not {file.md5}")

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kcl.core.files import write_whole
+from kcl.core.opening import reading
 from kcl.core.packages import load_package
 from kcl.data import image_files, image_folders
 from kcl.data.file_cache import Say, quiet
@@ -174,26 +175,26 @@ def _first(names: Sequence[str], arrays: Any, path: Path) -> np.ndarray:
 
 def _csv(path: Path, label: str | None, choose: Callable[[Sequence[str]], tuple[str, ...]]) -> Samples:
     numbers, labels = array("f"), list[str]()
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.reader(file)
-            header = next(rows, [])
-            if len(header) == 1 and ";" in header[0]:
-                raise KclError(f"{path} is separated by semicolons; save it with commas, and with points in numbers")
-            columns = choose(header)
-            places = [header.index(name) for name in columns]
-            for number, row in enumerate((row for row in rows if row), start=1):
-                if len(row) != len(header):
-                    raise KclError(f"{path}, line {rows.line_num}: {len(row)} values for {len(header)} columns")
-                try:
-                    numbers.extend([float(row[place]) for place in places])
-                except ValueError:
-                    place = next(place for place in places if not _is_number(row[place]))
-                    raise _no_number(path, f"column {header[place]!r}, sample {number}", row[place]) from None
-                if label is not None:
-                    labels.append(row[header.index(label)])
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise KclError(f"{path} is not a CSV file in UTF-8: {error}") from None
+    with (
+        reading(path, "a CSV file in UTF-8", UnicodeDecodeError, csv.Error),
+        path.open(newline="", encoding="utf-8-sig") as file,
+    ):
+        rows = csv.reader(file)
+        header = next(rows, [])
+        if len(header) == 1 and ";" in header[0]:
+            raise KclError(f"{path} is separated by semicolons; save it with commas, and with points in numbers")
+        columns = choose(header)
+        places = [header.index(name) for name in columns]
+        for number, row in enumerate((row for row in rows if row), start=1):
+            if len(row) != len(header):
+                raise KclError(f"{path}, line {rows.line_num}: {len(row)} values for {len(header)} columns")
+            try:
+                numbers.extend([float(row[place]) for place in places])
+            except ValueError:
+                place = next(place for place in places if not _is_number(row[place]))
+                raise _no_number(path, f"column {header[place]!r}, sample {number}", row[place]) from None
+            if label is not None:
+                labels.append(row[header.index(label)])
     inputs = np.frombuffer(numbers, dtype=np.float32).reshape(-1, len(places))
     return Samples(inputs, None if label is None else np.array(labels), (), columns)
 
@@ -202,7 +203,7 @@ def _parquet(path: Path, label: str | None, choose: Callable[[Sequence[str]], tu
     parquet = load_package("pyarrow.parquet", "parquet", "reading Parquet needs pyarrow")
     import pyarrow
 
-    try:
+    with reading(path, "a valid Parquet file", pyarrow.ArrowException):
         table = parquet.read_table(path)
         columns = choose([name for name in table.column_names if not name.startswith(_INDEX)])
         if label is not None and pyarrow.types.is_nested(table[label].type):
@@ -218,8 +219,6 @@ def _parquet(path: Path, label: str | None, choose: Callable[[Sequence[str]], tu
                 row = next((row for row, value in enumerate(values.tolist()) if not _is_number(value)), 0)
                 raise _no_number(path, f"column {name!r}, sample {row + 1}", values[row]) from None
         return Samples(inputs, None if label is None else np.array(table[label].to_pylist()), (), columns)
-    except pyarrow.ArrowException as error:
-        raise KclError(f"{path} is not a valid Parquet file: {_brief(error)}") from None
 
 
 def _choose_columns(

@@ -19,7 +19,7 @@ import safetensors.torch
 from torch import Tensor
 
 from kcl.core.opening import check_readable
-from kcl.data import file_cache, image_cache
+from kcl.data import file_cache
 from kcl.data.dataset import Dataset
 from kcl.errors import KclError
 from kcl.experiments.admission import DatasetKey
@@ -45,9 +45,8 @@ def pack(dataset: Dataset, cache_dir: Path | None = None) -> tuple[str, Path]:
     digest = _digest(about, arrays)
     path = _cache_path(digest, cache_dir)
     if not path.exists():
-        with file_cache.workshop(path.parent) as private:
-            safetensors.torch.save_file(arrays, private / path.name, {"format": FORMAT, "about": about})
-            file_cache.publish(private / path.name, path)
+        with file_cache.new_file(path) as private:
+            safetensors.torch.save_file(arrays, private, {"format": FORMAT, "about": about})
     return digest, path
 
 
@@ -58,10 +57,9 @@ def unpack(digest: str, fetch: Callable[[], bytes | Path], cache_dir: Path | Non
         content = fetch()
         if isinstance(content, Path):
             return _read(content, digest)  # a folder that both machines share
-        with file_cache.workshop(path.parent) as private:
-            (private / path.name).write_bytes(content)
-            _read.__wrapped__(private / path.name, digest)
-            file_cache.publish(private / path.name, path)
+        with file_cache.new_file(path) as private:
+            private.write_bytes(content)
+            _read.__wrapped__(private, digest)
     return _read(path, digest)
 
 
@@ -93,4 +91,4 @@ def _digest(about: str, arrays: Mapping[str, Tensor]) -> str:
 
 
 def _cache_path(digest: str, cache_dir: Path | None) -> Path:
-    return file_cache.cache_dir(cache_dir) / image_cache.FOLDER / f"dataset-{digest}.safetensors"
+    return file_cache.cache_dir(cache_dir) / file_cache.IMAGES / f"dataset-{digest}.safetensors"

@@ -1,6 +1,6 @@
 """A cell of a table or a point of a figure: runs that differ only in their seed, and what the paper prints for them.
 
-Its runs follow from a `Scale`; `FinishedRuns` looks up their results.
+Its runs follow from a `Scale`; `FinishedRuns` looks up their results, what they cost, and the command that does them.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from kcl.benchmarks.registry import find_benchmark
@@ -16,6 +17,8 @@ from kcl.core.metrics import METRICS, AccuracyMatrix
 from kcl.experiments.run_spec import RunSpec, with_current_settings
 from kcl.methods.recipes import published_settings
 from kcl.methods.strong_recipe import recipe_settings, strong_changes
+from kcl.methods.training_compute import Shape, TrainingCompute, training_compute
+from kcl.methods.views import copies_at_test
 from kcl.report.groups import SeedGroup, group_runs
 from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET, PERMUTED, ROTATED, PaperResult
 from kcl.report.summary import Summary, summarise
@@ -41,7 +44,12 @@ class Cell:
 
     @property
     def column(self) -> str:
-        return BENCHMARK_TITLES[self.benchmark]
+        """The benchmark, and what differs from it in the whole table."""
+        parts = [BENCHMARK_TITLES[self.benchmark]]
+        parts += [f"{self.tasks} tasks"] if self.tasks else []
+        parts += [f"{self.ways} classes per task"] if isinstance(self.ways, int) else []
+        parts += [f"{self.train_per_task:,} samples per task"] if self.train_per_task else []
+        return ", ".join(parts)
 
 
 class Scale(NamedTuple):
@@ -92,6 +100,29 @@ QUICK = Scale(
 )
 
 
+SAMPLES_PER_CLASS = 500
+"""Training samples of a class of CIFAR-100 and miniImageNet."""
+DIGIT_SAMPLES = (143, 146, 142, 147, 145, 146, 145, 144, 140, 144)
+"""Training samples of each of scikit-learn's digits."""
+
+
+def task_shapes(spec: RunSpec) -> list[Shape]:
+    """The sizes of a run's tasks, known without their data; varied ways are counted as fixed ones."""
+    ways = spec.ways if isinstance(spec.ways, int) else DEFAULT_WAYS
+    if spec.benchmark in (PERMUTED, ROTATED):
+        return [Shape(spec.train_per_task or 60_000, 10)] * (spec.tasks or 20)
+    if spec.benchmark in (CIFAR100, MINIIMAGENET):
+        return [Shape(spec.train_per_task or SAMPLES_PER_CLASS * ways, ways)] * (spec.tasks or 100 // ways)
+    if spec.benchmark == "split-digits":
+        starts = range(0, ways * (spec.tasks or 2), ways)
+        return [Shape(sum(DIGIT_SAMPLES[start : start + ways]), ways) for start in starts]
+    return [Shape(sum(DIGIT_SAMPLES), 10)] * (spec.tasks or 20)
+
+
+def run_compute(spec: RunSpec) -> TrainingCompute:
+    return training_compute(spec.method, spec.settings, task_shapes(spec))
+
+
 class FinishedRuns:
     """Finished runs at one scale, and the folders with other measurements."""
 
@@ -130,26 +161,48 @@ class FinishedRuns:
         pairs = [(record["average_accuracy"], others.get(record["seed"])) for record in self.of(cell)]
         return summarise([ours - other for ours, other in pairs if ours is not None and other is not None])
 
+    def cost(self, cell: Cell) -> dict[str, Any]:
+        """Of one run. Only images where no run is finished, and nothing where the scale has no runs."""
+        specs, records = self.scale.specs(cell, self.seeds[:1]), self.of(cell)
+        if not specs:
+            return {}
+        cost: dict[str, Any] = {
+            "images per sample": run_compute(specs[0]).images_per_sample,
+            "images per query": copies_at_test(specs[0].settings),
+        }
+        if records:
+            memory = records[0]["memory"]
+            shares = [sum(record["learning_seconds"]) / record.get("runs_at_once", 1) for record in records]
+            cost |= {"bytes kept": memory["bytes"], "bytes of the average": memory.get("average_bytes", 0)}
+            cost |= {"seconds per run": fmean(shares), "device": records[0].get("device")}
+        return cost
+
     def command(self, cell: Cell) -> str:
         """The command for a cell's runs, with the precision in which they were done."""
-        words = ["kcl run", cell.benchmark]
-        words += [] if cell.method == "kcl" else ["--method", cell.method]
-        words += [] if cell.recipe == "paper" else ["--recipe", cell.recipe]
-        recipe = recipe_settings(cell.recipe, cell.benchmark, cell.method)
+        recipe, records = recipe_settings(cell.recipe, cell.benchmark, cell.method), self.of(cell)
         changes = {name: value for name, value in cell.changes.items() if getattr(recipe, name) != value}
-        for name in ("kernel", "scenario"):
-            words += [f"--{name}", changes.pop(name)] if name in changes else []
-        words += change_options(replace(cell, changes=changes))
-        words += ["--tasks", str(cell.tasks)] if cell.tasks is not None else []
-        words += ["--ways", show_ways(cell.ways)] if cell.ways is not None else []
-        words += ["--class-order", cell.class_order] if cell.class_order is not None else []
-        records = self.of(cell)
         seeds = [record["seed"] for record in records] or list(self.seeds)
         consecutive = len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1))
-        words += ["--seeds", f"{seeds[0]}..{seeds[-1]}" if consecutive else ",".join(map(str, seeds))]
-        if records and records[0]["device"] != "cpu" and records[0]["precision"] != "tf32":
-            words += ["--precision", records[0]["precision"]]
-        return " ".join(words)
+        other_precision = records and records[0]["device"] != "cpu" and records[0]["precision"] != "tf32"
+        before = {
+            "method": None if cell.method == "kcl" else cell.method,
+            "recipe": None if cell.recipe == "paper" else cell.recipe,
+            "kernel": changes.pop("kernel", None),
+            "scenario": changes.pop("scenario", None),
+        }
+        after = {
+            "tasks": cell.tasks,
+            "ways": None if cell.ways is None else show_ways(cell.ways),
+            "class-order": cell.class_order,
+            "seeds": f"{seeds[0]}..{seeds[-1]}" if consecutive else ",".join(map(str, seeds)),
+            "precision": records[0]["precision"] if other_precision else None,
+        }
+        words = [_options(before), *change_options(replace(cell, changes=changes)), _options(after)]
+        return " ".join(["kcl run", cell.benchmark, *filter(None, words)])
+
+
+def _options(values: Mapping[str, Any]) -> str:
+    return " ".join(f"--{name} {value}" for name, value in values.items() if value is not None)
 
 
 def change_options(cell: Cell) -> list[str]:

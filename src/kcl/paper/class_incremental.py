@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from kcl.methods.recipes import find_method
 from kcl.paper.cell import Cell, FinishedRuns
-from kcl.paper.item import COMMAND, MEASURED, SPREAD, CellTables, TableColumn, cell_table, measure
-from kcl.paper.run_cost import COST, COST_NOTE
-from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET, PERMUTED, ROTATED
+from kcl.paper.columns import COMMAND, COST, COST_NOTE, MEASURED, SPREAD, Column, measure
+from kcl.paper.item import CellTables, Part
+from kcl.report.published import CIFAR100, MINIIMAGENET, PERMUTED, ROTATED
 
 COVARIANCE = {"class_head": "shared-covariance", "class_features": "linear"}
 MATCHED = {"matched_targets": True}
@@ -36,37 +36,22 @@ MEMORY = {MINIIMAGENET: 30}
 """Samples per class and task, KCL's, where they are not 20."""
 
 
-class Setting(NamedTuple):
-    """A stream that is tested without a task."""
-
-    benchmark: str
-    scenario: str
-    ways: int | None = None
-    tasks: int | None = None
-    train_per_task: int | None = None
-
-    @property
-    def title(self) -> str:
-        parts = [BENCHMARK_TITLES[self.benchmark]]
-        parts += [f"{self.tasks} tasks"] if self.tasks else []
-        parts += [f"{self.ways} classes per task"] if self.ways else []
-        return ", ".join([*parts, *([f"{self.train_per_task:,} samples per task"] if self.train_per_task else [])])
-
-
 class ClassIncrementalTables(CellTables):
     """One table for each stream."""
 
     place = "Beyond the paper (docs/class-incremental.md)"
     in_paper = False
-    recipe: ClassVar[str]
-    settings: ClassVar[Sequence[Setting]]
+    row_heading = "method"
+    level = "###"
+    streams: ClassVar[Sequence[tuple[str, Cell]]]
+    """The scenario of each stream, and what all its cells share."""
     legend = (
         f"{SPREAD} Accuracy: average accuracy after the last task, over all classes. Incremental accuracy: average "
         f"accuracy after each task, averaged over the stream. Task right: answers from the right task. {COST_NOTE}"
     )
     miniature_note = "The MLP sees no images: the miniature's recipe has no rotation labels, views and stages."
 
-    def columns(self) -> Sequence[TableColumn]:
+    def columns(self) -> Sequence[Column]:
         further = (
             measure("incremental %", "incremental accuracy", "average_incremental_accuracy", 2),
             measure("task right %", "task right", "task_accuracy", 2),
@@ -74,35 +59,24 @@ class ClassIncrementalTables(CellTables):
         return (*MEASURED, *further, *COST, COMMAND)
 
     def cells(self) -> list[Cell]:
-        return [cell for setting in self.settings for cell in self.cells_of(setting)]
+        return [cell for stream in self.streams for cell in _rows(*stream)]
 
-    def cells_of(self, setting: Setting) -> list[Cell]:
-        free = {"scenario": setting.scenario}
-        whole = Cell(
-            "", setting.benchmark, recipe=self.recipe, ways=setting.ways, tasks=setting.tasks,
-            train_per_task=setting.train_per_task,
-        )  # fmt: skip
-        heads = [replace(whole, row=row, changes={**free, **changes}) for row, changes in HEADS.items()]
-        heads += [replace(whole, row=row, changes=changes) for row, changes in NAMED.items()]
-        others = []
-        for row, method in OTHERS.items():
-            kind = find_method(method)
-            changes: dict[str, Any] = free | ({"softmax": "all"} if "softmax" in kind.settings_type.names() else {})
-            if kind.memory_setting is not None:
-                changes |= {kind.memory_setting: MEMORY.get(setting.benchmark, 20)}
-            others.append(replace(whole, row=row, method=method, changes=changes))
-        return [*heads, *others]
+    def parts(self, runs: FinishedRuns) -> list[Part]:  # noqa: ARG002
+        return [Part(_rows(scenario, shared), shared.column) for scenario, shared in self.streams]
 
-    def rows(self, runs: FinishedRuns) -> list[dict[str, Any]]:
-        titles = [setting.title for setting in self.settings for _ in self.cells_of(setting)]
-        return [row | {"benchmark": title} for title, row in zip(titles, super().rows(runs), strict=True)]
 
-    def tables(self, runs: FinishedRuns) -> list[str]:
-        return [
-            f"### {setting.title}{runs.scale.suffix}\n\n"
-            + cell_table("method", self.columns(), self.cells_of(setting), runs)
-            for setting in self.settings
-        ]
+def _rows(scenario: str, shared: Cell) -> list[Cell]:
+    """All methods on a stream."""
+    free = {"scenario": scenario}
+    cells = [replace(shared, row=row, changes={**free, **changes}) for row, changes in HEADS.items()]
+    cells += [replace(shared, row=row, changes=changes) for row, changes in NAMED.items()]
+    for row, method in OTHERS.items():
+        kind = find_method(method)
+        changes: dict[str, Any] = free | ({"softmax": "all"} if "softmax" in kind.settings_type.names() else {})
+        if kind.memory_setting is not None:
+            changes |= {kind.memory_setting: MEMORY.get(shared.benchmark, 20)}
+        cells.append(replace(shared, row=row, method=method, changes=changes))
+    return cells
 
 
 class ClassIncremental(ClassIncrementalTables):
@@ -112,13 +86,12 @@ class ClassIncremental(ClassIncrementalTables):
         "Every method has the strong recipe's backbone, optimiser, views and updates, and as many stored samples; the "
         "baselines are trained among all classes of the stream. KCL's rows share one training and replay nothing."
     )
-    recipe = "strong"
-    settings = (
-        Setting(CIFAR100, "class"),
-        Setting(CIFAR100, "class", ways=10),
-        Setting(MINIIMAGENET, "class"),
-        Setting(PERMUTED, "domain"),
-        Setting(ROTATED, "domain"),
+    streams = (
+        ("class", Cell("", CIFAR100, recipe="strong")),
+        ("class", Cell("", CIFAR100, recipe="strong", ways=10)),
+        ("class", Cell("", MINIIMAGENET, recipe="strong")),
+        ("domain", Cell("", PERMUTED, recipe="strong")),
+        ("domain", Cell("", ROTATED, recipe="strong")),
     )
 
 
@@ -126,9 +99,8 @@ class ClassIncrementalSmall(ClassIncrementalTables):
     name = "class-incremental-small"
     title = "Answers over all classes: short streams, for a CPU"
     note = "The paper's recipe, a few tasks and samples: it shows that everything works, not what it comes to."
-    recipe = "paper"
-    settings = (
-        Setting(CIFAR100, "class", tasks=2, train_per_task=250),
-        Setting(PERMUTED, "domain", tasks=3, train_per_task=1000),
-        Setting(ROTATED, "domain", tasks=3, train_per_task=1000),
+    streams = (
+        ("class", Cell("", CIFAR100, tasks=2, train_per_task=250)),
+        ("domain", Cell("", PERMUTED, tasks=3, train_per_task=1000)),
+        ("domain", Cell("", ROTATED, tasks=3, train_per_task=1000)),
     )

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 from kcl.methods.recipes import find_method
 from kcl.methods.strong_recipe import recipe_settings
 from kcl.paper.cell import Cell, FinishedRuns
-from kcl.paper.item import COMMAND, TableColumn, cell_table
-from kcl.paper.run_cost import COST, COST_NOTE
+from kcl.paper.columns import COMMAND, COST, COST_NOTE, Column
+from kcl.paper.item import Part
 from kcl.paper.strong_results import ALL_FOUR, LEARNED, LONGER_RAMPS, STRONG_MEASURED, StrongTables
-from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET
+from kcl.report.published import CIFAR100, MINIIMAGENET
 
 CONTENDERS = {"er-reservoir": "ER-Reservoir", "a-gem": "A-GEM", "multi-task": "joint training"}
 RECIPES = {"strong": "strong recipe", "paper": "the paper's recipe"}
@@ -76,10 +76,11 @@ class EqualMemory(StrongTables):
     benchmarks: ClassVar[Sequence[str]] = ALL_FOUR
     legend = f"{LEARNED} {COST_NOTE} Settings: what a search chose in place of the recipe's values."
 
-    def cells(self) -> list[Cell]:
-        return [cell for recipe in RECIPES for benchmark in self.benchmarks for cell in self.rows_of(benchmark, recipe)]
+    def rows_of(self, benchmark: str) -> list[Cell]:
+        return [cell for recipe in RECIPES for cell in self.with_recipe(benchmark, recipe)]
 
-    def rows_of(self, benchmark: str, recipe: str) -> list[Cell]:
+    def with_recipe(self, benchmark: str, recipe: str) -> list[Cell]:
+        """KCL and the methods that it is compared with."""
         kcl = Cell(f"KCL, {RECIPES[recipe]}", benchmark, recipe=recipe)
         return [kcl, *(contender(benchmark, method, recipe) for method in CONTENDERS)]
 
@@ -87,18 +88,16 @@ class EqualMemory(StrongTables):
         others = [cell for cell in self.cells() if cell.method in CONTENDERS]
         return [search_command(cell.benchmark, cell.method, cell.recipe) for cell in others]
 
-    def columns(self) -> Sequence[TableColumn]:
-        tuned = TableColumn("settings", _tuned, lambda cell, runs: {"settings": _tuned(cell, runs)})
-        return (*STRONG_MEASURED, *COST, tuned, COMMAND)
+    def columns(self) -> Sequence[Column]:
+        return (*STRONG_MEASURED, *COST, Column("settings", _tuned), COMMAND)
 
-    def tables(self, runs: FinishedRuns) -> list[str]:
-        tables = []
-        for benchmark in self.benchmarks:
-            cells = [cell for recipe in RECIPES for cell in self.rows_of(benchmark, recipe)]
-            cells = [replace(cell, row=f"**{cell.row}**") if cell.method == "kcl" else cell for cell in cells]
-            title = f"### {BENCHMARK_TITLES[benchmark]}{runs.scale.suffix}"
-            tables.append(f"{title}\n\n{cell_table('method', self.columns(), cells, runs)}")
-        return tables
+    shown_columns = columns
+
+    def parts(self, runs: FinishedRuns) -> list[Part]:
+        def marked(cell: Cell) -> Cell:
+            return replace(cell, row=f"**{cell.row}**") if cell.method == "kcl" else cell
+
+        return [part._replace(cells=[marked(cell) for cell in part.cells]) for part in super().parts(runs)]
 
 
 class ShuffledClasses(EqualMemory):
@@ -111,8 +110,8 @@ class ShuffledClasses(EqualMemory):
     )
     benchmarks = (CIFAR100, MINIIMAGENET)
 
-    def rows_of(self, benchmark: str, recipe: str) -> list[Cell]:
-        return [replace(cell, class_order="shuffled") for cell in super().rows_of(benchmark, recipe)]
+    def rows_of(self, benchmark: str) -> list[Cell]:
+        return [replace(cell, class_order="shuffled") for cell in super().rows_of(benchmark)]
 
     def searches(self) -> list[str]:
         return []

@@ -140,35 +140,26 @@ def _workload(scale: Scale) -> tuple[Work, tuple[int, ...], float]:
 def _measurements(runs: FinishedRuns) -> Iterator[Mapping[str, Any]]:
     """What was measured at this scale, device by device."""
     for path in (file_of(folder, device) for folder in runs.folders for device in DEVICES):
-        if path.exists() and (content := _read(path))["miniature"] == runs.miniature:
-            yield content
+        if path.exists():
+            content = read_json(path)
+            if not _is_valid(content):
+                advice = "move it away and measure again"
+                raise KclError(f"{path} does not hold times that this version of kcl measured; {advice}")
+            if content["miniature"] == runs.miniature:
+                yield content
 
 
-def _read(path: Path) -> dict[str, Any]:
-    content = read_json(path)
+def _is_valid(content: Any) -> bool:
     try:
         texts = [content["command"], content["device"], content["precision"], content["versions"]["torch"]]
-        valid = (
-            content["format"] == FORMAT
-            and all(text.isprintable() and len(text) <= 1000 for text in texts)
-            and (type(content["miniature"]), type(content["threads"]), type(content["rows"])) == (bool, int, list)
-            and all(map(_is_time, content["rows"]))
-        )
+        times = [
+            row["table"] in SETTINGS and row["way"] in WAYS and min(row["value"], row["queries"], row["ms"]) > 0
+            for row in content["rows"]
+        ]
+        about = content["format"] == FORMAT and type(content["threads"]) is int and "miniature" in content
+        return about and all(text.isprintable() and len(text) <= 1000 for text in texts) and all(times)
     except (AttributeError, KeyError, TypeError):
-        valid = False
-    if not valid:
-        raise KclError(f"{path} does not hold times that this version of kcl measured; move it away and measure again")
-    return dict(content)
-
-
-def _is_time(row: Mapping[str, Any]) -> bool:
-    counts = [row["value"], row["queries"]]
-    return (
-        row["table"] in SETTINGS
-        and row["way"] in WAYS
-        and all(type(count) is int and count > 0 for count in counts)
-        and (type(row["ms"]) is float and row["ms"] > 0)
-    )
+        return False
 
 
 def _line(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from kcl.errors import KclError
 from kcl.paper.cell import Cell, FinishedRuns, change_options
-from kcl.paper.item import NOT_MEASURED, Item, forgetting_cell, forgetting_text, paper_text
+from kcl.paper.columns import COMMAND, JUST_LEARNED, NOT_MEASURED, PAPER_FORGETTING, Column, forgetting, paper_accuracy
+from kcl.paper.item import Item
 from kcl.report.formatting import MISSING, markdown_table, spread
 from kcl.report.published import PaperResult
 from kcl.report.summary import LEVEL, Summary, welch_p
@@ -78,6 +80,11 @@ class Verdict(NamedTuple):
         """In the wider sense, or reproduced."""
         return self.reproduced or abs(self.deviations) <= WIDER
 
+    @property
+    def numbers(self) -> str:
+        p = "< 0.001" if self.p < 0.001 else f"{self.p:.3f}"
+        return f"{self.difference:+.1f} ({self.deviations:+.1f} sd, p {p})"
+
     def __str__(self) -> str:
         if self.reproduced:
             return "reproduced"
@@ -104,61 +111,70 @@ def _verdict(ours: Summary, paper: Summary, rounding: float) -> Verdict | None:
     return Verdict(difference, difference / deviation, welch_p(ours, paper, rounding)) if deviation else None
 
 
-HEADER = (
-    "benchmark", "row", "paper %", "ours %", "difference", "accuracy", "just learned %",
-    "paper's forgetting", "ours", "forgetting", "last test too", "so judged", "command",
-)  # fmt: skip
-FORGETTING = {"forgetting": "values of forgetting", "forgetting_with_last": "when the last test counts too"}
-"""The two ways of counting it, and what the summary calls them."""
+def _accuracy(cell: Cell, runs: FinishedRuns) -> Verdict | None:
+    return judge(runs.summary(cell), cell.published)
+
+
+def _forgetting(field: str) -> Callable[[Cell, FinishedRuns], Verdict | None]:
+    return lambda cell, runs: judge_forgetting(runs.summary(cell, field), cell.published)
+
+
+def _nearer(cell: Cell, runs: FinishedRuns) -> str:
+    """Where ours disagree: our result with settings nearer to those behind the printed number, if that agrees."""
+    verdict = _accuracy(cell, runs)
+    if verdict is None or verdict.agrees or cell.nearer is None:
+        return ""
+    ours = runs.summary(cell.nearer)
+    nearer = judge(ours, cell.published)
+    if nearer is None or not nearer.agrees:
+        return ""
+    return f"; explained: {spread(ours, 2)} with `{' '.join(change_options(cell.nearer))}`"
+
+
+def _with_reason(cell: Cell, runs: FinishedRuns) -> str | None:
+    verdict = _accuracy(cell, runs)
+    return None if verdict is None else f"{verdict}{_nearer(cell, runs)}"
+
+
+JUDGED = (
+    (_accuracy, "accuracies"),
+    (_forgetting("forgetting"), "values of forgetting"),
+    (_forgetting("forgetting_with_last"), "when the last test counts too"),
+)
+"""What is compared with the paper, forgetting counted in two ways, and what the summary calls it."""
+VERDICTS = (
+    Column("benchmark", lambda cell, _: cell.column),
+    Column("row", lambda cell, _: cell.row),
+    Column("paper %", lambda cell, _: cell.published, paper_accuracy),
+    Column("ours %", lambda cell, runs: spread(ours, 2) if (ours := runs.summary(cell)) else NOT_MEASURED),
+    Column("difference", _accuracy, lambda verdict: verdict.numbers),
+    Column("accuracy", _with_reason),
+    JUST_LEARNED,
+    replace(PAPER_FORGETTING, heading="paper's forgetting"),
+    forgetting("ours", "forgetting"),
+    Column("forgetting", _forgetting("forgetting")),
+    forgetting("last test too", "forgetting_with_last"),
+    Column("so judged", _forgetting("forgetting_with_last")),
+    COMMAND,
+)
 
 
 def _verdicts(cells: Sequence[Cell], runs: FinishedRuns) -> str:
-    rows, accuracies, explained = [], [], 0
-    forgettings: dict[str, list[Verdict]] = {field: [] for field in FORGETTING}
-    for cell in cells:
-        ours, paper = runs.summary(cell), cell.published
-        difference = words = MISSING
-        forgotten: list[str] = []
-        if verdict := judge(ours, paper):
-            reason = "" if verdict.agrees else _explanation(cell, runs)
-            difference = f"{verdict.difference:+.1f} ({verdict.deviations:+.1f} sd, p {_probability(verdict.p)})"
-            words, explained = f"{verdict}{reason}", explained + bool(reason)
-            accuracies.append(verdict)
-        for field, verdicts in forgettings.items():
-            forgetting = runs.summary(cell, field)
-            verdict = judge_forgetting(forgetting, paper)
-            verdicts += [] if verdict is None else [verdict]
-            forgotten += [forgetting_cell(forgetting), MISSING if verdict is None else str(verdict)]
-        rows.append((
-            cell.column, cell.row, paper_text(paper), spread(ours, 2) if ours else NOT_MEASURED, difference, words,
-            spread(runs.summary(cell, "learning_accuracy"), 2), forgetting_text(paper), *forgotten,
-            f"`{runs.command(cell)}`",
-        ))  # fmt: skip
-    counted = ((accuracies, "accuracies"), *((forgettings[field], what) for field, what in FORGETTING.items()))
-    count = " ".join(_count(verdicts, what) for verdicts, what in counted)
-    if explained:
-        count += f" Accuracies marked as explained, {explained}, agree with settings nearer to those behind the number."
-    return f"{markdown_table(HEADER, rows, None)}\n\n{count}"
+    rows = [[column.text(cell, runs) for column in VERDICTS] for cell in cells]
+    counts = [_count([judged(cell, runs) for cell in cells], what) for judged, what in JUDGED]
+    if explained := sum(bool(_nearer(cell, runs)) for cell in cells):
+        counts.append(
+            f"Accuracies marked as explained, {explained}, agree with settings nearer to those behind the number."
+        )
+    return f"{markdown_table([column.heading for column in VERDICTS], rows, None)}\n\n{' '.join(counts)}"
 
 
-def _probability(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def _count(verdicts: Sequence[Verdict], what: str) -> str:
-    reproduced = sum(verdict.reproduced for verdict in verdicts)
-    wider = sum(verdict.agrees for verdict in verdicts) - reproduced
+def _count(verdicts: Sequence[Verdict | None], what: str) -> str:
+    judged = [verdict for verdict in verdicts if verdict]
+    reproduced = sum(verdict.reproduced for verdict in judged)
+    wider = sum(verdict.agrees for verdict in judged) - reproduced
     more = f"; {wider} more only within {WIDER:.0f} standard deviations of single runs" if wider else ""
-    return f"Reproduced: {reproduced} of {len(verdicts)} {what}{more}."
-
-
-def _explanation(cell: Cell, runs: FinishedRuns) -> str:
-    """Our result with settings nearer to those behind the printed number, if that agrees with it."""
-    ours = runs.summary(cell.nearer) if cell.nearer else None
-    verdict = judge(ours, cell.published)
-    if cell.nearer is None or verdict is None or not verdict.agrees:
-        return ""
-    return f"; explained: {spread(ours, 2)} with `{' '.join(change_options(cell.nearer))}`"
+    return f"Reproduced: {reproduced} of {len(judged)} {what}{more}."
 
 
 def _grid(cells: Sequence[Cell], runs: FinishedRuns) -> str:

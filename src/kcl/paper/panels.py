@@ -22,16 +22,6 @@ MEASURES = {
 """Measures that a sweep can show, and their axis labels."""
 
 
-def accuracy_curves(axes: Axes, cells: Sequence[Cell], runs: FinishedRuns, rows: Sequence[str] = ()) -> None:
-    """Average accuracy over the tasks seen, one curve per cell (Eq. 12).
-
-    `rows` is the order of the colours, for panels that share them.
-    """
-    looks = list(rows or [cell.row for cell in cells])
-    groups = [group for cell in cells if (group := runs.group(cell)) and group.runs]
-    figures.average_accuracy(axes, groups, [looks.index(group.label) for group in groups])
-
-
 def first_task_curves(axes: Axes, cell: Cell, runs: FinishedRuns) -> None:
     """Accuracy on each of the first tasks over the stream."""
     if (group := runs.group(cell)) and group.runs:

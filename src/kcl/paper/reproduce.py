@@ -14,40 +14,40 @@ from kcl.core.settings import nearest
 from kcl.errors import KclError
 from kcl.experiments.run_spec import RunSpec, by_training
 from kcl.experiments.speeds import TOGETHER, speed_of
-from kcl.paper.cell import FinishedRuns, Scale
-from kcl.paper.class_incremental import ClassIncremental, ClassIncrementalSmall
-from kcl.paper.equal_memory import EqualMemory, ShuffledClasses
+from kcl.paper import class_incremental, equal_memory, paper_items, strong_parts, strong_results
+from kcl.paper.cell import FinishedRuns, Scale, run_compute
 from kcl.paper.inference_time import InferenceTime
 from kcl.paper.item import Item
-from kcl.paper.paper_figures import AllMethods, Bases, CoresetSize, FirstTasks, MemoryBenefit, NumberOfTasks
-from kcl.paper.paper_tables import Comparison, Hyperparameters, Kernels, VariedWays
-from kcl.paper.run_cost import run_compute
-from kcl.paper.strong_parts import Ablation, StrongHorizon
-from kcl.paper.strong_results import StrongCost, StrongResults
 from kcl.report.published import BENCHMARK_TITLES
 
-ITEMS: dict[str, Item] = {
-    item.name: item
-    for item in (
-        FirstTasks(),
-        Kernels(),
-        VariedWays(),
-        NumberOfTasks(),
-        MemoryBenefit(),
-        CoresetSize(),
-        Bases(),
-        InferenceTime(),
-        AllMethods(),
-        Comparison(),
-        Hyperparameters(),
-    )
-}
-STRONG: dict[str, Item] = {
-    item.name: item
-    for item in (StrongResults(), StrongHorizon(), Ablation(), StrongCost(), EqualMemory(), ShuffledClasses())
-}
+
+def _by_name(*items: Item) -> dict[str, Item]:
+    return {item.name: item for item in items}
+
+
+ITEMS = _by_name(
+    paper_items.FirstTasks(),
+    paper_items.Kernels(),
+    paper_items.VariedWays(),
+    paper_items.NumberOfTasks(),
+    paper_items.MemoryBenefit(),
+    paper_items.CoresetSize(),
+    paper_items.Bases(),
+    InferenceTime(),
+    paper_items.AllMethods(),
+    paper_items.Comparison(),
+    paper_items.Hyperparameters(),
+)
+STRONG = _by_name(
+    strong_results.StrongResults(),
+    strong_parts.StrongHorizon(),
+    strong_parts.Ablation(),
+    strong_results.StrongCost(),
+    equal_memory.EqualMemory(),
+    equal_memory.ShuffledClasses(),
+)
 """Beyond the paper, in the order in which their runs are done: the most important first."""
-WITHOUT_TASK: dict[str, Item] = {item.name: item for item in (ClassIncremental(), ClassIncrementalSmall())}
+WITHOUT_TASK = _by_name(class_incremental.ClassIncremental(), class_incremental.ClassIncrementalSmall())
 """Beyond the paper, with no task named."""
 BEYOND = STRONG | WITHOUT_TASK
 GROUPS = {"all": ITEMS, "strong": STRONG}

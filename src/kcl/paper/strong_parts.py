@@ -10,9 +10,9 @@ from kcl.core.settings import Settings
 from kcl.methods.recipes import published_settings
 from kcl.methods.strong_recipe import strong_settings
 from kcl.paper.cell import Cell, FinishedRuns
-from kcl.paper.item import COMMAND, TableColumn, cell_table, paired_difference
+from kcl.paper.columns import COMMAND, IMAGES_PER_SAMPLE, Column, paired_difference
+from kcl.paper.item import Part
 from kcl.paper.panels import MEASURES, intervals, sweep
-from kcl.paper.run_cost import IMAGES_PER_SAMPLE
 from kcl.paper.strong_results import LAST, LEARNED, STRONG_MEASURED, StrongTables
 from kcl.report.figures import Panel
 from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET
@@ -70,6 +70,7 @@ class Ablation(StrongTables):
         f"{LEARNED} “vs. its recipe”: the mean of the paired differences in accuracy to the whole recipe, "
         "or to the paper's, over the seeds that both have, with its 95 % interval."
     )
+    row_heading = ""
     panel_width = 4.8
 
     def cells(self) -> list[Cell]:
@@ -83,12 +84,14 @@ class Ablation(StrongTables):
         """The paper's recipe, and the paper's recipe with each ingredient."""
         return _varied("paper", PAPER, "{} alone", strong_settings(CIFAR100, "kcl"))
 
-    def columns(self) -> Sequence[TableColumn]:
+    def columns(self) -> Sequence[Column]:
         difference = paired_difference("its recipe", (self.removed()[0], self.alone()[0]))
         return (*STRONG_MEASURED, difference, IMAGES_PER_SAMPLE, COMMAND)
 
-    def tables(self, runs: FinishedRuns) -> list[str]:
-        return [cell_table("", self.columns(), self.cells(), runs)]
+    shown_columns = columns
+
+    def parts(self, runs: FinishedRuns) -> list[Part]:  # noqa: ARG002
+        return [Part(self.cells())]
 
     def panels(self, runs: FinishedRuns) -> list[Panel]:
         contents = {
@@ -113,9 +116,7 @@ class StrongHorizon(StrongTables):
         "was added later, unless the row says so."
     )
     panels_in_row = len(MEASURES)
-
-    def cells(self) -> list[Cell]:
-        return [cell for benchmark in RAMPS for cell in self.rows_of(benchmark)]
+    benchmarks = tuple(RAMPS)
 
     def rows_of(self, benchmark: str) -> list[Cell]:
         paper = published_settings(benchmark, "kcl")
@@ -135,17 +136,19 @@ class StrongHorizon(StrongTables):
             "with it": {ramp: cell(ramp, f"r = {ramp:g}, with the metric") for ramp in with_metric},
         }
 
-    def tables(self, runs: FinishedRuns) -> list[str]:
-        tables = []
+    def shown_columns(self) -> Sequence[Column]:
+        return (*STRONG_MEASURED, COMMAND)
+
+    def parts(self, runs: FinishedRuns) -> list[Part]:
+        parts = []
         for benchmark in RAMPS:
             recipe = {"average_ramp": strong_settings(benchmark, "kcl").average_ramp}
             cells = [
                 replace(cell, row=f"**{cell.row}** (the recipe)") if cell.changes == recipe else cell
                 for cell in self.rows_of(benchmark)
             ]
-            title = f"{BENCHMARK_TITLES[benchmark]}{runs.scale.suffix}"
-            tables.append(cell_table(title, (*STRONG_MEASURED, COMMAND), cells, runs))
-        return tables
+            parts.append(Part(cells, row_heading=f"{BENCHMARK_TITLES[benchmark]}{runs.scale.suffix}"))
+        return parts
 
     def panels(self, runs: FinishedRuns) -> list[Panel]:
         draw = partial(sweep, runs=runs, xlabel="average_ramp")

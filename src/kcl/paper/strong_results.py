@@ -11,22 +11,21 @@ from typing import Any, NamedTuple
 from kcl.methods.recipes import published_settings
 from kcl.methods.strong_recipe import strong_settings
 from kcl.paper.cell import Cell, FinishedRuns
-from kcl.paper.item import (
+from kcl.paper.columns import (
     COMMAND,
+    COST,
+    COST_NOTE,
     FORGETTING_NOTE,
     JUST_LEARNED,
     MEASURED,
     NOT_MEASURED,
     SPREAD,
-    CellTables,
-    TableColumn,
-    cell_table,
-    forgetting_text,
-    paper_text,
-    summary_numbers,
+    Column,
+    SummaryColumn,
+    paper_accuracy,
 )
+from kcl.paper.item import CellTables, Part
 from kcl.paper.panels import Point, scatter
-from kcl.paper.run_cost import COST, COST_NOTE, cost_of
 from kcl.report.figures import Panel
 from kcl.report.formatting import MISSING, interval, spread
 from kcl.report.published import BENCHMARK_TITLES, CIFAR100, MINIIMAGENET, PERMUTED, ROTATED, TABLE_5, PaperResult
@@ -61,15 +60,12 @@ def with_last_weights(cell: Cell) -> Cell:
     return replace(cell, changes={**cell.changes, "weight_average": 0.0, "average_ramp": reach})
 
 
-def _last_learned(cell: Cell, runs: FinishedRuns) -> Summary | None:
-    return runs.summary(with_last_weights(cell), "learning_accuracy")
-
-
 STRONG_MEASURED = (*MEASURED, JUST_LEARNED)
-LAST_LEARNED = TableColumn(
+LAST_LEARNED = SummaryColumn(
     "the last weights %",
-    lambda cell, runs: spread(_last_learned(cell, runs), 2),
-    lambda cell, runs: summary_numbers("just learned by the last weights", _last_learned(cell, runs)),
+    lambda cell, runs: runs.summary(with_last_weights(cell), "learning_accuracy"),
+    lambda summary: spread(summary, 2),
+    "just learned by the last weights",
 )
 STRONG_COLUMNS = (*STRONG_MEASURED, LAST_LEARNED, *COST, COMMAND)
 LEARNED = (
@@ -129,11 +125,17 @@ class StrongTables(CellTables):
     )
     legend = LEARNED
 
-    def columns(self) -> Sequence[TableColumn]:
-        return (*STRONG_COLUMNS, TableColumn("target", lambda _, __: "", _target_numbers))
+    row_heading = "method"
+    level = "###"
+
+    def columns(self) -> Sequence[Column]:
+        return (*STRONG_COLUMNS, Column("target", _target))
+
+    def shown_columns(self) -> Sequence[Column]:
+        return STRONG_COLUMNS
 
 
-def _target_numbers(cell: Cell, runs: FinishedRuns) -> dict[str, Any]:
+def _target(cell: Cell, runs: FinishedRuns) -> dict[str, Any]:
     target = TARGETS[cell.benchmark] if cell.row == STRONG and not runs.miniature else None
     met = target.met(*_judged(cell, runs)) if target else None
     return {"target": target.accuracy if target else None, "target met": met}
@@ -181,16 +183,14 @@ class StrongResults(StrongTables):
         kcl = [Cell(STRONG, benchmark, recipe="strong"), Cell(PUBLISHED, benchmark)]
         return kcl + [replace(cell, row=row) for row, cell in highest.items()]
 
-    def tables(self, runs: FinishedRuns) -> list[str]:
+    def parts(self, runs: FinishedRuns) -> list[Part]:
         parts = []
         for benchmark in ALL_FOUR:
             first, *others = self.shown(benchmark, runs)
-            cells = [first, *closer_to_the_paper(benchmark), *others]
             printed = [] if runs.miniature else _printed_rows(benchmark)
-            table = cell_table("method", STRONG_COLUMNS, cells, runs, printed)
-            parts.append(f"### {BENCHMARK_TITLES[benchmark]}{runs.scale.suffix}\n\n{table}")
-            if not runs.miniature:
-                parts.append(TARGETS[benchmark].sentence(*_judged(cells[0], runs)))
+            target = "" if runs.miniature else TARGETS[benchmark].sentence(*_judged(first, runs))
+            cells = [first, *closer_to_the_paper(benchmark), *others]
+            parts.append(Part(cells, BENCHMARK_TITLES[benchmark], further=printed, below=target))
         return parts
 
 
@@ -217,8 +217,12 @@ def _printed_rows(benchmark: str) -> list[list[str]]:
         **({"generative KCL, as published": GENERATIVE} if benchmark == CIFAR100 else {}),
         "joint training, as published": TABLE_5[benchmark]["multi-task"],
     }
-    texts = {name: {"accuracy %": paper_text(p), "forgetting": forgetting_text(p)} for name, p in printed.items()}
-    return [[name, *(text.get(column.heading, MISSING) for column in STRONG_COLUMNS)] for name, text in texts.items()]
+    rows = []
+    for name, paper in printed.items():
+        forgetting = MISSING if paper.forgetting is None else f"{paper.forgetting:.2f}"
+        texts = {"accuracy %": paper_accuracy(paper), "forgetting": forgetting}
+        rows.append([name, *(texts.get(column.heading, MISSING) for column in STRONG_COLUMNS)])
+    return rows
 
 
 class StrongCost(StrongTables):
@@ -249,14 +253,14 @@ class StrongCost(StrongTables):
         replay = Cell(f"{REPLAY}, as many samples as KCL", CIFAR100, "er-reservoir", kept, recipe="strong")
         return [*points, Point(replay, look=LOOKS[REPLAY], text="as many samples")]
 
-    def tables(self, runs: FinishedRuns) -> list[str]:
+    def parts(self, runs: FinishedRuns) -> list[Part]:  # noqa: ARG002
         cells = [StrongResults().cells()[0], *(point.cell for point in self.variants())]
-        return [cell_table(BENCHMARK_TITLES[CIFAR100], STRONG_COLUMNS, cells, runs)]
+        return [Part(cells, row_heading=BENCHMARK_TITLES[CIFAR100])]
 
     def panels(self, runs: FinishedRuns) -> list[Panel]:
         measures = {
-            "compute": ("images_per_sample", "images passed per training sample"),
-            "memory": ("bytes_kept", "bytes kept"),
+            "compute": ("images per sample", "images passed per training sample"),
+            "memory": ("bytes kept", "bytes kept"),
         }
         panels: list[Panel] = []
         for title, (field, xlabel) in measures.items():
@@ -265,7 +269,7 @@ class StrongCost(StrongTables):
                     Point(cell, cell.row, LOOKS.get(cell.row, 0), hollow=cell.row == PUBLISHED)
                     for cell in StrongResults().shown(benchmark, runs)
                 ] + (self.variants() if benchmark == CIFAR100 else [])
-                costs = [getattr(cost_of(point.cell, runs), field) for point in points]
+                costs = [runs.cost(point.cell).get(field) for point in points]
                 draw = partial(scatter, points=points, costs=costs, runs=runs, xlabel=xlabel)
                 panels.append((f"{BENCHMARK_TITLES[benchmark]}: {title}", draw))
         return panels

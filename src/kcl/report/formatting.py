@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from kcl.report.summary import Summary
 
@@ -21,6 +22,10 @@ def spread(summary: Summary | None, digits: int) -> str:
         return MISSING
     mean = number(summary.mean, digits)
     return mean if summary.deviation is None else f"{mean} ± {number(summary.deviation, digits)}"
+
+
+def seed_count(finished: int, diverged: int) -> str:
+    return f"{finished} (+{diverged} diverged)" if diverged else str(finished)
 
 
 def interval(summary: Summary | None, digits: int = 2) -> str:
@@ -46,6 +51,15 @@ def aligned(rows: Sequence[Sequence[str]], first_number: int | None = None) -> l
     if first_number is not None:
         formats[first_number:] = [f"{{:>{width}}}" for width in widths[first_number:]]
     return ["  ".join(formats).format(*row).rstrip() for row in rows]
+
+
+def text_table(rows: Sequence[Any], columns: Mapping[str, tuple[str, str]]) -> str:
+    """For a terminal: by their heading, the field of a row that each column shows, and its format."""
+    lines: list[Sequence[str]] = [list(columns)]
+    for row in rows:
+        values = [(getattr(row, field), form) for field, form in columns.values()]
+        lines.append([MISSING if value is None else format(value, form) for value, form in values])
+    return "\n".join(aligned(lines))
 
 
 def plain(text: str) -> str:

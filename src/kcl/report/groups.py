@@ -52,10 +52,6 @@ class SeedGroup:
     def all_runs(self) -> tuple[Record, ...]:
         return self.runs + self.diverged
 
-    @property
-    def seed_count(self) -> str:
-        return f"{len(self.runs)} (+{len(self.diverged)} diverged)" if self.diverged else str(len(self.runs))
-
     def summary(self, field: str) -> Summary | None:
         """Statistics of a field over the runs that did not diverge; None if any of them lacks it."""
         values = [run.get(field) for run in self.runs]

@@ -2,64 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from kcl.report.formatting import MISSING, aligned, interval, markdown_table, number, plain, spread
+from kcl.report.formatting import MISSING, aligned, interval, markdown_table, number, plain, seed_count, spread
 from kcl.report.groups import Record, SeedGroup, group_runs
 from kcl.report.headline import HeadlineCell, headline
 from kcl.report.published import SOURCE
 from kcl.report.summary import SIGNIFICANCE
 
-HEADER = (
-    "benchmark",
-    "method",
-    "seeds",
-    "average accuracy %",
-    "95 % interval",
-    "forgetting",
-    "learning accuracy %",
-    "kept",
-    "seconds",
-)
 NOTE = (
     "Mean ± sample standard deviation over seeds; 95 % confidence interval of the mean average accuracy\n"
     "by Student's t. Diverged runs are counted, not averaged. Kept: samples, and the memory used for all that is kept."
 )
-WITHOUT_TASK = ("incremental accuracy %", "task right %")
-"""Further columns, where the task of a sample was not named: average accuracy over the stream, and the share of samples
-whose answer is a class of their own task.
-"""
 TEXT_COLUMNS = 2  # benchmark and method; the others are numbers, aligned to the right
 
 
+def _field(name: str, digits: int) -> Callable[[SeedGroup], str]:
+    return lambda group: spread(group.summary(name), digits)
+
+
+def _kept(group: SeedGroup) -> str:
+    """Samples kept at the end, and the memory of everything kept; means where the runs differ."""
+    memories = [run["memory"] for run in group.runs]
+    if not memories or any(type(memory.get(name)) is not int for memory in memories for name in ("samples", "bytes")):
+        return MISSING
+    samples, size = (sum(memory[name] for memory in memories) / len(memories) for name in ("samples", "bytes"))
+    used = f"{number(size / 1e6, 2)} MB" if size >= 1e6 else f"{number(size / 1e3, 1)} kB"
+    return f"{number(samples, 0)} ({used})"
+
+
+COLUMNS: dict[str, Callable[[SeedGroup], str]] = {
+    "benchmark": lambda group: group.benchmark,
+    "method": lambda group: group.label,
+    "seeds": lambda group: seed_count(len(group.runs), len(group.diverged)),
+    "average accuracy %": _field("average_accuracy", 2),
+    "95 % interval": lambda group: interval(group.summary("average_accuracy")),
+    "forgetting": _field("forgetting", 3),
+    "learning accuracy %": _field("learning_accuracy", 2),
+    "kept": _kept,
+    "seconds": _field("seconds", 1),
+}
+WITHOUT_TASK = {
+    "incremental accuracy %": _field("average_incremental_accuracy", 2),
+    "task right %": _field("task_accuracy", 2),
+}
+"""Further columns, where the task of a sample was not named: average accuracy over the stream, and the share of samples
+whose answer is a class of their own task.
+"""
+
+
 def header(groups: Sequence[SeedGroup]) -> tuple[str, ...]:
-    return HEADER + (() if all(group.names_tasks for group in groups) else WITHOUT_TASK)
+    return (*COLUMNS, *(() if all(group.names_tasks for group in groups) else WITHOUT_TASK))
 
 
 def rows(groups: Sequence[SeedGroup]) -> list[tuple[str, ...]]:
     """One row of cells per group, under `header`."""
-    named = all(group.names_tasks for group in groups)
-    return [(*_measured(group), *(() if named else _without_task(group))) for group in groups]
-
-
-def _measured(group: SeedGroup) -> tuple[str, ...]:
-    return (
-        group.benchmark,
-        group.label,
-        group.seed_count,
-        spread(accuracy := group.summary("average_accuracy"), 2),
-        interval(accuracy),
-        spread(group.summary("forgetting"), 3),
-        spread(group.summary("learning_accuracy"), 2),
-        _kept(group),
-        spread(group.summary("seconds"), 1),
-    )
-
-
-def _without_task(group: SeedGroup) -> tuple[str, ...]:
-    if group.names_tasks:
-        return (MISSING,) * len(WITHOUT_TASK)
-    return tuple(spread(group.summary(field), 2) for field in ("average_incremental_accuracy", "task_accuracy"))
+    names, columns = header(groups), COLUMNS | WITHOUT_TASK
+    return [
+        tuple(MISSING if group.names_tasks and name in WITHOUT_TASK else columns[name](group) for name in names)
+        for group in groups
+    ]
 
 
 def text(records: Sequence[Record]) -> str:
@@ -108,13 +110,3 @@ def _two_lines(name: str) -> tuple[str, str]:
     """Long column names would make the table wider than its numbers do."""
     first, _, rest = name.partition(" ")
     return (first, rest) if len(name) > 14 else ("", name)
-
-
-def _kept(group: SeedGroup) -> str:
-    """Samples kept at the end, and the memory of everything kept; means where the runs differ."""
-    memories = [run["memory"] for run in group.runs]
-    if not memories or any(type(memory.get(name)) is not int for memory in memories for name in ("samples", "bytes")):
-        return MISSING
-    samples, size = (sum(memory[name] for memory in memories) / len(memories) for name in ("samples", "bytes"))
-    used = f"{number(size / 1e6, 2)} MB" if size >= 1e6 else f"{number(size / 1e3, 1)} kB"
-    return f"{number(samples, 0)} ({used})"

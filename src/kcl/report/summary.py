@@ -53,16 +53,11 @@ def difference_p(one: BySeed, other: BySeed) -> float:
     shared = sorted(one.keys() & other.keys())
     if len(shared) >= 2:
         gaps = [one[seed] - other[seed] for seed in shared]
-        gap, squared_error, degrees = statistics.fmean(gaps), statistics.variance(gaps) / len(gaps), len(gaps) - 1
-    elif min(len(one), len(other)) < 2:
+        return _p_of(statistics.fmean(gaps), statistics.variance(gaps) / len(gaps), len(gaps) - 1)
+    ours, theirs = summarise([*one.values()]), summarise([*other.values()])
+    if ours is None or theirs is None or min(ours.size, theirs.size) < 2:
         return 1.0
-    else:
-        ours, theirs = (
-            Summary(len(each), statistics.fmean(each), statistics.stdev(each), None)
-            for each in ([*one.values()], [*other.values()])
-        )
-        return welch_p(ours, theirs)
-    return _p_of(gap, squared_error, degrees)
+    return welch_p(ours, theirs)
 
 
 def welch_p(one: Summary, other: Summary, least: float = 0.0) -> float:
