@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -62,6 +62,9 @@ class Pretended(Engine):
         self.free, self.now, self.busy = [f"worker-{number}" for number in range(workers)], 0.0, 0.0
         self._made, self._heap, self._count = made, list[tuple[float, int, Job, str]](), 0
         self._random = random.Random(0)
+
+    def hire(self, needs: Needs, avoid: str | None) -> NoReturn:
+        raise NotImplementedError
 
     def room(self, needs: Needs) -> bool:  # noqa: ARG002
         return bool(self.free)
@@ -192,7 +195,8 @@ def efficiency(jobs: int) -> None:
     for kind, amount in (("computing", 4_000_000), ("waiting", 0.3)):
         for workers in (1, 2, 4):
             with tempfile.TemporaryDirectory() as name:
-                engine = StandIns(workers, Path(name) / "logs")
+                engine = StandIns(workers)
+                engine.open(Path(name) / "logs")
                 _dispatch(engine, "waiting", 0.5, 4 * workers, Path(name))  # warm
                 begun = time.perf_counter()
                 _dispatch(engine, kind, amount, jobs, Path(name))

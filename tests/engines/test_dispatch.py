@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -29,6 +29,9 @@ class Pretended(Engine):
         self.started: list[tuple[int, str | None]] = []
         self.most = 0
         self.stopped = False
+
+    def hire(self, needs: Needs, avoid: str | None) -> NoReturn:
+        raise NotImplementedError
 
     def room(self, needs: Needs) -> bool:
         used = sum(job.needs.cpus for job, _ in self.running)

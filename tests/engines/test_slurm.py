@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 from engine_commands import RUNS, finish, lasting, records, start, until
 
-from kcl.engines.engine import Job, Needs
+from kcl.engines import slurm_engine
+from kcl.engines.dispatcher import Dispatcher, JobState, StatusTracker
+from kcl.engines.engine import Job, Message, Needs
 from kcl.engines.slurm_engine import SlurmEngine, parse_options
 from kcl.errors import KclError
+from kcl.training.stopping import Interrupted, Stop
 
 pytest.importorskip("submitit")
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals as Unix has them")
@@ -83,7 +86,7 @@ def test_a_group_for_a_gpu_asks_for_one_and_not_for_the_node_that_failed(
     pretended: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", pretended["PATH"])
-    engine = SlurmEngine(tmp_path, options=parse_options(["time=30", "gres=gpu:a100:1"]))
+    engine = SlurmEngine(options=parse_options(["time=30", "gres=gpu:a100:1"]))
     asked = engine.parameters(Needs(cpus=4, gpus=0.5), exclude="node7")
     assert (asked["cpus_per_task"], asked["gpus_per_node"]) == (4, 1)
     assert (asked["slurm_time"], asked["slurm_gres"], asked["slurm_exclude"]) == (30, "gpu:a100:1", "node7")
@@ -127,34 +130,69 @@ def _job(number: int) -> Job:
     return Job([{"number": number}], "kcl run", "out")
 
 
+def _engine(sbatch: _Sbatch, folder: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmEngine:
+    monkeypatch.setattr(SlurmEngine, "executor", lambda _, needs, exclude="": sbatch.executor(needs, exclude))
+    monkeypatch.setattr(slurm_engine, "POLL", 0.01)
+    monkeypatch.setattr(slurm_engine, "FINAL_WAIT", 0.0)
+    engine = SlurmEngine()
+    engine.open(folder)
+    return engine
+
+
+class _Kept(StatusTracker):
+    """Ends the first job that sbatch took when it has refused another, then stops."""
+
+    def __init__(self, sbatch: _Sbatch, stop: Stop) -> None:
+        super().__init__(3, lambda job: job.name)
+        self.sbatch, self.stop, self.ended = sbatch, stop, list[tuple[str, str]]()
+
+    def job_ended(self, state: JobState, worker: str, message: Message) -> None:
+        self.ended.append((state.job.name, message["kind"]))
+
+    def tick(self) -> None:
+        if len(self.sbatch.answers) == 1 and self.sbatch.refused == 1:
+            self.sbatch.end(0, "done")
+        if len(self.sbatch.answers) == 2 and self.sbatch.refused == 2:
+            self.stop.signal = 15
+
+
 def test_what_sbatch_does_not_take_beside_other_jobs_waits_until_one_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sbatch = _Sbatch(most=1)
-    monkeypatch.setattr(SlurmEngine, "_executor", lambda _, needs, exclude="": sbatch.executor(needs, exclude))
-    engine = SlurmEngine(tmp_path)
-    engine.start(_job(0))
-    engine.start(_job(1))
-    assert not engine.room(Needs())
-    assert engine.wait(0) == []
-    assert len(sbatch.answers) == 1
-    sbatch.end(0, "done")
-    assert [event.job for event in engine.wait(0)] == [_job(0).name]
-    assert len(sbatch.answers) == 2
-    assert engine.room(Needs())
-    engine.start(_job(2))
-    engine.stop()
-    ended = {(event.job, event.message["kind"]) for event in engine.wait(0)}
-    assert ended == {(_job(1).name, "stopped"), (_job(2).name, "stopped")}, "none of them had begun"
+    sbatch, stop = _Sbatch(most=1), Stop()
+    kept = _Kept(sbatch, stop)
+    dispatcher = Dispatcher(_engine(sbatch, tmp_path, monkeypatch), list, kept, tmp_path, stop=stop)
+    with pytest.raises(Interrupted):
+        dispatcher.run([_job(0), _job(1), _job(2)])
+    assert kept.ended == [(_job(0).name, "done"), (_job(1).name, "stopped")], "the second had not begun"
     sbatch.most = 0
     with pytest.raises(KclError, match="could not be submitted: sbatch: error: QOSMax"):
-        SlurmEngine(tmp_path / "other").start(_job(3))
+        _engine(sbatch, tmp_path / "other", monkeypatch).start(_job(3))
 
 
 def test_where_there_is_no_other_node_the_one_that_failed_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sbatch = _Sbatch(most=1)
-    monkeypatch.setattr(SlurmEngine, "_executor", lambda _, needs, exclude="": sbatch.executor(needs, exclude))
-    SlurmEngine(tmp_path).start(_job(0), avoid="node7-1234")
+    engine = _engine(sbatch, tmp_path, monkeypatch)
+    engine.hire(Needs(), "node7").do(_job(0))
     assert (sbatch.refused, len(sbatch.answers)) == (1, 1)
+
+
+def test_the_node_of_a_worker_that_failed_is_avoided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sbatch = _Sbatch(most=3)
+    engine = _engine(sbatch, tmp_path, monkeypatch)
+    engine.start(_job(0))
+    sbatch.answers[0].write_text(
+        "".join(f"{json.dumps(message)}\n" for message in ({"kind": "started", "node": "a-1", "worker": "a-1-77"},
+                                                           {"kind": "failed", "error": "it fell"}))
+    )  # fmt: skip
+    [event] = engine.wait(10)
+    assert event.worker == "a-1-77"
+    avoided: list[str | None] = []
+    monkeypatch.setattr(SlurmEngine, "hire", lambda _, needs, avoid: avoided.append(avoid) or hire(engine, needs, None))
+    engine.start(_job(0).next_attempt(), event.worker)
+    assert avoided == ["a-1"]
+
+
+hire = SlurmEngine.hire

@@ -274,7 +274,8 @@ def _checkpoint() -> Format:
 
     def read(path: Path) -> None:
         saved = checkpoint.read(path)
-        [group] = resuming.unfinished_groups(path.parents[2])
+        group = resuming.unfinished_group(path.parent)
+        assert group is not None
         resuming.check_made_with(group, made_with, False, lambda _: None)
         if key_of(run) not in group.keys:
             resuming.refuse_other(group, [run])

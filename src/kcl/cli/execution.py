@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Self
 
@@ -19,12 +18,11 @@ from kcl.core.files import STATUS
 from kcl.core.locking import locked
 from kcl.core.packages import load_package
 from kcl.data.dataset import Dataset
-from kcl.engines.distributed import GROUP_SIZE, EngineChoice, run_distributed
-from kcl.engines.engine import Engine
+from kcl.engines.distributed import GROUP_SIZE, make_jobs, run_distributed
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
 from kcl.experiments.admission import DatasetKey, admit
-from kcl.experiments.group_training import Failure, train_groups
+from kcl.experiments.group_training import LOGS, Failure, train_groups
 from kcl.experiments.grouping import Experiment, remaining_groups
 from kcl.experiments.loggers import Loggers
 from kcl.experiments.progress import Display, make_display
@@ -62,13 +60,12 @@ class Execution:
         self._save_samples = getattr(options, "save_samples", False)
         if self._save_samples:
             load_package("PIL", "images", "--save-samples needs Pillow")  # now, not after hours of training
-        self._choice = choose_engine(options)
-        device = choose_device(options.device) if self._choice is None else self._choice.device
+        self._engine, self._engine_open = choose_engine(options), False
+        device = choose_device(options.device) if self._engine is None else self._engine.device
         self.compute = Compute(device, COMPILE[options.compile], options.precision, options.runs_at_once)
         if options.precision == "bf16" and device == "cpu" and not self.compute.compiled:
             display.say("--precision bf16 has no effect on a CPU without --compile on: float32 is used")
         self._stop, self._open = Stop(), ExitStack()
-        self._engine: Engine | None = None
         self._datasets: dict[DatasetKey, Dataset] = {}
 
     def __enter__(self) -> Self:
@@ -110,12 +107,19 @@ class Execution:
         return Done(plan.records(folder.finished), failures, folder.results)
 
     def _train(self, experiment: Experiment, folder: Folder, loggers: Loggers) -> list[Failure]:
-        groups = remaining_groups(experiment, None if self._choice is None else GROUP_SIZE)
+        engine, options = self._engine, self._options
+        groups = remaining_groups(experiment, None if engine is None else GROUP_SIZE)
         folder.begin(experiment.plan.specs, experiment.command)
-        if self._choice is None:
+        if engine is None:
             return train_groups(experiment, groups, lambda group: self._watch(experiment, group, loggers))
-        choice = self._choice._replace(make=partial(self._engine_of, self._choice))
-        return run_distributed(experiment, groups, folder, choice, self._display, loggers)
+        if not groups:
+            return []
+        if not self._engine_open:  # the same workers do all later runs
+            engine.open(folder.path / LOGS)
+            self._open.callback(engine.close)
+            self._engine_open = True
+        jobs = make_jobs(experiment, groups, options.gpu_memory)
+        return run_distributed(experiment, jobs, engine, options.retries, folder, self._display, loggers)
 
     def _watch(self, experiment: Experiment, group: RunGroup, loggers: Loggers) -> OnProgress:
         """Log and show the progress of a group that is trained in this process."""
@@ -124,13 +128,6 @@ class Execution:
         place = f"{len(plan.records(experiment.store.finished)) + 1}/{len(plan.specs)} " if several else ""
         on_progress = self._display.watch(place + plan.group_label(specs))
         return loggers.follow(plan, specs, on_progress)
-
-    def _engine_of(self, choice: EngineChoice, logs: Path) -> Engine:
-        """Create the engine when it is first needed, and use it for all later runs."""
-        if self._engine is None:
-            self._engine = choice.make(logs)
-            self._open.callback(self._engine.close)
-        return self._engine
 
 
 def execute_runs(

@@ -17,7 +17,7 @@ from kcl.engines import RETRIES
 from kcl.errors import KclError
 
 if TYPE_CHECKING:
-    from kcl.engines.distributed import EngineChoice
+    from kcl.engines.engine import Engine
     from kcl.experiments.resuming import Saving
     from kcl.training.checkpointer import Every
     from kcl.training.stopping import Stop
@@ -165,10 +165,8 @@ def use_device(options: argparse.Namespace) -> str:
     return choose_device(options.device)
 
 
-def choose_engine(options: argparse.Namespace) -> EngineChoice | None:
+def choose_engine(options: argparse.Namespace) -> Engine | None:
     """None: in this process. Mistakes in the options raise a `KclError`."""
-    from kcl.engines.distributed import EngineChoice
-
     for name, engine in (("address", "ray"), ("gpu_memory", "ray"), ("slurm", "slurm")):
         if getattr(options, name) not in (None, []) and options.engine != engine:
             raise KclError(f"--{name.replace('_', '-')} needs --engine {engine}")
@@ -176,23 +174,20 @@ def choose_engine(options: argparse.Namespace) -> EngineChoice | None:
     check_range(options, "retries", 0, 1000)
     if options.gpu_memory is not None and not 0.0 < options.gpu_memory < 1e6:
         raise KclError(f"--gpu-memory must be a number of gigabytes above 0, not {options.gpu_memory:g}")
-    limits = options.retries, options.gpu_memory
     if options.engine == "ray":
         from kcl.engines.ray_engine import RayEngine
 
-        cluster = RayEngine(options.address, options.workers)
-        return EngineChoice(lambda _: cluster, cluster.device(options.device), *limits)
+        return RayEngine(options.address, options.workers, options.device)
     if options.engine == "slurm":
         from kcl.engines.slurm_engine import SlurmEngine, parse_options
 
-        sbatch_options, device = parse_options(options.slurm), "cuda" if options.device == "cuda" else "cpu"
-        return EngineChoice(lambda logs: SlurmEngine(logs, options.workers, sbatch_options), device, *limits)
+        device = "cuda" if options.device == "cuda" else "cpu"
+        return SlurmEngine(options.workers, parse_options(options.slurm), device)
     if options.workers in (None, 1):
         return None
     from kcl.engines.local_workers import LocalWorkers
 
-    workers, threads, device = options.workers, options.threads or 1, choose_device(options.device)
-    return EngineChoice(lambda logs: LocalWorkers(workers, logs, threads), device, *limits)
+    return LocalWorkers(options.workers, choose_device(options.device), options.threads or 1)
 
 
 def choose_saving(options: argparse.Namespace, resume: bool, stop: Stop) -> Saving:

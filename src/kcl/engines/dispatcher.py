@@ -6,7 +6,7 @@ Tracks how many are queued, running, done and failed; accuracy so far, time left
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from kcl.core.files import write_whole
 from kcl.engines import RETRIES
 from kcl.engines.engine import ENDS, Engine, Event, Job, Message, Needs
+from kcl.errors import KclError
 from kcl.experiments.group_training import Failure
 from kcl.training.stopping import Interrupted, Stop
 
@@ -75,7 +76,7 @@ class StatusTracker:
         return self.jobs
 
     def job_started(self, state: JobState) -> None:
-        state.phase = "running"
+        """A worker does it."""
 
     def job_progressed(self, state: JobState, worker: str, message: Message) -> None:
         self._worker(worker).doing = self.label(state.job)
@@ -96,7 +97,7 @@ class StatusTracker:
         if worker in self.workers:
             self.workers[worker].doing = ""
 
-    def no_room(self, needs: Sequence[Needs]) -> None:
+    def no_room(self, needs: Collection[Needs]) -> None:
         """No job is running, and there is no room for those that wait, which have these needs."""
 
     def tick(self) -> None:
@@ -135,15 +136,13 @@ class StatusTracker:
 
 def take(waiting: list[JobState], room: Callable[[Needs], bool]) -> JobState | None:
     """Remove the first waiting job that there is room for."""
-    fits = {needs: room(needs) for needs in needs_of(waiting)}
+    refused = set[Needs]()
     for place, state in enumerate(waiting):
-        if fits[state.job.needs]:
-            return waiting.pop(place)
+        if state.job.needs not in refused:
+            if room(state.job.needs):
+                return waiting.pop(place)
+            refused.add(state.job.needs)
     return None
-
-
-def needs_of(waiting: Iterable[JobState]) -> list[Needs]:
-    return list(dict.fromkeys(state.job.needs for state in waiting))
 
 
 @dataclass
@@ -158,6 +157,8 @@ class Dispatcher:
     stop: Stop = field(default_factory=Stop)
     _waiting: list[JobState] = field(default_factory=list, init=False)
     _running: dict[str, JobState] = field(default_factory=dict, init=False)
+    _refused: bool = field(default=False, init=False)
+    """Whether the engine took no further job beside those running; it is asked again when one of them ends."""
     _given_up: list[Failure] = field(default_factory=list, init=False)
 
     def run(self, jobs: Sequence[Job]) -> list[Failure]:
@@ -169,12 +170,10 @@ class Dispatcher:
             try:
                 while self._waiting or self._running:
                     self.stop.check()
-                    while (state := take(self._waiting, self.engine.room)) is not None:
-                        self.engine.start(state.job, state.failed_on)
-                        self._running[state.job.name] = state
-                        self.tracker.job_started(state)
+                    while not self._refused and (state := take(self._waiting, self.engine.room)) is not None:
+                        self._start(state)
                     if not self._running:
-                        self.tracker.no_room(needs_of(self._waiting))
+                        self.tracker.no_room({state.job.needs for state in self._waiting})
                     self._handle(self.engine.wait(WAIT))
                     self.tracker.tick()
             except Interrupted:
@@ -184,6 +183,19 @@ class Dispatcher:
                     self._handle(self.engine.wait(WAIT))
                 raise
         return self._given_up
+
+    def _start(self, state: JobState) -> None:
+        try:
+            self.engine.start(state.job, state.failed_on)
+        except KclError:
+            if not self._running:
+                raise
+            self._waiting.insert(0, state)
+            self._refused = True
+            return
+        state.phase = "running"
+        self._running[state.job.name] = state
+        self.tracker.job_started(state)
 
     def _handle(self, events: Sequence[Event]) -> None:
         """Store all new results at once, and follow the jobs."""
@@ -195,6 +207,7 @@ class Dispatcher:
                 continue
             if kind in ENDS:
                 del self._running[name]
+                self._refused = False
                 self._end(state, worker, message)
                 self.tracker.job_ended(state, worker, message)
             elif kind != "record":

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -38,33 +38,14 @@ WARN_EVERY = 60.0
 WORKERS_SHOWN = 8
 
 
-class EngineChoice(NamedTuple):
-    """An engine and how it is used. `make` takes the folder for logs."""
-
-    make: Callable[[Path], Engine]
-    device: str
-    retries: int
-    gpu_gigabytes: float | None
-
-
 def run_distributed(
-    experiment: Experiment,
-    groups: Sequence[RunGroup],
-    folder: Folder,
-    choice: EngineChoice,
-    display: Display,
+    experiment: Experiment, jobs: Sequence[Job], engine: Engine, retries: int, folder: Folder, display: Display,
     loggers: Loggers,
-) -> list[Failure]:
-    """Train the groups and return those that were given up."""
-    jobs, logs = make_jobs(experiment, groups, choice.gpu_gigabytes), folder.path / LOGS
-    if not jobs:
-        return []
-    tracker = _Reporter(experiment, folder, display, loggers)
-    dispatcher = Dispatcher(
-        choice.make(logs), folder.add_new, tracker, logs, choice.retries, experiment.saving.stop or Stop()
-    )
+) -> list[Failure]:  # fmt: skip
+    """Train the groups of the jobs and return those that were given up."""
+    tracker, stop = _Reporter(experiment, folder, display, loggers), experiment.saving.stop or Stop()
     try:
-        return dispatcher.run(jobs)
+        return Dispatcher(engine, folder.add_new, tracker, folder.path / LOGS, retries, stop).run(jobs)
     finally:
         with suppress(OSError):
             (folder.path / STATUS).unlink(missing_ok=True)
@@ -83,8 +64,6 @@ def make_jobs(experiment: Experiment, groups: Sequence[RunGroup], gpu_gigabytes:
             out=str(experiment.store.path.resolve()),
             datasets=tuple(files[key] for key in dict.fromkeys(map(dataset_key, group.specs))),
             compute=plan.compute,
-            plain=group.plain,
-            resumed=group.resumed,
             threads=torch.get_num_threads(),
             save_samples=experiment.save_samples,
             saving=experiment.saving._replace(stop=None),
@@ -154,7 +133,7 @@ class _Reporter(StatusTracker):
             then = "giving up" if state.phase == "failed" else "trying again"
             self._display.say(f"{self.label(state.job)} on {worker}: {message.get('error')}; {then}")
 
-    def no_room(self, needs: Sequence[Needs]) -> None:
+    def no_room(self, needs: Collection[Needs]) -> None:
         """A node may still join, but the user should know what is missing."""
         if time.monotonic() - self._warning_time >= WARN_EVERY:
             self._warning_time = time.monotonic()

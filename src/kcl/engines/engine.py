@@ -1,4 +1,4 @@
-"""Jobs, and the interface between the dispatcher and an engine; every engine is one file.
+"""Jobs, workers, and what all engines have in common; every engine is one file.
 
 A job is a group of runs for a worker. Jobs and the messages of workers are plain JSON: no executable content travels
 between machines.
@@ -7,10 +7,14 @@ between machines.
 from __future__ import annotations
 
 import json
+import queue
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from kcl.core.devices import Compute
@@ -24,6 +28,8 @@ Message = dict[str, Any]
 """`kind` is started, progress, record, say, or one of `ENDS`; the other fields depend on it."""
 ENDS = ("done", "failed", "stopped", "lost")
 """The last message about a job: finished; raised an error; saved after a request to stop; the worker is gone."""
+FINAL_WAIT = 5.0
+"""Seconds to wait for what a worker leaves after its last message."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +50,6 @@ class Job:
     out: str
     datasets: Sequence[DatasetFile] = ()
     compute: Compute = field(default_factory=Compute)
-    plain: bool = False
-    resumed: bool = False
     threads: int = 1
     save_samples: bool = False
     saving: Saving = field(default_factory=Saving)
@@ -91,54 +95,111 @@ class Event(NamedTuple):
     message: Message
 
 
-class RunningJob:
-    """A job that an engine has started, and the worker that does it."""
+class Worker(ABC):
+    """A process somewhere that does one job after another."""
 
-    def __init__(self, job: Job, worker: str) -> None:
-        self.job, self.worker = job, worker
-        self.end: str | None = None
-        """How it ended, one of `ENDS`."""
-        self._rest = b""
-
-    def receive(self, messages: Iterable[Message]) -> list[Event]:
-        """The messages as events, except for the first one, in which the worker says its name."""
-        events = []
-        for message in messages:
-            if message["kind"] == "started":
-                self.worker = message["worker"]
-            else:
-                events.append(Event(self.job.name, self.worker, message))
-                self.end = message["kind"] if message["kind"] in ENDS else None
-        return events
-
-    def read(self, block: bytes) -> list[Event]:
-        """Receive the next part of a stream of messages, one line of JSON each."""
-        *lines, self._rest = (self._rest + block).split(b"\n")
-        return self.receive(map(json.loads, lines))
-
-    def lost(self, error: str, log: str = "") -> list[Event]:
-        return self.receive([{"kind": "lost", "error": error, "log": log}])
-
-
-class Engine(ABC):
-    """Runs jobs and reports on them. The last message about every job is one of `ENDS`."""
+    def __init__(self, name: str, needs: Needs) -> None:
+        self.name, self.needs = name, needs
+        self.node = ""
+        """Where it is, once it has said so."""
 
     @abstractmethod
-    def room(self, needs: Needs) -> bool:
-        """Whether a job with these needs would start now."""
-
-    @abstractmethod
-    def start(self, job: Job, avoid: str | None = None) -> None:
-        """Start a job, if possible not on the worker `avoid`."""
-
-    @abstractmethod
-    def wait(self, seconds: float) -> list[Event]:
-        """The events since the last call; an empty list if nothing happens for so many seconds."""
+    def do(self, job: Job) -> Iterator[Message]:
+        """Start a job. Returns its messages, for which the iterator waits; the last one is one of `ENDS`."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Ask every job to save and end; `wait` reports when they have."""
+        """Ask it to save and end."""
 
     @abstractmethod
     def close(self) -> None:
+        """End it at once."""
+
+
+class Engine(ABC):
+    """Hires workers and gives them jobs. A thread for each running job waits for the messages of its worker.
+
+    The last message about every job is one of `ENDS`. A worker whose job failed is closed, the others are used again.
+    """
+
+    device = "cpu"
+    one_job_each = False
+    """Whether a worker ends with its job."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self.most = most
+        self.running: dict[str, Worker] = {}
+        """By the name of the job."""
+        self._idle: list[Worker] = []
+        self._nodes: dict[str, str] = {}
+        """Where each worker is or was, by its name."""
+        self._events = queue.SimpleQueue[Event]()
+        self._threads: list[threading.Thread] = []
+
+    def open(self, logs: Path) -> None:  # noqa: B027 - not every engine has something to do
+        """Called before the first job; `logs` is the folder for what workers print."""
+
+    @abstractmethod
+    def hire(self, needs: Needs, avoid: str | None) -> Worker:
+        """A new worker, if possible not on the node `avoid`."""
+
+    def room(self, needs: Needs) -> bool:  # noqa: ARG002
+        """Whether a job with these needs would start now."""
+        return self.most is None or len(self.running) < self.most
+
+    def start(self, job: Job, avoid: str | None = None) -> None:
+        """Start a job, if possible not where the worker `avoid` is."""
+        node = self._nodes.get(avoid or "")
+        suitable = [each for each in self._idle if each.needs == job.needs and (node is None or each.node != node)]
+        if suitable:
+            worker = suitable[0]
+            self._idle.remove(worker)
+        else:
+            self.release_idle()  # they hold what the new one needs
+            worker = self.hire(job.needs, node)
+        messages = worker.do(job)
+        self.running[job.name] = worker
+        thread = threading.Thread(target=self._follow, args=(job.name, worker, messages), daemon=True)
+        self._threads = [each for each in self._threads if each.is_alive()] + [thread]
+        thread.start()
+
+    def _follow(self, job: str, worker: Worker, messages: Iterator[Message]) -> None:
+        for message in messages:
+            if message["kind"] == "started":
+                worker.name, worker.node = message["worker"], message["node"]
+                self._nodes[worker.name] = worker.node
+            else:
+                self._events.put(Event(job, worker.name, message))
+
+    def wait(self, seconds: float) -> list[Event]:
+        """The events since the last call; an empty list if nothing happens for so many seconds."""
+        events: list[Event] = []
+        with suppress(queue.Empty):
+            events.append(self._events.get(timeout=seconds))
+            while True:
+                events.append(self._events.get_nowait())
+        for event in events:
+            if event.message["kind"] in ENDS:
+                worker = self.running.pop(event.job)
+                if event.message["kind"] == "done" and not self.one_job_each:
+                    self._idle.append(worker)
+                else:
+                    worker.close()
+        return events
+
+    def stop(self) -> None:
+        """Ask every job to save and end; `wait` reports when they have."""
+        for worker in self.running.values():
+            worker.stop()
+
+    def release_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    def close(self) -> None:
         """End whatever is left, at once."""
+        self.release_idle()
+        for worker in self.running.values():
+            worker.close()
+        for thread in self._threads:
+            thread.join(FINAL_WAIT)

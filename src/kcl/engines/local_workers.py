@@ -1,4 +1,4 @@
-"""Worker processes on this machine, started when they are needed; each takes one job after another.
+"""Worker processes on this machine, started when they are needed.
 
 Jobs arrive on the standard input of a process, one per line, and its messages leave on standard output.
 """
@@ -8,17 +8,17 @@ from __future__ import annotations
 import json
 import os
 import queue
-import selectors
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import kcl
 from kcl.core.opening import regular
-from kcl.engines.engine import Engine, Event, Job, Message, Needs, RunningJob
+from kcl.engines.engine import ENDS, Engine, Job, Message, Needs, Worker
 from kcl.engines.worker import run_job
 from kcl.training.stopping import Stop
 
@@ -56,61 +56,51 @@ def main() -> None:
     os._exit(0)  # the listening thread may block on standard input
 
 
-class WorkerProcess:
+class LocalWorker(Worker):
     """One worker process; what it prints goes to its own log."""
 
-    def __init__(self, name: str, logs: Path, threads: int, program: str) -> None:
-        self.name, self.log = name, logs / f"{name}.log"
-        self.running: RunningJob | None = None
+    def __init__(self, name: str, needs: Needs, logs: Path, threads: int, program: str) -> None:
+        super().__init__(name, needs)
+        self.log = logs / f"{name}.log"
         root = str(Path(kcl.__file__).parents[1])
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
         with open(self.log, "ab", opener=regular) as log:
             self.process = subprocess.Popen(  # noqa: S603 - our own code
                 [sys.executable, "-P", "-c", program, root],  # -P: import nothing from the current folder
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=environment,
+                env=os.environ | {"OMP_NUM_THREADS": str(threads)},
                 start_new_session=True,  # Ctrl-C in a terminal reaches only the command
             )
         assert self.process.stdin is not None  # noqa: S101 - both are pipes
         assert self.process.stdout is not None  # noqa: S101
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
-        os.set_blocking(self.stdout.fileno(), False)
-        self.alive = True
 
-    def give(self, job: Job) -> None:
-        self.running = RunningJob(job, self.name)
-        with suppress(BrokenPipeError):  # it has died; `events` will show that
+    def do(self, job: Job) -> Iterator[Message]:
+        with suppress(BrokenPipeError):  # it has died; its messages will show that
             self.stdin.write(job.to_json().encode() + b"\n")
             self.stdin.flush()
+        return self._messages()
 
-    def events(self) -> list[Event]:
-        blocks: list[bytes] = []
-        with suppress(BlockingIOError):  # there is nothing more to read
-            while block := os.read(self.stdout.fileno(), 1 << 20):
-                blocks.append(block)
-            self.alive = False
-        if self.running is None:
-            return []
-        events = self.running.read(b"".join(blocks))
-        if self.running.end is None and not self.alive:
-            code = self.process.wait()
-            death = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-            events += self.running.lost(f"the process {death}", f"see {self.log}")
-        if self.running.end is not None:
-            self.running = None
-        return events
+    def _messages(self) -> Iterator[Message]:
+        for line in self.stdout:
+            if not line.endswith(b"\n"):  # it died while it wrote this
+                break
+            yield (message := json.loads(line))
+            if message["kind"] in ENDS:
+                return
+        code = self.process.wait()
+        death = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        yield {"kind": "lost", "error": f"the process {death}", "log": f"see {self.log}"}
 
-    def close_input(self) -> None:
+    def stop(self) -> None:
         with suppress(BrokenPipeError):
             self.stdin.close()
 
     def close(self) -> None:
-        self.close_input()
+        self.stop()
         self.process.kill()
         self.process.wait()
-        self.stdout.close()
         with suppress(OSError):
             if self.log.stat().st_size == 0:
                 self.log.unlink()
@@ -121,50 +111,19 @@ class LocalWorkers(Engine):
 
     program = START
 
-    def __init__(self, workers: int, logs: Path, threads: int = 1) -> None:
-        self.workers, self._logs, self._threads = workers, logs, threads
-        self._processes: list[WorkerProcess] = []
-        self._started = 0
-        self._selector = selectors.DefaultSelector()
+    def __init__(self, workers: int, device: str = "cpu", threads: int = 1) -> None:
+        super().__init__(workers)
+        self.device, self._threads_each, self._hired, self._logs = device, threads, 0, Path()
+
+    def open(self, logs: Path) -> None:
+        self._logs = logs
         logs.mkdir(parents=True, exist_ok=True)
 
-    def room(self, needs: Needs) -> bool:  # noqa: ARG002 - the user decides how many there are
-        return sum(worker.running is not None for worker in self._processes) < self.workers
-
-    def start(self, job: Job, avoid: str | None = None) -> None:
-        idle = [worker for worker in self._processes if worker.running is None and worker.name != avoid]
-        if not idle and len(self._processes) >= self.workers:
-            self._drop(next(worker for worker in self._processes if worker.running is None))  # the one to avoid
-        (idle[0] if idle else self._add()).give(job)
-
-    def wait(self, seconds: float) -> list[Event]:
-        events: list[Event] = []
-        for key, _ in self._selector.select(seconds):
-            worker: WorkerProcess = key.data
-            events += worker.events()
-            if not worker.alive:
-                self._drop(worker)
-        return events
-
-    def stop(self) -> None:
-        for worker in self._processes:
-            worker.close_input()
+    def hire(self, needs: Needs, avoid: str | None) -> Worker:  # noqa: ARG002 - there is one node
+        self._hired += 1
+        return LocalWorker(f"worker-{self._hired}", needs, self._logs, self._threads_each, self.program)
 
     def close(self) -> None:
-        for worker in list(self._processes):
-            self._drop(worker)
-        self._selector.close()
+        super().close()
         with suppress(OSError):
             self._logs.rmdir()  # only if it is empty
-
-    def _add(self) -> WorkerProcess:
-        self._started += 1
-        worker = WorkerProcess(f"worker-{self._started}", self._logs, self._threads, self.program)
-        self._processes.append(worker)
-        self._selector.register(worker.stdout, selectors.EVENT_READ, worker)
-        return worker
-
-    def _drop(self, worker: WorkerProcess) -> None:
-        self._selector.unregister(worker.stdout)
-        self._processes.remove(worker)
-        worker.close()

@@ -16,14 +16,14 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from kcl.core.opening import regular
 from kcl.core.packages import load_package
-from kcl.engines.engine import ENDS, Engine, Event, Job, Message, Needs, RunningJob
+from kcl.engines.engine import ENDS, FINAL_WAIT, Engine, Job, Message, Needs, Worker
 from kcl.engines.worker import run_job
 from kcl.errors import KclError
 from kcl.training.stopping import Stop
@@ -31,8 +31,6 @@ from kcl.training.stopping import Stop
 MAX_JOBS = 100
 MINUTES = 24 * 60
 """The time limit of a Slurm job unless `time` is set. A job that is cut off is retried from its checkpoint."""
-FINAL_WAIT = 5.0
-"""Seconds to wait for the last files of submitit."""
 POLL = 0.5
 """Seconds between two looks at the files of the Slurm jobs."""
 
@@ -78,124 +76,117 @@ def work(text: str, messages: str) -> None:
             if message["kind"] in (*ENDS, "record"):
                 os.fsync(file.fileno())
 
-        send({"kind": "started", "worker": f"{socket.gethostname()}-{os.getpid()}"})
+        node = socket.gethostname()
+        send({"kind": "started", "node": node, "worker": f"{node}-{os.getpid()}"})
         run_job(Job.from_json(text), send, stop)
 
 
-class _SlurmJob(RunningJob):
+class SlurmWorker(Worker):
     """A job in Slurm's queue or running, and the file of its messages."""
 
-    def __init__(self, job: Job, handle: Any, path: Path) -> None:
-        super().__init__(job, f"job {handle.job_id}")
-        self.handle, self.path = handle, path
-        self._position, self._ended_polls = 0, 0
+    def __init__(self, engine: SlurmEngine, needs: Needs, exclude: str, path: Path) -> None:
+        super().__init__("sbatch", needs)
+        self._engine, self._exclude, self._path = engine, exclude, path
+        self._ended = self._cancelled = False
 
-    def events(self) -> list[Event]:
-        block = b""
-        with suppress(FileNotFoundError), self.path.open("rb") as file:
-            file.seek(self._position)
-            block = file.read()
-        self._position += len(block)
-        events = self.read(block)
-        self._ended_polls = self._ended_polls + 1 if self.handle.done() else 0
-        if self.end is None and self._ended_polls > 4:  # by now its last message would be in the shared folder
-            error = f"job {self.handle.job_id} ended ({self.handle.state})"
-            events += self.lost(error, f"see {self.handle.paths.stderr}")
-        return events
+    def do(self, job: Job) -> Iterator[Message]:
+        self._handle = self._submit(job, self._exclude)
+        self.name = f"job {self._handle.job_id}"
+        return self._messages()
 
-    def clear(self) -> None:
-        paths = self.handle.paths
-        for path in (self.path, paths.submission_file, paths.submitted_pickle, paths.result_pickle, paths.stderr,
+    def _submit(self, job: Job, exclude: str) -> Any:
+        try:
+            return self._engine.executor(self.needs, exclude).submit(work, job.to_json(), str(self._path))
+        except Exception as error:  # submitit raises its own exceptions with the message of sbatch
+            if exclude:  # there may be no other node
+                return self._submit(job, "")
+            raise KclError(f"the job could not be submitted: {' '.join(str(error).split())[:500]}") from None
+
+    def _messages(self) -> Iterator[Message]:
+        position, idle_polls = 0, 0
+        while idle_polls < 5:  # after its end, until its last message would be in the shared folder
+            with self._engine.polling:
+                idle_polls = idle_polls + 1 if self._handle.done() else 0
+            block = b""
+            with suppress(FileNotFoundError), self._path.open("rb") as file:
+                file.seek(position)
+                block = file.read()
+            block = block[: block.rfind(b"\n") + 1]
+            position += len(block)
+            messages = [json.loads(line) for line in block.splitlines()]
+            if self._cancelled:  # before it began; Slurm reports that late
+                messages = [{"kind": "stopped"}]
+            for message in messages:
+                self._ended = message["kind"] in ENDS
+                yield message
+            if self._ended:
+                self._remove_files()
+                return
+            time.sleep(POLL)
+        self._ended = True
+        yield {
+            "kind": "lost",
+            "error": f"job {self._handle.job_id} ended ({self._handle.state})",
+            "log": f"see {self._handle.paths.stderr}",
+        }
+
+    def _remove_files(self) -> None:
+        """A job that ran writes one more file after its last message."""
+        paths, deadline = self._handle.paths, time.monotonic() + FINAL_WAIT
+        while not (self._cancelled or paths.result_pickle.exists()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for path in (self._path, paths.submission_file, paths.submitted_pickle, paths.result_pickle, paths.stderr,
                      paths.stdout):  # fmt: skip
             path.unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        (self._path.parent / "stop").touch()
+        if not self._path.exists():
+            self._handle.cancel(check=False)
+            self._cancelled = True
+
+    def close(self) -> None:
+        if not self._ended:
+            self._handle.cancel(check=False)
 
 
 class SlurmEngine(Engine):
     """The cluster to which sbatch on this machine submits. `options`: of sbatch."""
 
-    def __init__(self, logs: Path, workers: int | None = None, options: Mapping[str, str] | None = None) -> None:
-        self._max_jobs, self._options = workers or MAX_JOBS, dict(options or {})
+    one_job_each = True
+
+    def __init__(
+        self, workers: int | None = None, options: Mapping[str, str] | None = None, device: str = "cpu"
+    ) -> None:
+        super().__init__(workers or MAX_JOBS)
+        self.device, self._options = device, dict(options or {})
         self._cluster = self._options.pop("cluster", "slurm")
+        self._folder, self._submissions = Path(), 0
+        self.polling = threading.Lock()
+        """Held while submitit looks at its jobs, of which it keeps one list."""
+
+    def open(self, logs: Path) -> None:
         root = logs.absolute() / "slurm"
         self._folder = root / secrets.token_hex(4)  # a new one, without messages of earlier commands
-        self._jobs: list[_SlurmJob] = []
-        self._held: list[tuple[Job, str | None]] = []
-        """Jobs that sbatch refused while others were running; submitted again when one of those ends."""
-        self._finishing: list[_SlurmJob] = []
-        """Slurm jobs that sent their last message; submitit writes one more file after that."""
-        self._submissions, self._stopping = 0, False
         self._folder.mkdir(parents=True, exist_ok=True)
         for earlier in root.iterdir():
             if earlier != self._folder and earlier.is_dir():
                 (earlier / "stop").touch()  # its command was killed: its Slurm jobs save and end
-        self._executor(Needs())  # raises now rather than later
+        self.executor(Needs())  # raises now rather than later
 
-    def room(self, needs: Needs) -> bool:  # noqa: ARG002 - Slurm has its own queue
-        return len(self._jobs) < self._max_jobs and not self._held
-
-    def start(self, job: Job, avoid: str | None = None) -> None:
+    def hire(self, needs: Needs, avoid: str | None) -> Worker:
         self._submissions += 1
-        path = self._folder / f"{job.name}-{job.attempt}-{self._submissions}.jsonl"
-        try:
-            handle = self._submit(job, path, avoid.rpartition("-")[0] if avoid else "")
-        except KclError:
-            if not self._jobs:
-                raise
-            self._held.append((job, avoid))  # usually there is a limit on the number of jobs per user
-        else:
-            self._jobs.append(_SlurmJob(job, handle, path))
-
-    def _submit(self, job: Job, path: Path, exclude: str) -> Any:
-        try:
-            return self._executor(job.needs, exclude).submit(work, job.to_json(), str(path))
-        except Exception as error:  # submitit raises its own exceptions with the message of sbatch
-            if exclude:  # there may be no other node
-                return self._submit(job, path, "")
-            raise KclError(f"the job could not be submitted: {' '.join(str(error).split())[:500]}") from None
-
-    def wait(self, seconds: float) -> list[Event]:
-        events = [event for running in self._jobs for event in running.events()]
-        ended = [running for running in self._jobs if running.end is not None]
-        self._jobs = [running for running in self._jobs if running.end is None]
-        self._finishing += [running for running in ended if running.end != "lost"]
-        self._clear_finished()
-        if self._stopping:
-            events += [Event(job.name, "sbatch", {"kind": "stopped"}) for job, _ in self._held]
-            self._held.clear()
-        elif ended and self._held:
-            self.start(*self._held.pop())
-        if not events:
-            time.sleep(max(seconds, POLL))
-        return events
-
-    def _clear_finished(self) -> None:
-        for finished in [job for job in self._finishing if job.handle.paths.result_pickle.exists()]:
-            finished.clear()
-            self._finishing.remove(finished)
-
-    def stop(self) -> None:
-        self._stopping = True
-        (self._folder / "stop").touch()
-        for waiting in [job for job in self._jobs if not job.path.exists()]:  # Slurm reports cancelled jobs late
-            waiting.handle.cancel(check=False)
-            waiting.clear()
-            self._jobs.remove(waiting)
-            self._held.append((waiting.job, None))
+        return SlurmWorker(self, needs, avoid or "", self._folder / f"{self._submissions}.jsonl")
 
     def close(self) -> None:
-        for running in self._jobs:
-            running.handle.cancel(check=False)
-        deadline = time.monotonic() + FINAL_WAIT
-        while self._finishing and time.monotonic() < deadline:
-            self._clear_finished()
-            time.sleep(0.05)
-        if not self._jobs:
+        super().close()
+        if not self.running:
             (self._folder / "stop").unlink(missing_ok=True)
         with suppress(OSError):  # not empty: there is something left to read
             for folder in (self._folder, *self._folder.parents[:2]):
                 folder.rmdir()
 
-    def _executor(self, needs: Needs, exclude: str = "") -> Any:
+    def executor(self, needs: Needs, exclude: str = "") -> Any:
         try:
             # Neither jobs nor submitit's own process import anything from the current folder.
             os.environ["PYTHONSAFEPATH"] = "1"

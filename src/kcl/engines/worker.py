@@ -17,7 +17,7 @@ from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
 from kcl.experiments.admission import admit
 from kcl.experiments.group_training import first_line, train_group
-from kcl.experiments.grouping import Experiment, group_trainings, resumed_group
+from kcl.experiments.grouping import Experiment, remaining_groups
 from kcl.experiments.run_folder import ResultStore
 from kcl.experiments.run_spec import RunGroup, by_training
 from kcl.training.stopping import Interrupted, Stop
@@ -66,31 +66,17 @@ def _run(job: Job, send: Send, stop: Stop, fetch: Fetch) -> list[str]:
     plan = admit(job.specs, job.compute, say=say, datasets=datasets)
     saving = job.saving._replace(stop=stop)
     experiment = Experiment(plan, store, job.command, saving, say, job.notes, job.save_samples)
-    for group in _groups(job, experiment):
+    trainings = by_training(plan.specs)
+    earlier = [RunGroup(trainings), *(RunGroup([training]) for training in trainings)]  # earlier attempts did these
+    folders = {resuming.group_folder(store.path, [spec.key for spec in group.specs]) for group in earlier}
+    for folder in folders:
+        remote_checkpoints.pull(saving.checkpoints, folder)
+    for group in remaining_groups(experiment, folders=folders):
         train_group(experiment, group, lambda _: _report_progress(send))
     if saving.checkpoints is not None:  # there are copies at the URL
         for checkpoints in obsolete:
             remote_checkpoints.forget(checkpoints)
     return [checkpoints.name for checkpoints in obsolete]
-
-
-def _groups(job: Job, experiment: Experiment) -> list[RunGroup]:
-    """The job as one group, or as several if the GPU is too small; checkpoints of earlier attempts are used."""
-    plan, saving = experiment.plan, experiment.saving
-    trainings, resumed = by_training(plan.specs), []
-    for part in [trainings, *([training] for training in trainings if len(trainings) > 1)]:
-        specs = RunGroup(part).specs
-        folder = resuming.group_folder(experiment.store.path, [spec.key for spec in specs])
-        remote_checkpoints.pull(saving.checkpoints, folder)
-        unfinished = resuming.unfinished_group(folder)
-        if unfinished is not None:
-            resuming.check_made_with(unfinished, resuming.made_with(plan.compute), saving.force, experiment.say)
-            resumed.append(resumed_group(unfinished, specs))
-    taken = [training for group in resumed for training in group.trainings]
-    left = [training for training in trainings if training not in taken]
-    if job.resumed and left:
-        return [*resumed, RunGroup(left, job.plain)]
-    return [*resumed, *group_trainings(plan, left)]
 
 
 def _report_progress(send: Send) -> OnProgress:

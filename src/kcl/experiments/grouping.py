@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,17 +39,21 @@ class Experiment:
     """Whether images of tasks, coresets and mistakes are saved."""
 
 
-def remaining_groups(experiment: Experiment, default_size: int | None = None) -> list[RunGroup]:
+def remaining_groups(
+    experiment: Experiment, default_size: int | None = None, folders: Iterable[Path] | None = None
+) -> list[RunGroup]:
     """The groups of all unfinished runs, those that have a checkpoint first.
 
-    `default_size`: trainings per group where the groups are trained on GPUs of other machines.
+    `default_size`: trainings per group where the groups are trained on GPUs of other machines. `folders`: where there
+    may be checkpoints, unless anywhere in the output folder.
     """
-    plan, finished = experiment.plan, experiment.store.finished
-    resumed = _resumed_groups(experiment, check_machine=default_size is None)
-    pending = plan.pending({*finished, *(spec.key for group in resumed for spec in group.specs)})
+    plan, store = experiment.plan, experiment.store
+    everywhere = sorted((store.path / resuming.FOLDER).glob("*"))
+    resumed = _resumed_groups(experiment, everywhere if folders is None else folders, default_size is None)
+    pending = plan.pending({*store.finished, *(spec.key for group in resumed for spec in group.specs)})
     trainings = by_training(pending)
     groups = group_trainings(plan, trainings, default_size)
-    if len(trainings) < len(pending):
+    if len(trainings) < len(pending) and folders is None:
         count = "one training" if len(trainings) == 1 else f"{len(trainings)} trainings"
         experiment.say(f"{len(pending)} runs need only {count}: some differ only in how they are tested")
     return [*resumed, *groups]
@@ -106,14 +111,15 @@ def _tested_in_every_way(trainings: Sequence[Training]) -> list[RunSpec]:
     return [*longest, *(replace(longest[0], settings=settings) for settings in ways)]
 
 
-def _resumed_groups(experiment: Experiment, check_machine: bool) -> list[RunGroup]:
-    """The groups that have a checkpoint. Refused if code or machine have changed, or if other runs are unfinished.
+def _resumed_groups(experiment: Experiment, folders: Iterable[Path], check_machine: bool) -> list[RunGroup]:
+    """The groups that have a checkpoint in these folders. Refused if code or machine have changed, or if other runs are
+    unfinished.
 
     `check_machine`: whether the groups are trained here; otherwise the worker that trains them checks.
     """
     plan, store, saving = experiment.plan, experiment.store, experiment.saving
     specs, groups, others = {spec.key: spec for spec in plan.specs}, [], []
-    for unfinished in resuming.unfinished_groups(store.path):
+    for unfinished in filter(None, map(resuming.unfinished_group, folders)):
         if all(key in store.finished for key in unfinished.keys):
             store.forget(unfinished.folder, saving.checkpoints)
         elif all(key in specs for key in unfinished.keys):
@@ -139,4 +145,4 @@ def resumed_group(unfinished: resuming.UnfinishedGroup, specs: Sequence[RunSpec]
             f"{unfinished.folder} holds a checkpoint of {len(trainings)} trainings that an older version of kcl did "
             "one by one; this version cannot continue it: delete that folder to train its runs again"
         )
-    return RunGroup(trainings, unfinished.plain, resumed=True)
+    return RunGroup(trainings, unfinished.plain)

@@ -103,12 +103,6 @@ def group_folder(out: Path, keys: Sequence[str]) -> Path:
     return out / FOLDER / group_name(keys)
 
 
-def unfinished_groups(out: Path) -> list[UnfinishedGroup]:
-    """All groups of an output folder that have a checkpoint."""
-    groups = (unfinished_group(folder) for folder in sorted((out / FOLDER).glob("*")))
-    return [group for group in groups if group is not None]
-
-
 def unfinished_group(folder: Path) -> UnfinishedGroup | None:
     """The group whose checkpoints are in a folder."""
     saved = checkpointer.newest(folder)[0] if folder.is_dir() else None

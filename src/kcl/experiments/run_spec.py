@@ -94,8 +94,6 @@ class RunGroup(NamedTuple):
     trainings: Sequence[Training]
     plain: bool = False
     """A single training that is stepped without vmap: on a CPU, or because its runs cannot be stacked."""
-    resumed: bool = False
-    """Whether there is a checkpoint of exactly this group."""
 
     @property
     def specs(self) -> list[RunSpec]:
