@@ -21,7 +21,7 @@ import pytest
 
 import kcl
 from command_line import Said, call
-from kcl.cli.options import parse_every
+from kcl.cli.execution import parse_every
 from kcl.core import files
 from kcl.core.locking import locked
 from kcl.errors import KclError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kcl.cli.commands import print_lines, say, saying_warnings
 from kcl.cli.model_commands import add_model, image_side
-from kcl.cli.options import COMPILE, OneOf, add_compute, add_stream_options, use_device
+from kcl.cli.options import COMPILE, add_compute, add_stream_options, one_of, use_device
 from kcl.core.printable import printable
 from kcl.errors import KclError
 
@@ -31,7 +31,7 @@ def add_predict(command: argparse.ArgumentParser) -> None:
     command.add_argument("--input", type=Path, required=True, metavar="PATH",
                          help="images, or an .npz, .csv or .parquet file")  # fmt: skip
     command.add_argument("--task", metavar="NAME", help="the task of all samples (default: inferred for each)")
-    command.add_argument("--score", action=OneOf, registry="kcl.models.inference:WITHOUT_A_TASK", metavar="NAME",
+    command.add_argument("--score", type=one_of("kcl.models.inference:WITHOUT_A_TASK"), metavar="NAME",
                          help="how to answer without a task (default: joint); see docs/inference.md")  # fmt: skip
     command.add_argument("--abstain-below", type=float, default=0.0, metavar="P",
                          help="give no answer whose confidence is below P")  # fmt: skip

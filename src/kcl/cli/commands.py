@@ -25,6 +25,14 @@ FAILED = 1
 """Exit code where some runs were given up and the others are kept."""
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal came while runs were training; the message says what is kept."""
+
+    def __init__(self, signal: KeyboardInterrupt, message: str) -> None:
+        super().__init__(message)
+        self.signal = signal
+
+
 def say(message: str) -> None:
     print(printable(message), file=sys.stderr)
 
@@ -187,6 +195,9 @@ def execute(options: argparse.Namespace) -> int:
     except KclError as error:
         say(f"kcl: {error}")
         return 2
+    except Stopped as stopped:
+        say(f"kcl: stopped; {stopped}")
+        return exit_code(stopped.signal)
     except KeyboardInterrupt as interrupt:
         print("kcl: stopped", file=sys.stderr)
         return exit_code(interrupt)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import sys
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, Self
 
 import torch
 
-from kcl.cli.commands import FAILED, say
-from kcl.cli.options import COMPILE, choose_engine, choose_saving
+from kcl.cli.commands import FAILED, Stopped, say
+from kcl.cli.options import COMPILE, check_range
 from kcl.core.devices import Compute, choose_device, choose_threads
-from kcl.core.files import STATUS
+from kcl.core.files import RESULTS, STATUS
 from kcl.core.locking import locked
 from kcl.core.packages import load_package
 from kcl.data.dataset import Dataset
 from kcl.engines.distributed import GROUP_SIZE, make_jobs, run_distributed
+from kcl.engines.engine import Engine
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
 from kcl.experiments.admission import DatasetKey, admit
@@ -26,27 +27,16 @@ from kcl.experiments.group_training import LOGS, Failure, train_groups
 from kcl.experiments.grouping import Experiment, remaining_groups
 from kcl.experiments.loggers import Loggers
 from kcl.experiments.progress import Display, make_display
+from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunGroup, RunSpec
 from kcl.report import results_table
-from kcl.training.stopping import Stop, exit_code
+from kcl.training.checkpointer import Every
+from kcl.training.stopping import Stop
 from kcl.training.stream_run import OnProgress
 
-
-class Stopped(KeyboardInterrupt):
-    """A signal came while runs were training; `done` of `total` are stored."""
-
-    def __init__(self, cause: KeyboardInterrupt, done: int, total: int) -> None:
-        super().__init__(*cause.args)
-        self.cause, self.done, self.total = cause, done, total
-
-
-class Done(NamedTuple):
-    """The results of the requested runs, the runs that were given up, and the file of the results."""
-
-    records: list[dict[str, Any]]
-    failures: list[Failure]
-    results: Path
+UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+FAILURES_SHOWN = 20
 
 
 class Execution:
@@ -75,10 +65,17 @@ class Execution:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def run(self, specs: Sequence[RunSpec], out: Path, resume: bool, notes: Mapping[str, Any] | None = None) -> Done:
-        """Do the runs that are not in the folder yet; `notes` are added to every result."""
+    def run(
+        self, specs: Sequence[RunSpec], out: Path, resume: bool, notes: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """Do the runs that are not in the folder yet, and return the results of all; `notes` are added to each.
+
+        Runs that were given up are printed, and `options.failed` is set; without any result the command ends.
+        """
         options, display = self._options, self._display
-        saving = choose_saving(options, resume, self._stop)
+        if options.force and not resume:
+            raise KclError("--force needs --resume")
+        saving = Saving(parse_every(options.checkpoint_every), self._stop, options.force, options.checkpoints)
         if saving.checkpoints is not None:
             remote_checkpoints.open_url(saving.checkpoints)  # raises before any work is done
         plan = admit(specs, self.compute, options.data_dir, display.say, self._datasets)
@@ -100,11 +97,20 @@ class Execution:
                 failures = self._train(experiment, folder, loggers)
             except KeyboardInterrupt as signal:
                 folder.reload()
-                raise Stopped(signal, len(plan.records(folder.finished)), len(specs)) from None
+                kept = f"{len(plan.records(folder.finished))} of {len(specs)} runs are finished and kept in {out}"
+                again = resuming.resume_command(options.command_line)
+                raise Stopped(signal, f"{kept}; to continue: {again}") from None
             finally:
                 display.close()
                 loggers.close()
-        return Done(plan.records(folder.finished), failures, folder.results)
+        records = plan.records(folder.finished)
+        if failures:
+            for line in f"kcl: {describe_failures(failures, options.command_line)}".split("\n"):
+                say(line)
+            options.failed = True
+            if not records:
+                raise SystemExit(FAILED)
+        return records
 
     def _train(self, experiment: Experiment, folder: Folder, loggers: Loggers) -> list[Failure]:
         engine, options = self._engine, self._options
@@ -133,42 +139,64 @@ class Execution:
 def execute_runs(
     specs: list[RunSpec], options: argparse.Namespace, out: Path, resume: bool, show: bool = True
 ) -> list[dict[str, Any]]:
-    """Train the runs and, with `show`, print the table. A signal keeps what is finished and prints how to resume."""
-    try:
-        with Execution(options, make_display(options.quiet)) as execution:
-            done = execution.run(specs, out, resume)
-    except Stopped as signal:
-        exit_stopped(signal, options, out, resume)
-    print_failures(done, options)
-    options.failed = bool(done.failures) or (bool(done.records) and all(run["diverged"] for run in done.records))
+    """Train the runs and, with `show`, print the table."""
+    with Execution(options, make_display(options.quiet)) as execution:
+        records = execution.run(specs, out, resume)
+    if records and all(run["diverged"] for run in records):
+        options.failed = True
     if show and not options.quiet:
-        print(results_table.text(done.records))
-        print(f"results: {done.results}")
-    return done.records
+        print(results_table.text(records))
+        print(f"results: {out / RESULTS}")
+    return records
 
 
-def exit_stopped(signal: Stopped, options: argparse.Namespace, out: Path, resume: bool) -> NoReturn:
-    again = options.command_line + ("" if resume else " --resume")
-    kept = f"{signal.done} of {signal.total} runs are finished and kept in {out}"
-    print(f"kcl: stopped; {kept}; to continue: {again}", file=sys.stderr)
-    raise SystemExit(exit_code(signal.cause))
-
-
-def describe_failures(failures: Sequence[Failure], command: str, most: int = 20) -> str:
+def describe_failures(failures: Sequence[Failure], command: str) -> str:
     """What failed, where the logs are, and how to try again."""
     count = sum(failure.runs for failure in failures)
     lines = [f"{count} run{'' if count == 1 else 's'} failed:"]
-    lines += [f"  {failure.label}: {failure.error}; log: {failure.log}" for failure in failures[:most]]
-    if len(failures) > most:
-        lines.append(f"  and {len(failures) - most} more groups")
+    lines += [f"  {failure.label}: {failure.error}; log: {failure.log}" for failure in failures[:FAILURES_SHOWN]]
+    if len(failures) > FAILURES_SHOWN:
+        lines.append(f"  and {len(failures) - FAILURES_SHOWN} more groups")
     return "\n".join([*lines, f"to try them again: {resuming.resume_command(command)}"])
 
 
-def print_failures(done: Done, options: argparse.Namespace) -> None:
-    """Name the runs that were given up. The exit code reports them; without any finished run the command ends here."""
-    if done.failures:
-        for line in f"kcl: {describe_failures(done.failures, options.command_line)}".split("\n"):
-            say(line)
-        options.failed = True
-        if not done.records:
-            raise SystemExit(FAILED)
+def choose_engine(options: argparse.Namespace) -> Engine | None:
+    """None: in this process. Mistakes in the options raise a `KclError`. Only the chosen engine is imported."""
+    for name, engine in (("address", "ray"), ("gpu_memory", "ray"), ("slurm", "slurm")):
+        if getattr(options, name) not in (None, []) and options.engine != engine:
+            raise KclError(f"--{name.replace('_', '-')} needs --engine {engine}")
+    check_range(options, "workers", 1, 100_000)
+    check_range(options, "retries", 0, 1000)
+    if options.gpu_memory is not None and not 0.0 < options.gpu_memory < 1e6:
+        raise KclError(f"--gpu-memory must be a number of gigabytes above 0, not {options.gpu_memory:g}")
+    if options.engine == "ray":
+        from kcl.engines.ray_engine import RayEngine
+
+        return RayEngine(options.address, options.workers, options.device)
+    if options.engine == "slurm":
+        from kcl.engines.slurm_engine import SlurmEngine, parse_options
+
+        device = "cuda" if options.device == "cuda" else "cpu"
+        return SlurmEngine(options.workers, parse_options(options.slurm), device)
+    if options.workers in (None, 1):
+        return None
+    from kcl.engines.local_workers import LocalWorkers
+
+    return LocalWorkers(options.workers, choose_device(options.device), options.threads or 1)
+
+
+def parse_every(text: str) -> Every:
+    """'200', '5min', 'off' or 'auto'."""
+    if text in ("off", "0"):
+        return Every(seconds=None)
+    if text == "auto":
+        return Every()
+    match = re.fullmatch(r"([0-9]{1,15})|([0-9]{1,15}(?:\.[0-9]*)?) ?(s|min|h)", text)
+    if match and match[1]:
+        return Every(int(match[1]), None, thrifty=False)
+    if match and float(match[2]) > 0.0:
+        return Every(None, float(match[2]) * UNITS[match[3]], thrifty=False)
+    raise KclError(
+        f"--checkpoint-every {text[:40]!r}: expected a number of steps such as 200, "
+        "a time such as 90s, 5min or 1h, or off"
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kcl.cli.commands import say, saying_warnings
-from kcl.cli.options import OneOf, add_device, split_assignment, use_device
+from kcl.cli.options import add_device, one_of, split_assignment, use_device
 from kcl.errors import KclError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def add_update(command: argparse.ArgumentParser) -> None:
     command.add_argument("--data", type=Path, required=True, metavar="PATH",
                          help="a folder of images by class, or an .npz, .csv or .parquet file")  # fmt: skip
     command.add_argument("--task", required=True, metavar="NAME", help="a new task, or an old one to extend")
-    command.add_argument("--head", action=OneOf, registry="kcl.models.defaults:HEADS", metavar="NAME",
+    command.add_argument("--head", type=one_of("kcl.models.defaults:HEADS"), metavar="NAME",
                          help="for a new model: auto, coreset or streaming (default: auto, by the data)")  # fmt: skip
     command.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", dest="assignments",
                          help="settings of a new model (`kcl list settings` or `streaming-settings`)")  # fmt: skip
@@ -69,7 +69,7 @@ def add_reject_unknown(command: argparse.ArgumentParser) -> None:
     command.add_argument("--known", type=Path, required=True, metavar="PATH",
                          help="samples in scope that were not learned, with or without labels")  # fmt: skip
     command.add_argument("--task", metavar="NAME", help="for answers to this task (default: without a task's name)")
-    command.add_argument("--score", action=OneOf, registry="kcl.models.unknowns:SCORES", metavar="NAME",
+    command.add_argument("--score", type=one_of("kcl.models.unknowns:SCORES"), metavar="NAME",
                          help="mahalanobis (default), response or variance; see docs/streaming.md")  # fmt: skip
     command.add_argument("--error-rate", type=float, metavar="SHARE",
                          help="share of samples in scope that may be rejected (default: 0.05)")  # fmt: skip

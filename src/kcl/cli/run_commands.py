@@ -11,86 +11,72 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from kcl.cli.commands import named, print_lines, say
-from kcl.cli.options import add_execution_options, add_stream_options
+from kcl.cli.options import SEVERAL, add_execution_options, add_stream_options, option
 from kcl.core.files import RESULTS
 from kcl.errors import KclError
 
 
+# fmt: off
 def add_run(command: argparse.ArgumentParser) -> None:
     command.usage = "kcl run BENCHMARK [OPTION …]"
     add_stream_options(command)
-    output, saving = add_execution_options(command)
-    output.add_argument("--out", type=Path, metavar="DIR",
-                        help="output folder (default: one in runs/, named by all choices but the seeds)")  # fmt: skip
-    saving.add_argument("--resume", action="store_true",
-                        help="keep the folder's finished runs and do the rest (implied without --out)")  # fmt: skip
-    output.add_argument("--save-samples", action="store_true",
-                        help="save images of tasks, coresets and mistakes for the page (needs Pillow)")  # fmt: skip
-    output.add_argument("--live", action="store_true", help="serve the page on this machine while training")
-    output.add_argument("--port", type=int, default=0, help="port of --live (default: a free one)")
+    output = add_execution_options(
+        command, "output folder (default: one in runs/, named by all choices but the seeds)",
+        "keep the folder's finished runs and do the rest (implied without --out)")
+    option(output, "--save-samples", "save images of tasks, coresets and mistakes for the page (needs Pillow)",
+           action="store_true")
+    option(output, "--live", "serve the page on this machine while training", action="store_true")
+    option(output, "--port", "port of --live (default: a free one)", type=int, default=0)
     command.set_defaults(function=_run)
 
 
 def add_demo(command: argparse.ArgumentParser) -> None:
-    output, _ = add_execution_options(command)
-    output.add_argument("--out", type=Path, default=Path("demo"), metavar="DIR", help="output folder (default: demo)")
+    add_execution_options(command, "output folder (default: demo)", default=Path("demo"))
     command.set_defaults(function=_demo)
 
 
 def add_reproduce(command: argparse.ArgumentParser) -> None:
     command.add_argument("items", nargs="*", metavar="ITEM",
                          help="all, or some of the paper's tables and figures; beyond the paper: strong or some of "
-                         "its items, class-incremental; see `kcl reproduce --list`")  # fmt: skip
-    command.add_argument("--list", action="store_true", help="list the tables and figures, and do nothing")
-    command.add_argument("--seeds", help="seeds as 0,1,2 or 0..4 (default: 0..4; 0,1 with --quick)")
-    command.add_argument("--quick", action="store_true",
-                         help="a miniature on scikit-learn's digits, in minutes on a CPU: it shows that everything "
-                         "works, not what the paper claims")  # fmt: skip
-    command.add_argument("--without", action="append", default=[], metavar="BENCHMARK",
-                         help="skip the runs of a benchmark, for example if its data are missing")  # fmt: skip
-    command.add_argument(
-        "--out",
-        type=Path,
-        help="output folder (default: runs/paper or, beyond the paper, runs/strong or runs/class-incremental; with "
-        "--quick, …-quick)",
-    )
-    command.add_argument("--resume", action="store_true", help="keep the folder's finished runs and do the rest")
-    command.add_argument("--dry-run", action="store_true", help="print what would be run, and do nothing")
-    command.add_argument("--report-only", action="store_true", help="run nothing; report the finished runs")
-    command.add_argument("--results", type=Path, action="append", metavar="PATH",
-                         help="a folder or file with finished runs, which are not run again; with --report-only the "
-                         "only ones that are reported (default: OUT); may be repeated")  # fmt: skip
-    command.add_argument("--into", type=Path, metavar="PAGE",
-                         help="with --report-only: also replace the tables between the markers <!-- ITEM: begin --> "
-                         "and <!-- ITEM: end --> of a page (REPRODUCIBILITY.md)")  # fmt: skip
-    add_execution_options(command)
+                         "its items, class-incremental; see `kcl reproduce --list`")
+    option(command, "--list", "list the tables and figures, and do nothing", action="store_true")
+    option(command, "--seeds", "seeds as 0,1,2 or 0..4 (default: 0..4; 0,1 with --quick)")
+    option(command, "--quick", "a miniature on scikit-learn's digits, in minutes on a CPU: it shows that everything "
+           "works, not what the paper claims", action="store_true")
+    option(command, "--without BENCHMARK", "skip the runs of a benchmark, for example if its data are missing",
+           action="append", default=[])
+    option(command, "--dry-run", "print what would be run, and do nothing", action="store_true")
+    option(command, "--report-only", "run nothing; report the finished runs", action="store_true")
+    option(command, "--results PATH", "a folder or file with finished runs, which are not run again; with "
+           "--report-only the only ones that are reported (default: OUT); may be repeated", type=Path, action="append")
+    option(command, "--into PAGE", "with --report-only: also replace the tables between the markers <!-- ITEM: begin "
+           "--> and <!-- ITEM: end --> of a page (REPRODUCIBILITY.md)", type=Path)
+    add_execution_options(
+        command, "output folder (default: runs/paper or, beyond the paper, runs/strong or runs/class-incremental; with "
+        "--quick, …-quick)", "keep the folder's finished runs and do the rest")
     command.set_defaults(function=lambda options: named("kcl.cli.reproduce_command:reproduce")(options))
 
 
 def add_tune(command: argparse.ArgumentParser) -> None:
     add_stream_options(command)
-    command.add_argument("--search", nargs="+", action="extend", default=[], metavar="NAME=RANGE",
-                         help="settings to search: lr=0.001..0.5:log, dropout=0..0.5, kernel=vrf,rbf")  # fmt: skip
-    command.add_argument("--trials", type=int, default=50, metavar="N",
-                         help="points to try (default: 50; with choices only, at most all of them)")  # fmt: skip
-    command.add_argument("--trials-at-once", type=int, default=8, metavar="N",
-                         help="points proposed and run together (default: 8)")  # fmt: skip
-    command.add_argument("--one-at-a-time", action="store_true",
-                         help="try the present settings, and those that differ from them in one of --search, which "
-                         "must have choices only; no other combinations")  # fmt: skip
-    command.add_argument("--first", default="3", metavar="K",
-                         help="choose by the first K tasks, or all (default: 3)")  # fmt: skip
-    command.add_argument("--held-out", type=float, default=0.1, metavar="SHARE",
-                         help="share of the training samples held out to choose by (default: 0.1)")  # fmt: skip
-    command.add_argument("--judge-by", choices=("all", "old"), default="all",
-                         help="accuracy of all tasks, or of the old ones: all but the last (default: all)")  # fmt: skip
-    command.add_argument("--search-seed", type=int, default=0, help="random seed of the search (default: 0)")
-    command.add_argument("--final-seeds",
-                         help="seeds for the winner's whole stream, or none (default: those of --seeds)")  # fmt: skip
-    command.add_argument("--out", type=Path, help="output folder (default: runs/tune-BENCHMARK-METHOD)")
-    command.add_argument("--resume", action="store_true", help="continue the search in the folder")
-    add_execution_options(command)
+    option(command, "--search NAME=RANGE", "settings to search: lr=0.001..0.5:log, dropout=0..0.5, kernel=vrf,rbf",
+           **SEVERAL)
+    option(command, "--trials N", "points to try (default: 50; with choices only, at most all of them)", type=int,
+           default=50)
+    option(command, "--trials-at-once N", "points proposed and run together (default: 8)", type=int, default=8)
+    option(command, "--one-at-a-time", "try the present settings, and those that differ from them in one of --search, "
+           "which must have choices only; no other combinations", action="store_true")
+    option(command, "--first K", "choose by the first K tasks, or all (default: 3)", default="3")
+    option(command, "--held-out SHARE", "share of the training samples held out to choose by (default: 0.1)",
+           type=float, default=0.1)
+    option(command, "--judge-by", "accuracy of all tasks, or of the old ones: all but the last (default: all)",
+           choices=("all", "old"), default="all")
+    option(command, "--search-seed", "random seed of the search (default: 0)", type=int, default=0)
+    option(command, "--final-seeds", "seeds for the winner's whole stream, or none (default: those of --seeds)")
+    add_execution_options(
+        command, "output folder (default: runs/tune-BENCHMARK-METHOD)", "continue the search in the folder")
     command.set_defaults(function=lambda options: named("kcl.cli.tune_command:tune_settings")(options))
+# fmt: on
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from kcl.cli import report_commands, requested_runs
 from kcl.cli.commands import FAILED
-from kcl.cli.execution import Execution, Stopped, exit_stopped, print_failures
+from kcl.cli.execution import Execution
 from kcl.cli.options import check_range
 from kcl.core.files import RESULTS
 from kcl.core.locking import locked
@@ -66,18 +66,14 @@ def tune_settings(options: argparse.Namespace) -> int:
         raise KclError("kcl tune has no --force: resume the search unchanged, or start one in another --out")
 
     def train(specs: Sequence[RunSpec], folder: Path, notes: Mapping[str, Any]) -> list[dict[str, Any]]:
-        done = execution.run(specs, folder, True, notes)
-        if done.failures:
-            print_failures(done, options)
+        records = execution.run(specs, folder, True, notes)
+        if getattr(options, "failed", False):
             raise SystemExit(FAILED)
-        return done.records
+        return records
 
-    try:
-        with Execution(options, display) as execution, locked(out, tune.LOCK):
-            best = search.run(train, display.say)
-            records = search.final(best, seeds, train)
-    except Stopped as signal:
-        exit_stopped(signal, options, out, options.resume)
+    with Execution(options, display) as execution, locked(out, tune.LOCK):
+        best = search.run(train, display.say)
+        records = search.final(best, seeds, train)
     summary, trials = search.write(records), search.study.finished
     files = [str(summary)]
     if figures.available():

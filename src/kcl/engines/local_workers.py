@@ -83,12 +83,11 @@ class LocalWorker(Worker):
         return self._messages()
 
     def _messages(self) -> Iterator[Message]:
-        for line in self.stdout:
-            if not line.endswith(b"\n"):  # it died while it wrote this
-                break
-            yield (message := json.loads(line))
-            if message["kind"] in ENDS:
-                return
+        with suppress(ValueError):  # it died while it wrote a line, or was closed
+            for line in self.stdout:
+                yield (message := json.loads(line))
+                if message["kind"] in ENDS:
+                    return
         code = self.process.wait()
         death = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         yield {"kind": "lost", "error": f"the process {death}", "log": f"see {self.log}"}
@@ -101,6 +100,7 @@ class LocalWorker(Worker):
         self.stop()
         self.process.kill()
         self.process.wait()
+        self.stdout.close()
         with suppress(OSError):
             if self.log.stat().st_size == 0:
                 self.log.unlink()
