@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kcl.cli.commands import print_lines, say, saying_warnings
 from kcl.cli.model_commands import add_model, image_side
-from kcl.cli.options import COMPILE, add_compute, add_stream_options, one_of, use_device
+from kcl.cli.options import COMPILE, add_compute, add_stream_options, one_of, option, use_device
 from kcl.core.printable import printable
 from kcl.errors import KclError
 
@@ -27,43 +27,42 @@ NUMBERS = ("confidence", "variance", "task_margin", "known")
 """Of each answer; empty where they are not finite."""
 
 
+# fmt: off
 def add_predict(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--input", type=Path, required=True, metavar="PATH",
-                         help="images, or an .npz, .csv or .parquet file")  # fmt: skip
-    command.add_argument("--task", metavar="NAME", help="the task of all samples (default: inferred for each)")
-    command.add_argument("--score", type=one_of("kcl.models.inference:WITHOUT_A_TASK"), metavar="NAME",
-                         help="how to answer without a task (default: joint); see docs/inference.md")  # fmt: skip
-    command.add_argument("--abstain-below", type=float, default=0.0, metavar="P",
-                         help="give no answer whose confidence is below P")  # fmt: skip
-    command.add_argument("--format", choices=("csv", "json"), default="csv", help="default: csv")
-    command.add_argument("--out", type=Path, metavar="FILE", help="write to a file instead of the terminal")
+    option(command, "--input PATH", "images, or an .npz, .csv or .parquet file", type=Path, required=True)
+    option(command, "--task NAME", "the task of all samples (default: inferred for each)")
+    option(command, "--score NAME", "how to answer without a task (default: joint); see docs/inference.md",
+           type=one_of("kcl.models.inference:WITHOUT_A_TASK"))
+    option(command, "--abstain-below P", "give no answer whose confidence is below P", type=float, default=0.0)
+    option(command, "--format", "default: csv", choices=("csv", "json"), default="csv")
+    option(command, "--out FILE", "write to a file instead of the terminal", type=Path)
     add_model(command)
     command.set_defaults(function=_predict)
 
 
 def add_evaluate(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--data", type=Path, required=True, metavar="PATH",
-                         help="samples with labels, as for `kcl update`")  # fmt: skip
-    command.add_argument("--task", metavar="NAME", help="the task of all samples (default: inferred for each)")
-    command.add_argument("--json", action="store_true", help="print JSON")
+    option(command, "--data PATH", "samples with labels, as for `kcl update`", type=Path, required=True)
+    option(command, "--task NAME", "the task of all samples (default: inferred for each)")
+    option(command, "--json", "print JSON", action="store_true")
     add_model(command)
     command.set_defaults(function=_evaluate)
 
 
 def add_inspect(command: argparse.ArgumentParser) -> None:
-    command.add_argument("model", type=Path, metavar="DIR", help="the folder of the model's versions, or one version")
-    command.add_argument("--json", action="store_true", help="print JSON")
+    option(command, "model DIR", "the folder of the model's versions, or one version", type=Path)
+    option(command, "--json", "print JSON", action="store_true")
     command.set_defaults(function=_inspect)
 
 
 def add_task_free(command: argparse.ArgumentParser) -> None:
     add_stream_options(command)
     add_compute(command)
-    command.add_argument("--held-out", type=int, default=200, metavar="N",
-                         help="training samples per task used for calibration only (default: 200)")  # fmt: skip
-    command.add_argument("--test-per-task", type=int, metavar="N", help="test samples per task (default: all)")
-    command.add_argument("--json", type=Path, metavar="FILE", help="also write the measurements to this file")
+    option(command, "--held-out N", "training samples per task used for calibration only (default: 200)", type=int,
+           default=200)
+    option(command, "--test-per-task N", "test samples per task (default: all)", type=int)
+    option(command, "--json FILE", "also write the measurements to this file", type=Path)
     command.set_defaults(function=_task_free, out=None)
+# fmt: on
 
 
 def _predict(options: argparse.Namespace) -> int:

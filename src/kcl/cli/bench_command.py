@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kcl.cli.options import add_device, add_precision, use_device
+from kcl.cli.options import add_device, add_precision, option, use_device
 from kcl.errors import KclError
 
 if TYPE_CHECKING:
@@ -20,18 +20,19 @@ COMPILED = {"both": (False, True), "on": (True,), "off": (False,)}
 LEAST_STEPS = 20
 
 
+# fmt: off
 def add(command: argparse.ArgumentParser) -> None:
-    command.add_argument("works", nargs="*", metavar="WORK",
-                         help="mnist (default), cifar100, miniimagenet; with the strong recipe cifar100-strong, "
-                         "miniimagenet-strong; or inference, the time of an answer (optionally followed by mnist or "
-                         "cifar100)")  # fmt: skip
-    command.add_argument("--runs", default="1,5,20", help="numbers of runs trained together on a GPU (default: 1,5,20)")
-    command.add_argument("--steps", type=int, help="steps per task (default: those of the benchmark's tasks)")
+    option(command, "works WORK", "mnist (default), cifar100, miniimagenet; with the strong recipe cifar100-strong, "
+           "miniimagenet-strong; or inference, the time of an answer (optionally followed by mnist or cifar100)",
+           nargs="*")
+    option(command, "--runs", "numbers of runs trained together on a GPU (default: 1,5,20)", default="1,5,20")
+    option(command, "--steps", "steps per task (default: those of the benchmark's tasks)", type=int)
     add_device(command)
-    command.add_argument("--compile", choices=tuple(COMPILED), help="default: both on a GPU, off on a CPU")
+    option(command, "--compile", "default: both on a GPU, off on a CPU", choices=tuple(COMPILED))
     add_precision(command)
-    command.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to this file")
+    option(command, "--json FILE", "also write the rows to this file", type=Path)
     command.set_defaults(function=_bench)
+# fmt: on
 
 
 def _bench(options: argparse.Namespace) -> int:

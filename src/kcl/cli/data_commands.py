@@ -3,65 +3,54 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kcl.cli.commands import say
-from kcl.cli.options import add_device, use_device
+from kcl.cli.options import add_device, option, use_device
 from kcl.errors import KclError
 
 if TYPE_CHECKING:
     from kcl.data.source import DataSource
 
 
+# fmt: off
 def add(data: argparse.ArgumentParser) -> None:
     commands = data.add_subparsers(required=True, metavar="WHAT")
-
-    def add_command(name: str, function: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=text)
-        command.set_defaults(function=function)
-        return command
-
-    add_command("list", _list, "every dataset: where it is, its size, its licence, how to get it")
-    fetch = add_command("fetch", _fetch, "download into the cache and verify")
-    verify = add_command("verify", _verify, "check every file")
-    prepare = add_command("prepare", _prepare, "decode images into one file, for a machine without Pillow")
-    add_command("clear", _clear, "remove decoded images and features from the cache; they can be made again")
-    for command in (fetch, verify, prepare):
-        command.add_argument("name", metavar="NAME", help="a dataset, see `kcl data list`")
-    for command in (verify, prepare):
-        command.add_argument("--data-dir", type=Path, metavar="DIR", help="use this folder instead of the default one")
-    prepare.add_argument("--out", type=Path, metavar="DIR", help="write it below DIR, which then serves as --data-dir")
+    parsers = {}
+    for name, function, text in (
+        ("list", _list, "every dataset: where it is, its size, its licence, how to get it"),
+        ("fetch", _fetch, "download into the cache and verify"),
+        ("verify", _verify, "check every file"),
+        ("prepare", _prepare, "decode images into one file, for a machine without Pillow"),
+        ("clear", _clear, "remove decoded images and features from the cache; they can be made again"),
+    ):
+        parsers[name] = commands.add_parser(name, help=text)
+        parsers[name].set_defaults(function=function)
+    for name in ("fetch", "verify", "prepare"):
+        option(parsers[name], "name NAME", "a dataset, see `kcl data list`")
+    for name in ("verify", "prepare"):
+        option(parsers[name], "--data-dir DIR", "use this folder instead of the default one", type=Path)
+    option(parsers["prepare"], "--out DIR", "write it below DIR, which then serves as --data-dir", type=Path)
 
 
 def add_features(command: argparse.ArgumentParser) -> None:
-    command.add_argument("data", type=Path, metavar="PATH", help="a folder of images by class, or an .npz file")
-    command.add_argument("--backbone", type=Path, required=True, metavar="FILE", help="the network, an ONNX file")
-    command.add_argument("--out", type=Path, required=True, metavar="FILE", help="an .npz file for `kcl update`")
-    command.add_argument("--unlabelled", action="store_true", help="the images have no classes: for `kcl predict`")
+    option(command, "data PATH", "a folder of images by class, or an .npz file", type=Path)
+    option(command, "--backbone FILE", "the network, an ONNX file", type=Path, required=True)
+    option(command, "--out FILE", "an .npz file for `kcl update`", type=Path, required=True)
+    option(command, "--unlabelled", "the images have no classes: for `kcl predict`", action="store_true")
     images = command.add_argument_group("what the network expects of images")
-    images.add_argument("--size", type=int, metavar="PIXELS", help="side length of the square images it takes")
-    images.add_argument("--mean", type=float, nargs="+", metavar="M", help="mean of each channel, for pixels in 0 … 1")
-    images.add_argument(
-        "--std", type=float, nargs="+", metavar="S", help="standard deviation of each channel, for pixels in 0 … 1"
-    )
-    images.add_argument(
-        "--crop",
-        type=float,
-        default=1.0,
-        metavar="SHARE",
-        help="share of the side that is kept, in the middle (default: 1)",
-    )
-    images.add_argument(
-        "--filter", default="bicubic", metavar="NAME", help="how images are resized: bicubic (default) or bilinear"
-    )
-    command.add_argument("--batch", type=int, default=64, metavar="N", help="inputs computed at once (default: 64)")
-    command.add_argument(
-        "--no-cache", action="store_true", help="compute everything anew, and store nothing in the cache"
-    )
+    option(images, "--size PIXELS", "side length of the square images it takes", type=int)
+    option(images, "--mean M", "mean of each channel, for pixels in 0 … 1", type=float, nargs="+")
+    option(images, "--std S", "standard deviation of each channel, for pixels in 0 … 1", type=float, nargs="+")
+    option(images, "--crop SHARE", "share of the side that is kept, in the middle (default: 1)", type=float,
+           default=1.0)
+    option(images, "--filter NAME", "how images are resized: bicubic (default) or bilinear", default="bicubic")
+    option(command, "--batch N", "inputs computed at once (default: 64)", type=int, default=64)
+    option(command, "--no-cache", "compute everything anew, and store nothing in the cache", action="store_true")
     add_device(command)
     command.set_defaults(function=_features)
+# fmt: on
 
 
 def _features(options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from kcl.cli.commands import print_lines
+from kcl.cli.options import option
 
 if TYPE_CHECKING:
     from kcl.core.settings import CheckedSettings
@@ -14,7 +15,7 @@ LISTS = ("backbones", "benchmarks", "features", "kernels", "methods", "recipes",
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    command.add_argument("what", choices=LISTS, metavar="WHAT", help=f"one of {', '.join(LISTS)}")
+    option(command, "what WHAT", f"one of {', '.join(LISTS)}", choices=LISTS)
     command.set_defaults(function=_list)
 
 

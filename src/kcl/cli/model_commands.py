@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kcl.cli.commands import say, saying_warnings
-from kcl.cli.options import add_device, one_of, split_assignment, use_device
+from kcl.cli.options import SEVERAL, add_device, one_of, option, split_assignment, use_device
 from kcl.errors import KclError
 
 if TYPE_CHECKING:
@@ -18,69 +18,61 @@ if TYPE_CHECKING:
     from kcl.training.step_progress import OnStep, Step
 
 
+# fmt: off
 def add_model(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--model", type=Path, required=True, metavar="DIR", help="the folder of the model's versions")
-    command.add_argument("--label", default="label", metavar="COLUMN", help="label column of a table (default: label)")
+    option(command, "--model DIR", "the folder of the model's versions", type=Path, required=True)
+    option(command, "--label COLUMN", "label column of a table (default: label)", default="label")
     add_device(command)
 
 
 def add_update(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--data", type=Path, required=True, metavar="PATH",
-                         help="a folder of images by class, or an .npz, .csv or .parquet file")  # fmt: skip
-    command.add_argument("--task", required=True, metavar="NAME", help="a new task, or an old one to extend")
-    command.add_argument("--head", type=one_of("kcl.models.defaults:HEADS"), metavar="NAME",
-                         help="for a new model: auto, coreset or streaming (default: auto, by the data)")  # fmt: skip
-    command.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", dest="assignments",
-                         help="settings of a new model (`kcl list settings` or `streaming-settings`)")  # fmt: skip
-    command.add_argument("--seed", type=int, help="seed of a new model (default: 0)")
-    command.add_argument("--held-out", type=float, metavar="SHARE", help="for a new model: the share of samples that "
-                         "test it (default: 0.1)")  # fmt: skip
-    command.add_argument(
-        "--image-size",
-        type=int,
-        metavar="PIXELS",
-        help="for a new model: side length to which images are resized (default: the images' own, at most 84)",
-    )
+    option(command, "--data PATH", "a folder of images by class, or an .npz, .csv or .parquet file", type=Path,
+           required=True)
+    option(command, "--task NAME", "a new task, or an old one to extend", required=True)
+    option(command, "--head NAME", "for a new model: auto, coreset or streaming (default: auto, by the data)",
+           type=one_of("kcl.models.defaults:HEADS"))
+    option(command, "--set NAME=VALUE", "settings of a new model (`kcl list settings` or `streaming-settings`)",
+           dest="assignments", **SEVERAL)
+    option(command, "--seed", "seed of a new model (default: 0)", type=int)
+    option(command, "--held-out SHARE", "for a new model: the share of samples that test it (default: 0.1)", type=float)
+    option(command, "--image-size PIXELS", "for a new model: side length to which images are resized (default: the "
+           "images' own, at most 84)", type=int)
     add_model(command)
     command.set_defaults(function=_update)
 
 
 def add_forget(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--task", required=True, metavar="NAME", help="the task to forget, or to forget something of")
-    command.add_argument("--class", nargs="+", action="extend", metavar="LABEL", dest="classes",
-                         help="forget these classes of the task only")  # fmt: skip
-    command.add_argument("--samples", type=Path, metavar="PATH",
-                         help="forget these samples only, with their labels, as they were learned")  # fmt: skip
-    command.add_argument("--purge", action="store_true",
-                         help="remove the versions in the model's folder that still contain it")  # fmt: skip
+    option(command, "--task NAME", "the task to forget, or to forget something of", required=True)
+    option(command, "--class LABEL", "forget these classes of the task only", dest="classes", nargs="+",
+           action="extend")
+    option(command, "--samples PATH", "forget these samples only, with their labels, as they were learned", type=Path)
+    option(command, "--purge", "remove the versions in the model's folder that still contain it", action="store_true")
     add_model(command)
     command.set_defaults(function=_forget)
 
 
 def add_merge(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "models", type=Path, nargs="+", metavar="DIR", help="models with the same features, scaling and settings"
-    )
-    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the merged model's versions")
+    option(command, "models DIR", "models with the same features, scaling and settings", type=Path, nargs="+")
+    option(command, "--out DIR", "folder of the merged model's versions", type=Path, required=True)
     command.set_defaults(function=_merge)
 
 
 def add_reject_unknown(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--known", type=Path, required=True, metavar="PATH",
-                         help="samples in scope that were not learned, with or without labels")  # fmt: skip
-    command.add_argument("--task", metavar="NAME", help="for answers to this task (default: without a task's name)")
-    command.add_argument("--score", type=one_of("kcl.models.unknowns:SCORES"), metavar="NAME",
-                         help="mahalanobis (default), response or variance; see docs/streaming.md")  # fmt: skip
-    command.add_argument("--error-rate", type=float, metavar="SHARE",
-                         help="share of samples in scope that may be rejected (default: 0.05)")  # fmt: skip
+    option(command, "--known PATH", "samples in scope that were not learned, with or without labels", type=Path,
+           required=True)
+    option(command, "--task NAME", "for answers to this task (default: without a task's name)")
+    option(command, "--score NAME", "mahalanobis (default), response or variance; see docs/streaming.md",
+           type=one_of("kcl.models.unknowns:SCORES"))
+    option(command, "--error-rate SHARE", "share of samples in scope that may be rejected (default: 0.05)", type=float)
     add_model(command)
     command.set_defaults(function=_reject_unknown)
 
 
 def add_export(command: argparse.ArgumentParser) -> None:
-    command.add_argument("model", type=Path, metavar="DIR", help="the folder of the model's versions, or one version")
-    command.add_argument("--out", type=Path, required=True, metavar="FILE", help="the ONNX file to write")
+    option(command, "model DIR", "the folder of the model's versions, or one version", type=Path)
+    option(command, "--out FILE", "the ONNX file to write", type=Path, required=True)
     command.set_defaults(function=_export)
+# fmt: on
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ SEVERAL: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
 
 
 def option(group: Group, name: str, text: str, **more: Any) -> None:
-    """Add an option by its name and, for one that takes a value, what that is called: "--tasks N"."""
+    """Add an option by its name and, for one that takes a value, what that is called: "--tasks N", "model DIR"."""
     flag, _, value = name.partition(" ")
     if value:
         more["metavar"] = value
@@ -66,7 +66,7 @@ def add_compute(command: argparse.ArgumentParser) -> Group:
 
 def add_stream_options(command: argparse.ArgumentParser) -> None:
     """Options that decide what is computed."""
-    command.add_argument("benchmark", metavar="BENCHMARK", help="see `kcl list benchmarks`")
+    option(command, "benchmark BENCHMARK", "see `kcl list benchmarks`")
     what = command.add_argument_group("what to run")
     option(what, "--method NAME", "default: kcl; see `kcl list methods`", default="kcl")
     option(what, "--seeds", "seeds as 0,1,2 or 0..4 (default: 0)", default="0")

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kcl.cli.commands import say
+from kcl.cli.options import option
 from kcl.core import results
 from kcl.core.files import METRICS, RESULTS, SAMPLES, STATUS, write_whole
 from kcl.errors import KclError
@@ -23,18 +24,19 @@ from kcl.training.stopping import Stop
 FORMATS = ("html", "md", "png", "pdf")
 
 
+# fmt: off
 def add_options(report: argparse.ArgumentParser) -> None:
-    report.add_argument("folders", nargs="+", type=Path, metavar="DIR",
-                        help=f"output folders of `kcl run`, folders that contain such, or {RESULTS} files")  # fmt: skip
-    report.add_argument("--out", type=Path, help="the file to write (default: report.html, .md, .png or .pdf)")
-    report.add_argument("--format", choices=FORMATS, help="default: the ending of --out, else html")
-    report.add_argument("--live", action="store_true",
-                        help="write nothing: serve the page and follow the results until Ctrl-C")  # fmt: skip
-    report.add_argument("--host", default=LOCAL, help=f"with --live (default: {LOCAL}, this machine only)")
-    report.add_argument("--port", type=int, default=0, help="with --live (default: a free one)")
-    report.add_argument("--title", help="the heading (default: what was run)")
-    report.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    option(report, "folders DIR", f"output folders of `kcl run`, folders that contain such, or {RESULTS} files",
+           type=Path, nargs="+")
+    option(report, "--out", "the file to write (default: report.html, .md, .png or .pdf)", type=Path)
+    option(report, "--format", "default: the ending of --out, else html", choices=FORMATS)
+    option(report, "--live", "write nothing: serve the page and follow the results until Ctrl-C", action="store_true")
+    option(report, "--host", f"with --live (default: {LOCAL}, this machine only)", default=LOCAL)
+    option(report, "--port", "with --live (default: a free one)", type=int, default=0)
+    option(report, "--title", "the heading (default: what was run)")
+    option(report, "--quiet", "print nothing but errors", action="store_true")
     report.set_defaults(function=_report)
+# fmt: on
 
 
 def find_results(folders: Sequence[Path]) -> list[Path]:

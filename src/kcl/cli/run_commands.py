@@ -36,9 +36,8 @@ def add_demo(command: argparse.ArgumentParser) -> None:
 
 
 def add_reproduce(command: argparse.ArgumentParser) -> None:
-    command.add_argument("items", nargs="*", metavar="ITEM",
-                         help="all, or some of the paper's tables and figures; beyond the paper: strong or some of "
-                         "its items, class-incremental; see `kcl reproduce --list`")
+    option(command, "items ITEM", "all, or some of the paper's tables and figures; beyond the paper: strong or some of "
+           "its items, class-incremental; see `kcl reproduce --list`", nargs="*")
     option(command, "--list", "list the tables and figures, and do nothing", action="store_true")
     option(command, "--seeds", "seeds as 0,1,2 or 0..4 (default: 0..4; 0,1 with --quick)")
     option(command, "--quick", "a miniature on scikit-learn's digits, in minutes on a CPU: it shows that everything "
