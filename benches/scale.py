@@ -16,7 +16,7 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -49,7 +49,7 @@ class Tracker(StatusTracker):
         super().__init__(total, lambda job: job.name)
         self.ticks = 0
 
-    def tick(self) -> None:
+    def tick(self, stuck: Collection[Needs]) -> None:  # noqa: ARG002
         self.ticks += 1
         if self.ticks % 100 == 0:
             self.to_dict()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -82,10 +82,9 @@ class Kept(StatusTracker):
         self.records |= new
         return list(new.values())
 
-    def no_room(self, needs: Sequence[Needs]) -> None:
-        self.no_room_for.append(list(needs))
-
-    def tick(self) -> None:
+    def tick(self, stuck: Collection[Needs]) -> None:
+        if stuck:
+            self.no_room_for.append(list(stuck))
         counts = self.counts()
         assert sum(counts.values()) == self.total
         assert min(counts.values()) >= 0
@@ -200,7 +199,6 @@ class TestStatusTracker:
         jobs = [_job(0, 30.0), _job(1, 10.0)]
         tracker = StatusTracker(2, str, lambda: now[0])
         first, _ = tracker.jobs_queued(jobs)
-        tracker.job_started(first)
         assert tracker.seconds_left() is None
         now[0] = 5.0
         message = {"kind": "progress", "task": 0, "tasks": 3, "step": [5, 10, 0.1]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -149,7 +150,7 @@ class _Kept(StatusTracker):
     def job_ended(self, state: JobState, worker: str, message: Message) -> None:
         self.ended.append((state.job.name, message["kind"]))
 
-    def tick(self) -> None:
+    def tick(self, stuck: Collection[Needs]) -> None:
         if len(self.sbatch.answers) == 1 and self.sbatch.refused == 1:
             self.sbatch.end(0, "done")
         if len(self.sbatch.answers) == 2 and self.sbatch.refused == 2:

@@ -56,10 +56,6 @@ class WorkerStatus:
     runs: int = 0
     doing: str = ""
 
-    def to_dict(self, name: str, now: float) -> dict[str, Any]:
-        per_hour = 3600.0 * self.runs / max(now - self.since, 1e-9)
-        return {"worker": name, "runs": self.runs, "runs_per_hour": round(per_hour, 2), "doing": self.doing}
-
 
 class StatusTracker:
     """Notified by the dispatcher of everything that happens. Counts runs, not jobs. `clock`: monotonic seconds."""
@@ -74,9 +70,6 @@ class StatusTracker:
     def jobs_queued(self, jobs: Sequence[Job]) -> list[JobState]:
         self.jobs, self._start = [JobState(job, len(job.runs)) for job in jobs], self._clock()
         return self.jobs
-
-    def job_started(self, state: JobState) -> None:
-        """A worker does it."""
 
     def job_progressed(self, state: JobState, worker: str, message: Message) -> None:
         self._worker(worker).doing = self.label(state.job)
@@ -97,11 +90,8 @@ class StatusTracker:
         if worker in self.workers:
             self.workers[worker].doing = ""
 
-    def no_room(self, needs: Collection[Needs]) -> None:
-        """No job is running, and there is no room for those that wait, which have these needs."""
-
-    def tick(self) -> None:
-        """Called after every round of events."""
+    def tick(self, stuck: Collection[Needs]) -> None:
+        """Called in every round. `stuck`: what waiting jobs need, where none is running and none has room."""
 
     def counts(self) -> dict[str, int]:
         unstored = dict.fromkeys(("queued", "running", "done", "failed"), 0)
@@ -121,13 +111,18 @@ class StatusTracker:
 
     def to_dict(self) -> dict[str, Any]:
         now, accuracy, left = self._clock(), self.average_accuracy(), self.seconds_left()
+        workers = [
+            {"worker": name, "runs": worker.runs, "doing": worker.doing}
+            | {"runs_per_hour": round(3600.0 * worker.runs / max(now - worker.since, 1e-9), 2)}
+            for name, worker in self.workers.items()
+        ]
         return {
             "format": 1,
             "total": self.total,
             **self.counts(),
             "average_accuracy": None if accuracy is None else round(accuracy, 3),
             "seconds_left": None if left is None else round(left, 1),
-            "workers": [worker.to_dict(name, now) for name, worker in self.workers.items()],
+            "workers": workers,
         }
 
     def _worker(self, name: str) -> WorkerStatus:
@@ -172,10 +167,9 @@ class Dispatcher:
                     self.stop.check()
                     while not self._refused and (state := take(self._waiting, self.engine.room)) is not None:
                         self._start(state)
-                    if not self._running:
-                        self.tracker.no_room({state.job.needs for state in self._waiting})
+                    stuck = set() if self._running else {state.job.needs for state in self._waiting}
                     self._handle(self.engine.wait(WAIT))
-                    self.tracker.tick()
+                    self.tracker.tick(stuck)
             except Interrupted:
                 self.engine.stop()
                 deadline = time.monotonic() + GRACE
@@ -195,7 +189,6 @@ class Dispatcher:
             return
         state.phase = "running"
         self._running[state.job.name] = state
-        self.tracker.job_started(state)
 
     def _handle(self, events: Sequence[Event]) -> None:
         """Store all new results at once, and follow the jobs."""

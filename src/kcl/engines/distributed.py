@@ -109,18 +109,17 @@ class _Reporter(StatusTracker):
         self._log_progress: dict[str, OnProgress] = {}
         self._status_time, self._warning_time = 0.0, -WARN_EVERY
 
-    def job_started(self, state: JobState) -> None:
-        super().job_started(state)
-        self._log_progress[state.job.name] = self._loggers.follow(self._experiment.plan, state.job.specs)
-
     def job_progressed(self, state: JobState, worker: str, message: Message) -> None:
         super().job_progressed(state, worker, message)
+        name = state.job.name
+        if name not in self._log_progress:
+            self._log_progress[name] = self._loggers.follow(self._experiment.plan, state.job.specs)
         if message["kind"] == "say":
             self._display.say(f"{worker}: {message['text']}")
         elif message["step"] is None and len(message["runs"]) == len(state.job.runs):
             runs = tuple(RunProgress(*run) for run in message["runs"])
             progress = Progress(message["task"], message["tasks"], None, message["average_accuracy"], runs)
-            self._log_progress[state.job.name](progress)
+            self._log_progress[name](progress)
 
     def job_ended(self, state: JobState, worker: str, message: Message) -> None:
         super().job_ended(state, worker, message)
@@ -133,18 +132,16 @@ class _Reporter(StatusTracker):
             then = "giving up" if state.phase == "failed" else "trying again"
             self._display.say(f"{self.label(state.job)} on {worker}: {message.get('error')}; {then}")
 
-    def no_room(self, needs: Collection[Needs]) -> None:
-        """A node may still join, but the user should know what is missing."""
-        if time.monotonic() - self._warning_time >= WARN_EVERY:
-            self._warning_time = time.monotonic()
-            least = min(needs, key=lambda each: (each.gpus, each.cpus))
+    def tick(self, stuck: Collection[Needs]) -> None:
+        now = time.monotonic()
+        if stuck and now - self._warning_time >= WARN_EVERY:  # a node may still join
+            self._warning_time = now
+            least = min(stuck, key=lambda each: (each.gpus, each.cpus))
             gpu = f" and {least.gpus:g} of a GPU" if least.gpus else ""
             self._display.say(f"waiting for a worker with {least.cpus} free CPUs{gpu}, which a group needs")
-
-    def tick(self) -> None:
-        if time.monotonic() - self._status_time < STATUS_EVERY:
+        if now - self._status_time < STATUS_EVERY:
             return
-        self._status_time = time.monotonic()
+        self._status_time = now
         status = self.to_dict()
         self._display.show_status(status_lines(status))
         with suppress(KclError):  # a status that cannot be written must not end a run
