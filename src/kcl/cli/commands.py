@@ -68,90 +68,46 @@ class Command(NamedTuple):
     examples: tuple[str, ...] = ()
 
 
+# fmt: off
 COMMANDS = {
     "demo": Command("KCL beside naive SGD on real MNIST: a table, a figure and a page", "run_commands:add_demo"),
-    "run": Command(
-        "train on a benchmark's tasks and save the results",
-        "run_commands:add_run",
-        (
-            "kcl run permuted-mnist --seeds 0..4",
-            "kcl run split-cifar100 --method ewc --set ewc_strength=1,10,100 --out runs/ewc --resume",
-        ),
-    ),
-    "reproduce": Command(
-        "the paper's tables and figures, beside the published numbers",
-        "run_commands:add_reproduce",
-        ("kcl reproduce all --quick", "kcl reproduce kernels comparison --dry-run"),
-    ),
-    "tune": Command(
-        "search settings on the first tasks, then train once on the whole stream",
-        "run_commands:add_tune",
-        ("kcl tune permuted-mnist --search lr=0.001..0.5:log kernel=vrf,rbf --trials 64",),
-    ),
-    "report": Command(
-        "results as a page, as text or as a figure",
-        "report_commands:add_options",
-        ("kcl report runs", "kcl report runs/a runs/b --out table.md"),
-    ),
+    "run": Command("train on a benchmark's tasks and save the results", "run_commands:add_run", (
+        "kcl run permuted-mnist --seeds 0..4",
+        "kcl run split-cifar100 --method ewc --set ewc_strength=1,10,100 --out runs/ewc --resume")),
+    "reproduce": Command("the paper's tables and figures, beside the published numbers", "run_commands:add_reproduce", (
+        "kcl reproduce all --quick", "kcl reproduce kernels comparison --dry-run")),
+    "tune": Command("search settings on the first tasks, then train once on the whole stream",
+        "run_commands:add_tune", ("kcl tune permuted-mnist --search lr=0.001..0.5:log kernel=vrf,rbf --trials 64",)),
+    "report": Command("results as a page, as text or as a figure", "report_commands:add_options", (
+        "kcl report runs", "kcl report runs/a runs/b --out table.md")),
     "data": Command("find, fetch, verify and prepare data", "data_commands:add"),
-    "features": Command(
-        "features of your own data from a pretrained network, for `kcl update`",
-        "data_commands:add_features",
-        (
-            "kcl features images/ --backbone network.onnx --out features.npz --size 224 "
-            "--mean 0.485 0.456 0.406 --std 0.229 0.224 0.225",
-        ),
-    ),
-    "update": Command(
-        "teach a model a new task, or more of one, from your own data",
-        "model_commands:add_update",
-        ("kcl update --model model --data pump.csv --task pump --label state",),
-    ),
-    "predict": Command(
-        "classify your own data with a model, with or without a task's name",
-        "answer_commands:add_predict",
-        ("kcl predict --model model --input new.csv --out answers.csv",),
-    ),
-    "evaluate": Command(
-        "accuracy and calibration of a model on labelled data",
-        "answer_commands:add_evaluate",
-        ("kcl evaluate --model model --data labelled.csv --label state",),
-    ),
-    "reject-unknown": Command(
-        "give no answer to queries unlike those known to be in scope (streaming heads)",
-        "model_commands:add_reject_unknown",
-        ("kcl reject-unknown --model model --known fine.csv --error-rate 0.05",),
-    ),
-    "inspect": Command(
-        "what a model knows: tasks, classes, memory, settings, history",
-        "answer_commands:add_inspect",
-        ("kcl inspect model",),
-    ),
-    "forget": Command(
-        "forget a task, classes or samples exactly (streaming heads)",
-        "model_commands:add_forget",
-        ("kcl forget --model model --task pump --purge",),
-    ),
-    "merge": Command(
-        "merge models with the same features into one (streaming heads)",
-        "model_commands:add_merge",
-        ("kcl merge here there --out merged",),
-    ),
-    "task-free": Command(
-        "test a benchmark without naming the task; calibration",
-        "answer_commands:add_task_free",
-        ("kcl task-free permuted-mnist --tasks 5 --train-per-task 2000",),
-    ),
-    "export": Command(
-        "write a model as one ONNX file", "model_commands:add_export", ("kcl export model --out model.onnx",)
-    ),
-    "bench": Command(
-        "time per step, beside a plain loop and a bare SGD step",
-        "bench_command:add",
-        ("kcl bench mnist", "kcl bench inference"),
-    ),
+    "features": Command("features of your own data from a pretrained network, for `kcl update`",
+        "data_commands:add_features", (
+        "kcl features images/ --backbone network.onnx --out features.npz --size 224 "
+        "--mean 0.485 0.456 0.406 --std 0.229 0.224 0.225",)),
+    "update": Command("teach a model a new task, or more of one, from your own data", "model_commands:add_update", (
+        "kcl update --model model --data pump.csv --task pump --label state",)),
+    "predict": Command("classify your own data with a model, with or without a task's name",
+        "answer_commands:add_predict", ("kcl predict --model model --input new.csv --out answers.csv",)),
+    "evaluate": Command("accuracy and calibration of a model on labelled data", "answer_commands:add_evaluate", (
+        "kcl evaluate --model model --data labelled.csv --label state",)),
+    "reject-unknown": Command("give no answer to queries unlike those known to be in scope (streaming heads)",
+        "model_commands:add_reject_unknown", ("kcl reject-unknown --model model --known fine.csv --error-rate 0.05",)),
+    "inspect": Command("what a model knows: tasks, classes, memory, settings, history",
+        "answer_commands:add_inspect", ("kcl inspect model",)),
+    "forget": Command("forget a task, classes or samples exactly (streaming heads)", "model_commands:add_forget", (
+        "kcl forget --model model --task pump --purge",)),
+    "merge": Command("merge models with the same features into one (streaming heads)", "model_commands:add_merge", (
+        "kcl merge here there --out merged",)),
+    "task-free": Command("test a benchmark without naming the task; calibration", "answer_commands:add_task_free", (
+        "kcl task-free permuted-mnist --tasks 5 --train-per-task 2000",)),
+    "export": Command("write a model as one ONNX file", "model_commands:add_export", (
+        "kcl export model --out model.onnx",)),
+    "bench": Command("time per step, beside a plain loop and a bare SGD step", "bench_command:add", (
+        "kcl bench mnist", "kcl bench inference")),
     "list": Command("benchmarks, methods, kernels and more, one line each", "list_command:add", ("kcl list settings",)),
 }
+# fmt: on
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from kcl.benchmarks.registry import find_benchmark
 from kcl.cli.commands import print_lines
@@ -19,10 +19,8 @@ from kcl.core.locking import locked
 from kcl.core.settings import nearest
 from kcl.errors import KclError
 from kcl.experiments.progress import make_display
-from kcl.experiments.run_spec import RunSpec
-from kcl.paper.cell import FULL, QUICK, FinishedRuns, Scale
+from kcl.paper.cell import FULL, QUICK, FinishedRuns
 from kcl.paper.inference_time import InferenceTime, file_of
-from kcl.paper.item import Item
 from kcl.paper.page_sections import replace_sections, section_names
 from kcl.paper.reproduce import BEYOND, ITEMS, STRONG, WITHOUT_TASK, estimate, find_items, required_runs, write_report
 from kcl.report import figures
@@ -31,26 +29,30 @@ SEVERAL = 4
 """Workers that hide each other's set-up on one GPU, for comparison."""
 
 
-def listed() -> dict[str, str]:
-    lines = {name: f"{item.title} ({item.place})" for name, item in ITEMS.items()}
-    lines |= {"all": "all of these", "strong": f"beyond the paper, not part of `all`: {', '.join(STRONG)}"}
-    return lines | {name: item.title for name, item in BEYOND.items()}
+class Reproduction:
+    """What to run and to report, as the options describe it; `specs` are the runs that are not finished already."""
 
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.items = options, find_items(options.items)
+        self.scale = QUICK if options.quick else FULL
+        self.seeds = whole_numbers(options.seeds or ("0,1" if options.quick else "0..4"), "--seeds")
+        for name in options.without:
+            find_benchmark(name)
+        folders = {"strong": STRONG, "class-incremental": WITHOUT_TASK}
+        of_all = (folder for folder, known in folders.items() if all(item.name in known for item in self.items))
+        self.out = options.out or Path("runs") / (next(of_all, "paper") + ("-quick" if options.quick else ""))
+        if options.into and not options.report_only:
+            raise KclError("--into needs --report-only")
+        self.results: list[Path] = options.results or ([self.out] if options.report_only else [])
+        specs = required_runs(self.items, self.scale, self.seeds)
+        self.specs = [spec for spec in specs if spec.benchmark not in options.without]
+        if self.results and not options.report_only:
+            finished = FinishedRuns(self.finished(), self.scale, self.seeds)
+            self.specs = [spec for spec in self.specs if finished.find(spec) is None]
 
-class Reproduction(NamedTuple):
-    """What to run and to report."""
-
-    items: list[Item]
-    scale: Scale
-    seeds: list[int]
-    specs: list[RunSpec]
-    out: Path
-    results: list[Path]
-    into: Path | None
-    report_only: bool
-
-    def plan(self, workers: int) -> dict[str, str]:
-        """What would be run, by so many workers at the same time."""
+    def plan(self) -> dict[str, str]:
+        """What would be run."""
+        workers = self.options.workers or 1
         total = estimate(self.specs, workers)
         lines = {
             "items": ", ".join(item.name for item in self.items),
@@ -89,13 +91,30 @@ class Reproduction(NamedTuple):
             raise KclError(f"there are no results (*.jsonl) in {', '.join(map(str, self.results))}")
         return [record for file in files for record in results.read(file)]
 
+    def measure(self) -> None:
+        """Measure what runs do not record."""
+        times = next((item for item in self.items if isinstance(item, InferenceTime)), None)
+        if times is None:
+            return
+        options, say = self.options, make_display(self.options.quiet).say
+        device = use_device(options)
+        path = file_of(self.out, device)
+        with locked(self.out):
+            if not path.exists():
+                times.measure(path, device, options.precision, self.scale, options.command_line, say)
+            elif options.resume:
+                say(f"{path} is kept as it is")
+            else:
+                raise KclError(f"{path} exists already; add --resume to keep it, or choose another --out")
+
     def write(self, records: Sequence[Mapping[str, Any]]) -> Path:
+        """The report; with --into also the tables of a page."""
         folders = [path if path.is_dir() else path.parent for path in self.results]
-        folders += [] if self.report_only else [self.out]
+        folders += [] if self.options.report_only else [self.out]
         runs = FinishedRuns(records, self.scale, self.seeds, folders)
-        if self.into is not None:
-            page = replace_sections(_read_page(self.into), {item.name: item for item in self.items}, runs)
-            write_whole(self.into, page.encode())
+        if self.options.into is not None:
+            page = replace_sections(_read_page(self.options.into), {item.name: item for item in self.items}, runs)
+            write_whole(self.options.into, page.encode())
         return write_report(self.items, runs, self.out)
 
 
@@ -110,58 +129,21 @@ def _read_page(path: Path) -> str:
     return page
 
 
-def parse(options: argparse.Namespace) -> Reproduction:
-    """The reproduction that the options describe, without runs that are finished already."""
-    items, scale = find_items(options.items), QUICK if options.quick else FULL
-    seeds = whole_numbers(options.seeds or ("0,1" if options.quick else "0..4"), "--seeds")
-    for name in options.without:
-        find_benchmark(name)
-    specs = [spec for spec in required_runs(items, scale, seeds) if spec.benchmark not in options.without]
-    folders = {"strong": STRONG, "class-incremental": WITHOUT_TASK}
-    of_all = (folder for folder, known in folders.items() if all(item.name in known for item in items))
-    folder = next(of_all, "paper")
-    out = options.out or Path("runs") / (folder + ("-quick" if options.quick else ""))
-    if options.into and not options.report_only:
-        raise KclError("--into needs --report-only")
-    paths = options.results or ([out] if options.report_only else [])
-    reproduction = Reproduction(items, scale, seeds, specs, out, paths, options.into, options.report_only)
-    if options.report_only or not paths:
-        return reproduction
-    finished = FinishedRuns(reproduction.finished(), scale, seeds)
-    return reproduction._replace(specs=[spec for spec in specs if finished.find(spec) is None])
-
-
 def reproduce(options: argparse.Namespace) -> int:
     if options.list:
-        return print_lines(listed())
-    request = parse(options)
+        lines = {name: f"{item.title} ({item.place})" for name, item in ITEMS.items()}
+        lines |= {"all": "all of these", "strong": f"beyond the paper, not part of `all`: {', '.join(STRONG)}"}
+        return print_lines(lines | {name: item.title for name, item in BEYOND.items()})
+    request, records = Reproduction(options), list[dict[str, Any]]()
     if options.dry_run:
-        return print_lines(request.plan(options.workers or 1))
-    if options.report_only:
-        records = request.finished()
-    else:
-        records = execute_runs(request.specs, options, request.out, options.resume, show=False) if request.specs else []
-        records += request.finished()
-        _measure(request, options)
-    index = request.write(records)
+        return print_lines(request.plan())
+    if not options.report_only:
+        if request.specs:
+            records = execute_runs(request.specs, options, request.out, options.resume, show=False)
+        request.measure()
+    index = request.write(records + request.finished())
     if not figures.available():
         print("kcl: no figures were drawn: they need matplotlib; with it, --report-only draws them", file=sys.stderr)
     if not options.quiet:
         print(f"tables and figures: {index}")
     return 0
-
-
-def _measure(request: Reproduction, options: argparse.Namespace) -> None:
-    """Measure what runs do not record."""
-    times = next((item for item in request.items if isinstance(item, InferenceTime)), None)
-    if times is None:
-        return
-    device, say = use_device(options), make_display(options.quiet).say
-    path = file_of(request.out, device)
-    with locked(request.out):
-        if not path.exists():
-            times.measure(path, device, options.precision, request.scale, options.command_line, say)
-        elif options.resume:
-            say(f"{path} is kept as it is")
-        else:
-            raise KclError(f"{path} exists already; add --resume to keep it, or choose another --out")
