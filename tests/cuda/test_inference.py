@@ -78,7 +78,7 @@ def test_tasks_are_found_by_stacked_runs() -> None:
     BENCHMARKS["made-up"] = Benchmark("for tests", lambda *_: data, PermutedPixels, 20)
     try:
         compute = Compute(DEVICE, compiled=False, precision="tf32")
-        rows = list(task_free.measure(specs, compute, task_free.SampleCounts(held_out=100)))
+        rows = task_free.measure(specs, compute, task_free.SampleCounts(held_out=100))
     finally:
         del BENCHMARKS["made-up"]
     assert [row["seed"] for row in rows] == [0, 1, 2]

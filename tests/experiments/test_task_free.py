@@ -143,7 +143,7 @@ def _specs(**changes: Any) -> list[RunSpec]:
 def test_stacked_runs_are_measured_as_on_a_gpu() -> None:
     """The way of a GPU, one group of stacked runs, where none is."""
     compute, samples = LikeGpu(precision="float32", runs_at_once=2), task_free.SampleCounts(50, 200)
-    rows = list(task_free.measure(_specs(), compute, samples))
+    rows = task_free.measure(_specs(), compute, samples)
     assert [row["seed"] for row in rows] == [0, 1]
     for row in rows:
         assert row["test_samples"] == 400
@@ -167,5 +167,5 @@ def test_several_updates_per_batch_count_as_steps(
     monkeypatch.setattr(admission, "RunStack", stacked)
     specs, samples = _specs(updates_per_batch=updates, epochs=1, batch_size=10), task_free.SampleCounts(50)
     with pytest.raises(Built) as built:
-        list(task_free.measure(specs, LikeGpu(runs_at_once=2), samples))
+        task_free.measure(specs, LikeGpu(runs_at_once=2), samples)
     assert built.value.args == (compiled,)

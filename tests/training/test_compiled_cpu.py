@@ -118,7 +118,7 @@ class TestTheLearner:
             return kinds[-1]
 
         monkeypatch.setattr(task_free, "build_learner", noting)
-        rows = list(task_free.measure(SPECS[:2], compute, task_free.SampleCounts(held_out=10)))
+        rows = task_free.measure(SPECS[:2], compute, task_free.SampleCounts(held_out=10))
         assert [row["seed"] for row in rows] == [0, 1]
         assert [kind.compiled for kind in kinds] == [not kind.plain for kind in kinds] == [compute.compiled is True] * 2
 

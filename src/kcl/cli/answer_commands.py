@@ -237,7 +237,7 @@ def _task_free(options: argparse.Namespace) -> int:
         return print_lines(requested_runs.shown(specs))
     compute = Compute(device, COMPILE[options.compile], options.precision)
     samples = task_free.SampleCounts(options.held_out, options.test_per_task)
-    rows = list(task_free.measure(specs, compute, samples, options.data_dir, say))
+    rows = task_free.measure(specs, compute, samples, options.data_dir, say)
     print(task_free.table(rows))
     if options.json is not None:
         about = describe_machine(device) | {"command": options.command_line}

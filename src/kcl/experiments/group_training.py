@@ -71,27 +71,42 @@ def train_groups(experiment: Experiment, groups: Iterable[RunGroup], watch: Watc
 
 
 def train_group(experiment: Experiment, group: RunGroup, watch: Watch) -> None:
+    """Train a group, or its parts where that is needed, and store the results."""
+    train_parts(
+        group,
+        lambda part: _train(experiment, part, watch(part)),
+        experiment.say,
+        lambda part: _checkpoints(experiment, part).exists(),
+    )
+
+
+def train_parts(
+    group: RunGroup,
+    train: Callable[[RunGroup], None],
+    say: Callable[[str], None],
+    has_checkpoint: Callable[[RunGroup], bool] = lambda _: False,
+) -> None:
     """Train a group: one training after another if they cannot be stacked, in halves if the GPU runs out of memory,
-    of which other programs may have taken some since the groups were made.
+    of which other programs may have taken some since the groups were made. A checkpoint is of the whole group.
     """
-    count, label = len(group.specs), experiment.plan.group_label(group.specs)
+    count = len(group.specs)
     try:
-        _train(experiment, group, watch(group))
+        train(group)
         return
     except CannotStack as reason:
         if group.plain:
             raise
         parts = [RunGroup([training], plain=True) for training in group.trainings]
-        experiment.say(f"{reason}: training the {count} runs one after another")
+        say(f"{reason}: training the {count} runs one after another")
     except torch.OutOfMemoryError:
         middle = (len(group.trainings) + 1) // 2
-        if len(group.trainings) < 2 or _checkpoints(experiment, group).exists():  # a checkpoint is of the whole group
+        if len(group.trainings) < 2 or has_checkpoint(group):
             raise
         parts = [RunGroup(group.trainings[:middle]), RunGroup(group.trainings[middle:])]
-        experiment.say(f"{label} do not fit in the free GPU memory: training them in two halves")
+        say(f"{group.specs[0].method}, {count} runs do not fit in the free GPU memory: training them in two halves")
     torch.cuda.empty_cache()
     for part in parts:
-        train_group(experiment, part, watch)
+        train_parts(part, train, say, has_checkpoint)
 
 
 def first_line(error: BaseException) -> str:

@@ -9,7 +9,7 @@ is the task withheld.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -25,6 +25,7 @@ from kcl.core.devices import Compute
 from kcl.core.randomness import numpy_generator
 from kcl.errors import KclError
 from kcl.experiments.admission import RunPlan, admit, build_learner
+from kcl.experiments.group_training import train_parts
 from kcl.experiments.grouping import group_trainings
 from kcl.experiments.run_spec import RunGroup, RunSpec
 from kcl.models.calibration import expected_calibration_error, fit_temperature
@@ -32,7 +33,6 @@ from kcl.models.inference import JOINT, TASK_SCORES, WITHOUT_A_TASK, Answerer
 from kcl.models.joint_head import JointAnswers
 from kcl.models.lessons import LearnedTask
 from kcl.report.formatting import aligned
-from kcl.training.state import CannotStack
 
 COVERAGES = (0.5, 0.8, 0.9, 1.0)
 
@@ -50,26 +50,23 @@ def measure(
     samples: SampleCounts,
     data_dir: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
-) -> Iterator[dict[str, Any]]:
-    """The measurements of one run after another; runs are trained in groups as `kcl run` does."""
+) -> list[dict[str, Any]]:
+    """The measurements of every run; runs are trained in groups as `kcl run` does."""
     for spec in specs:
         if spec.method != "kcl":
             raise KclError(f"inferring the task needs kernels, which {spec.method} does not have; use --method kcl")
         if not spec.settings.names_tasks:
             raise KclError("kcl task-free measures both, with the task named and without: leave --scenario out")
     plan = admit(specs, compute, data_dir, say)
+    rows: list[dict[str, Any]] = []
     for group in group_trainings(plan, [[spec] for spec in plan.specs]):
-        try:
-            yield from _measure_group(plan, group, samples, say)
-        except CannotStack as reason:
-            say(f"{reason}: training the {len(group.specs)} runs one after another")
-            for training in group.trainings:
-                yield from _measure_group(plan, RunGroup([training], plain=True), samples, say)
+        train_parts(group, lambda part: rows.extend(_measure_group(plan, part, samples, say)), say)
+    return rows
 
 
 def _measure_group(
     plan: RunPlan, group: RunGroup, samples: SampleCounts, say: Callable[[str], None]
-) -> Iterator[dict[str, Any]]:
+) -> list[dict[str, Any]]:
     specs, device = group.specs, plan.compute.device
     streams = [plan.stream(spec) for spec in specs]
     learner = build_learner(group.trainings, streams, plan.compute, group.plain)
@@ -86,8 +83,8 @@ def _measure_group(
             logits = answerer.evidence(answerer.features(_inputs(task, examples, device), index), index).logits
             temperatures[run][index] = fit_temperature(logits, examples.labels.to(device))
         say(f"{specs[0].benchmark}: learned task {index + 1} of {len(streams[0])}")
-    for run, (spec, stream) in enumerate(zip(specs, streams, strict=True)):
-        yield {
+    return [
+        {
             "benchmark": spec.benchmark,
             "kernel": spec.kernel,
             "seed": spec.seed,
@@ -98,6 +95,8 @@ def _measure_group(
             "settings": spec.settings.to_dict(),
             **evaluate(Answerer(learner, run, temperatures[run]), stream, device, samples.test),
         }
+        for run, (spec, stream) in enumerate(zip(specs, streams, strict=True))
+    ]
 
 
 def set_aside(task: Task, seed: int, count: int) -> tuple[Task, Examples]:
