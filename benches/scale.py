@@ -32,8 +32,7 @@ from kcl.engines.dispatcher import Dispatcher, StatusTracker
 from kcl.engines.engine import Engine, Event, Job, Needs
 from kcl.engines.local_workers import LocalWorkers
 from kcl.experiments.admission import admit
-from kcl.experiments.group_training import train_group
-from kcl.experiments.grouping import Experiment, remaining_groups
+from kcl.experiments.group_training import Experiment, remaining_groups, train_group
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
 from kcl.methods.recipes import find_method, published_backbone, published_settings

@@ -40,8 +40,7 @@ from kcl.core.randomness import numpy_generator
 from kcl.core.settings import Settings
 from kcl.data.dataset import Dataset
 from kcl.experiments.admission import admit
-from kcl.experiments.group_training import train_group
-from kcl.experiments.grouping import Experiment, remaining_groups
+from kcl.experiments.group_training import Experiment, remaining_groups, train_group
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec
 from kcl.functional import orthogonal, ridge

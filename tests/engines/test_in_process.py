@@ -12,7 +12,7 @@ from engine_commands import RUNS, records
 from kcl.cli import commands
 from kcl.errors import KclError
 from kcl.experiments import group_training
-from kcl.experiments.grouping import Experiment
+from kcl.experiments.group_training import Experiment
 from kcl.experiments.run_spec import RunGroup
 
 pytest.importorskip("sklearn")

@@ -18,7 +18,7 @@ from kcl.engines import worker
 from kcl.engines.distributed import estimate_length, estimate_needs, make_jobs
 from kcl.engines.engine import Job
 from kcl.experiments.admission import admit
-from kcl.experiments.grouping import Experiment, group_trainings
+from kcl.experiments.group_training import Experiment, group_trainings
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunGroup, RunSpec, by_training, key_of

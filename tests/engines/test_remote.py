@@ -21,7 +21,7 @@ from kcl.engines.engine import Job
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints
 from kcl.experiments.admission import admit
-from kcl.experiments.grouping import Experiment
+from kcl.experiments.group_training import Experiment
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunGroup

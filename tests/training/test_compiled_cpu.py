@@ -24,8 +24,7 @@ from kcl.core.devices import Compute
 from kcl.errors import KclError
 from kcl.experiments import resuming, task_free
 from kcl.experiments.admission import admit, build_learner
-from kcl.experiments.group_training import train_group
-from kcl.experiments.grouping import Experiment, group_trainings, remaining_groups
+from kcl.experiments.group_training import Experiment, group_trainings, remaining_groups, train_group
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec, by_training

@@ -17,10 +17,9 @@ from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.benchmarks.task import Task
 from kcl.core.devices import Compute
 from kcl.errors import KclError
-from kcl.experiments import admission, group_training, grouping, resuming
+from kcl.experiments import admission, group_training, resuming
 from kcl.experiments.admission import admit, build_learner, step_count
-from kcl.experiments.group_training import train_group
-from kcl.experiments.grouping import Experiment, fitting_trainings, group_trainings, remaining_groups
+from kcl.experiments.group_training import Experiment, fitting_trainings, group_trainings, remaining_groups, train_group
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunGroup, RunSpec, by_training
@@ -87,7 +86,7 @@ class TestGroups:
 
     @pytest.fixture(autouse=True)
     def _memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(grouping, "fitting_trainings", lambda _, trainings: min(len(trainings), self.fitting))
+        monkeypatch.setattr(group_training, "fitting_trainings", lambda _, trainings: min(len(trainings), self.fitting))
 
     def _groups(
         self, specs: list[RunSpec], runs_at_once: int | None = None, device: str = "cuda"
@@ -415,5 +414,5 @@ def test_several_trainings_in_one_checkpoint_without_stacking_are_refused(tmp_pa
     specs = _specs()
     unfinished = resuming.UnfinishedGroup(tmp_path, [spec.fields() for spec in specs], {}, "", plain=True)
     with pytest.raises(KclError, match="3 trainings"):
-        grouping.resumed_group(unfinished, specs)
-    assert grouping.resumed_group(unfinished, specs[:1]).plain
+        group_training.resumed_group(unfinished, specs)
+    assert group_training.resumed_group(unfinished, specs[:1]).plain

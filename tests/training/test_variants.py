@@ -16,8 +16,7 @@ from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.core.devices import Compute
 from kcl.core.settings import Settings
 from kcl.experiments.admission import admit
-from kcl.experiments.group_training import train_group
-from kcl.experiments.grouping import Experiment, remaining_groups
+from kcl.experiments.group_training import Experiment, remaining_groups, train_group
 from kcl.experiments.resuming import Saving
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunGroup, RunSpec

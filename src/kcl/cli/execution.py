@@ -23,8 +23,7 @@ from kcl.engines.engine import Engine
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
 from kcl.experiments.admission import DatasetKey, admit
-from kcl.experiments.group_training import LOGS, Failure, train_groups
-from kcl.experiments.grouping import Experiment, remaining_groups
+from kcl.experiments.group_training import LOGS, Experiment, Failure, remaining_groups, train_groups
 from kcl.experiments.loggers import Loggers
 from kcl.experiments.progress import Display, make_display
 from kcl.experiments.resuming import Saving

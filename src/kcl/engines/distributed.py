@@ -18,8 +18,7 @@ from kcl.engines.engine import Engine, Job, Message, Needs
 from kcl.errors import KclError
 from kcl.experiments import resuming
 from kcl.experiments.admission import RunPlan, dataset_key, step_count
-from kcl.experiments.group_training import LOGS, Failure
-from kcl.experiments.grouping import Experiment
+from kcl.experiments.group_training import LOGS, Experiment, Failure
 from kcl.experiments.loggers import Loggers
 from kcl.experiments.progress import Display, format_duration
 from kcl.experiments.run_folder import Folder

@@ -16,8 +16,7 @@ from kcl.engines.engine import Job, Message
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
 from kcl.experiments.admission import admit
-from kcl.experiments.group_training import first_line, train_group
-from kcl.experiments.grouping import Experiment, remaining_groups
+from kcl.experiments.group_training import Experiment, first_line, remaining_groups, train_group
 from kcl.experiments.run_folder import ResultStore
 from kcl.experiments.run_spec import RunGroup, by_training
 from kcl.training.stopping import Interrupted, Stop

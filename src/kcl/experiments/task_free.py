@@ -25,8 +25,7 @@ from kcl.core.devices import Compute
 from kcl.core.randomness import numpy_generator
 from kcl.errors import KclError
 from kcl.experiments.admission import RunPlan, admit, build_learner
-from kcl.experiments.group_training import train_parts
-from kcl.experiments.grouping import group_trainings
+from kcl.experiments.group_training import group_trainings, train_parts
 from kcl.experiments.run_spec import RunGroup, RunSpec
 from kcl.models.calibration import expected_calibration_error, fit_temperature
 from kcl.models.inference import JOINT, TASK_SCORES, WITHOUT_A_TASK, Answerer
