@@ -28,9 +28,11 @@ from kcl.benchmarks.registry import find_benchmark
 from kcl.core import results
 from kcl.core.devices import Compute
 from kcl.core.metrics import AccuracyMatrix
-from kcl.engines.dispatcher import Dispatcher, StatusTracker
-from kcl.engines.engine import Engine, Event, Job, Needs
+from kcl.engines.dispatcher import Dispatcher, Event
+from kcl.engines.engine import Engine, Worker
+from kcl.engines.job import Job, Needs
 from kcl.engines.local_workers import LocalWorkers
+from kcl.engines.status import JobState, StatusTracker
 from kcl.experiments.admission import admit
 from kcl.experiments.group_training import Experiment, remaining_groups, train_group
 from kcl.experiments.run_folder import Folder
@@ -54,46 +56,54 @@ class Tracker(StatusTracker):
             self.to_dict()
 
 
-class Pretended(Engine):
-    """Workers in a time of their own: a job takes its length in seconds; one in a hundred fails."""
-
-    def __init__(self, workers: int, made: dict[str, list[dict[str, Any]]]) -> None:
-        self.free, self.now, self.busy = [f"worker-{number}" for number in range(workers)], 0.0, 0.0
-        self._made, self._heap, self._count = made, list[tuple[float, int, Job, str]](), 0
-        self._random = random.Random(0)
+class Nowhere(Engine):
+    one_job_each = True
 
     def hire(self, needs: Needs, avoid: str | None) -> NoReturn:
         raise NotImplementedError
 
-    def room(self, needs: Needs) -> bool:  # noqa: ARG002
-        return bool(self.free)
 
-    def start(self, job: Job, avoid: str | None = None) -> None:  # noqa: ARG002
-        self._count += 1
-        heapq.heappush(self._heap, (self.now + job.length, self._count, job, self.free.pop()))
-        self.busy += job.length
-
-    def wait(self, seconds: float) -> list[Event]:
-        """All that ends within so many seconds of the first to end."""
-        events: list[Event] = []
-        until = self._heap[0][0] + seconds
-        while self._heap and self._heap[0][0] <= until:
-            self.now, _, job, worker = heapq.heappop(self._heap)
-            self.free.append(worker)
-            for task in range(TASKS):
-                told = {"kind": "progress", "task": task, "tasks": TASKS, "step": None, "runs": []}
-                events.append(Event(job.name, worker, told))
-            if self._random.random() < 0.01 and job.attempt == 0:
-                events.append(Event(job.name, worker, {"kind": "lost", "error": "pretended"}))
-                continue
-            for record in self._made[job.name]:
-                events.append(Event(job.name, worker, {"kind": "record", "record": record}))
-            events.append(Event(job.name, worker, {"kind": "done", "checkpoints": []}))
-        return events
+class PretendedWorker(Worker):
+    def do(self, job: Job) -> NoReturn:
+        raise NotImplementedError
 
     def stop(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+class Pretended(Dispatcher):
+    """Workers in a time of their own: a job takes its length in seconds; one in a hundred fails."""
+
+    def __init__(self, workers: int, made: dict[str, list[dict[str, Any]]]) -> None:
+        super().__init__(Nowhere(workers))
+        self._free, self.now, self.busy = [PretendedWorker(f"worker-{n}", Needs()) for n in range(workers)], 0.0, 0.0
+        self._made, self._heap, self._count = made, list[tuple[float, int, JobState, Worker]](), 0
+        self._random = random.Random(0)
+
+    def _begin(self, state: JobState) -> None:
+        self._count += 1
+        worker = self._running[state] = self._free.pop()
+        heapq.heappush(self._heap, (self.now + state.job.length, self._count, state, worker))
+        self.busy += state.job.length
+
+    def _receive(self, seconds: float) -> list[Event]:
+        """All that ends within so many seconds of the first to end."""
+        events: list[Event] = []
+        until = self._heap[0][0] + seconds
+        while self._heap and self._heap[0][0] <= until:
+            self.now, _, state, worker = heapq.heappop(self._heap)
+            self._free.append(worker)
+            for task in range(TASKS):
+                told = {"kind": "progress", "task": task, "tasks": TASKS, "step": None, "runs": []}
+                events.append(Event(state, worker, told))
+            if self._random.random() < 0.01 and state.job.attempt == 0:
+                events.append(Event(state, worker, {"kind": "lost", "error": "pretended"}))
+                continue
+            for record in self._made[state.job.name]:
+                events.append(Event(state, worker, {"kind": "record", "record": record}))
+            events.append(Event(state, worker, {"kind": "done", "checkpoints": []}))
+        return events
 
 
 def records(specs: Sequence[RunSpec]) -> list[dict[str, Any]]:
@@ -134,16 +144,16 @@ def simulate(count: int, workers: int) -> None:
         folder, begun = Folder(out, resume=False), time.process_time()
         folder.begin(specs, "kcl run")
         told["settings.json, s"], told["settings.json, MB"] = seconds_since(begun), size(out / "settings.json")
-        engine, tracker = Pretended(workers, made), Tracker(count)
+        dispatcher, tracker = Pretended(workers, made), Tracker(count)
         begun, wall = time.process_time(), time.perf_counter()
-        Dispatcher(engine, folder.add_new, tracker, out / "logs").run(jobs)
+        dispatcher.run(jobs, folder.add_new, tracker, out / "logs")
         took, wall = time.process_time() - begun, time.perf_counter() - wall
         told |= {"dispatched and kept, s": round(took, 1), "runs a second": round(count / took)}
         told["the same by the wall clock, s"] = round(wall, 1)
         told["messages a second"] = round(count * (TASKS + 2) / took)
         told["results.jsonl, MB"], told["memory after, MB"] = size(out / "results.jsonl"), round(megabytes())
-        told["workers busy, %"] = round(100 * engine.busy / (engine.now * workers), 2)
-        told["of pretended hours"] = round(engine.now / 3600, 2)
+        told["workers busy, %"] = round(100 * dispatcher.busy / (dispatcher.now * workers), 2)
+        told["of pretended hours"] = round(dispatcher.now / 3600, 2)
         told["kept"] = len(folder.finished)
         begun = time.process_time()
         again = Folder(out, resume=True)
@@ -196,11 +206,12 @@ def efficiency(jobs: int) -> None:
             with tempfile.TemporaryDirectory() as name:
                 engine = StandIns(workers)
                 engine.open(Path(name) / "logs")
-                _dispatch(engine, "waiting", 0.5, 4 * workers, Path(name))  # warm
+                dispatcher = Dispatcher(engine)
+                _dispatch(dispatcher, "waiting", 0.5, 4 * workers, Path(name))  # warm
                 begun = time.perf_counter()
-                _dispatch(engine, kind, amount, jobs, Path(name))
+                _dispatch(dispatcher, kind, amount, jobs, Path(name))
                 rows.append((kind, workers, time.perf_counter() - begun))
-                engine.close()
+                dispatcher.close()
     single = {kind: took for kind, workers, took in rows if workers == 1}
     print(f"{jobs} stand-ins for runs; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     for kind, workers, took in rows:
@@ -208,9 +219,9 @@ def efficiency(jobs: int) -> None:
         print(f"{kind:10} {workers} workers: {took:6.2f} s, {gain:.2f} times one, efficiency {gain / workers:.0%}")
 
 
-def _dispatch(engine: Engine, kind: str, amount: float, count: int, folder: Path) -> None:
+def _dispatch(dispatcher: Dispatcher, kind: str, amount: float, count: int, folder: Path) -> None:
     jobs = [Job([{"kind": kind, "amount": amount, "number": number}], "", "") for number in range(count)]
-    Dispatcher(engine, list, Tracker(count), folder).run(jobs)
+    dispatcher.run(jobs, list, Tracker(count), folder)
 
 
 def overhead(pairs: int) -> None:

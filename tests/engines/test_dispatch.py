@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
 from kcl.cli.execution import describe_failures
-from kcl.engines.dispatcher import Dispatcher, JobState, StatusTracker, take
-from kcl.engines.engine import Engine, Event, Job, Needs
+from kcl.engines.dispatcher import Dispatcher, take
+from kcl.engines.engine import Engine, Worker
+from kcl.engines.job import Job, Message, Needs
+from kcl.engines.status import JobState, StatusTracker
+from kcl.errors import KclError
 from kcl.experiments.group_training import Failure
 from kcl.training.stopping import Interrupted, Stop
 
@@ -20,52 +24,56 @@ def _job(number: int, length: float = 1.0, needs: Needs = Needs(), runs: int = 1
                  needs=needs)  # fmt: skip
 
 
-class Pretended(Engine):
-    """`workers` jobs at once; each ends at the next look, as `answers` has it for every attempt."""
+class PretendedWorker(Worker):
+    def __init__(self, engine: Pretended, needs: Needs) -> None:
+        engine.hired += 1
+        super().__init__(f"worker-{engine.hired}", needs)
+        self.node, self.engine, self.stopped = f"node-{engine.hired}", engine, False
 
-    def __init__(self, workers: int, answers: dict[int, list[str]] | None = None) -> None:
-        self.workers, self.answers = workers, answers or {}
-        self.running: list[tuple[Job, str]] = []
-        self.started: list[tuple[int, str | None]] = []
-        self.most = 0
-        self.stopped = False
+    def do(self, job: Job) -> Iterator[Message]:
+        self.engine.started.append((job.runs[0]["number"], self.engine.avoid))
+        self.engine.most_busy = max(self.engine.most_busy, len(self.engine.busy) + 1)
+        return self.messages(job)
 
-    def hire(self, needs: Needs, avoid: str | None) -> NoReturn:
-        raise NotImplementedError
-
-    def room(self, needs: Needs) -> bool:
-        used = sum(job.needs.cpus for job, _ in self.running)
-        return used + needs.cpus <= self.workers
-
-    def start(self, job: Job, avoid: str | None = None) -> None:
-        self.started.append((job.runs[0]["number"], avoid))
-        self.running.append((job, f"worker-{len(self.started)}"))
-        self.most = max(self.most, len(self.running))
-
-    def wait(self, seconds: float) -> list[Event]:
-        events = []
-        for job, worker in self.running:
-            number = job.runs[0]["number"]
-            said = self.answers.get(number, [])
-            kind = "stopped" if self.stopped else said[job.attempt] if job.attempt < len(said) else "done"
-            if kind.startswith("further"):
-                task = int(kind.removeprefix("further "))
-                progress = {"kind": "progress", "task": task, "tasks": 9, "step": None, "runs": []}
-                events.append(Event(job.name, worker, progress))
-                kind = "lost"
-            if kind in ("done", "half"):
-                runs = job.runs if kind == "done" else job.runs[:1]
-                events += [Event(job.name, worker, {"kind": "record", "record": dict(run)}) for run in runs]
-                kind = "done" if kind == "done" else "lost"
-            events.append(Event(job.name, worker, {"kind": kind, "error": "it fell", "checkpoints": []}))
-        self.running.clear()
-        return events
+    def messages(self, job: Job) -> Iterator[Message]:
+        said = self.engine.answers.get(job.runs[0]["number"], [])
+        kind = said[job.attempt] if job.attempt < len(said) else "done"
+        if kind == "waits":
+            while not self.stopped:
+                time.sleep(0.01)
+            kind = "stopped"
+        if kind.startswith("further"):
+            task = int(kind.removeprefix("further "))
+            yield {"kind": "progress", "task": task, "tasks": 9, "step": None, "runs": []}
+            kind = "lost"
+        if kind in ("done", "half"):
+            for run in job.runs if kind == "done" else job.runs[:1]:
+                yield {"kind": "record", "record": dict(run)}
+            kind = "done" if kind == "done" else "lost"
+        yield {"kind": kind, "error": "it fell", "checkpoints": []}
 
     def stop(self) -> None:
         self.stopped = True
 
-    def close(self) -> None:
-        pass
+    def close(self) -> None: ...
+
+
+class Pretended(Engine):
+    """Workers with so many CPUs in all; each attempt at a job ends as `answers` has it."""
+
+    def __init__(self, cpus: int, answers: dict[int, list[str]] | None = None) -> None:
+        super().__init__()
+        self.cpus, self.answers = cpus, answers or {}
+        self.started: list[tuple[int, str | None]] = []
+        self.hired = self.most_busy = 0
+        self.avoid: str | None = None
+
+    def room(self, needs: Needs) -> bool:
+        return sum(worker.needs.cpus for worker in self.busy) + needs.cpus <= self.cpus
+
+    def hire(self, needs: Needs, avoid: str | None) -> Worker:
+        self.avoid = avoid
+        return PretendedWorker(self, needs)
 
 
 class Kept(StatusTracker):
@@ -94,8 +102,10 @@ class Kept(StatusTracker):
 
 
 def _dispatched(tmp_path: Path, engine: Pretended, jobs: list[Job], retries: int = 2) -> tuple[Kept, list[Failure]]:
-    kept = Kept(sum(len(job.runs) for job in jobs))
-    return kept, Dispatcher(engine, kept.store, kept, tmp_path / "logs", retries).run(jobs)
+    kept, dispatcher = Kept(sum(len(job.runs) for job in jobs)), Dispatcher(engine, retries)
+    failures = dispatcher.run(jobs, kept.store, kept, tmp_path / "logs")
+    dispatcher.close()
+    return kept, failures
 
 
 def test_the_longest_are_begun_first_as_many_as_there_is_room_for(tmp_path: Path) -> None:
@@ -103,7 +113,8 @@ def test_the_longest_are_begun_first_as_many_as_there_is_room_for(tmp_path: Path
     jobs = sorted((_job(number, length=number) for number in range(10)), key=lambda job: -job.length)
     kept, failures = _dispatched(tmp_path, engine, jobs)
     assert [number for number, _ in engine.started] == list(range(9, -1, -1))
-    assert engine.most == 3
+    assert engine.most_busy == 3
+    assert engine.hired == 3, "they are used again"
     assert (len(kept.records), failures) == (10, [])
     assert kept.counts() == {"done": 10, "running": 0, "queued": 0, "failed": 0}
 
@@ -121,13 +132,13 @@ def test_what_needs_more_than_there_is_does_not_keep_back_what_needs_less() -> N
 
 
 def test_where_nothing_has_room_that_is_told_and_waited_for(tmp_path: Path) -> None:
-    class Growing(Pretended):
-        def wait(self, seconds: float) -> list[Event]:
-            self.workers += 1
-            return super().wait(seconds)
+    engine, kept = Pretended(1), Kept(1)
 
-    kept = Kept(1)
-    Dispatcher(Growing(1), kept.store, kept, tmp_path).run([_job(0, needs=Needs(3))])
+    def grow() -> None:
+        engine.cpus += 1
+
+    kept.after_tick = grow
+    Dispatcher(engine).run([_job(0, needs=Needs(3))], kept.store, kept, tmp_path)
     assert kept.no_room_for == [[Needs(3)]] * 2
     assert len(kept.records) == 1
 
@@ -163,18 +174,44 @@ def test_a_result_that_arrives_twice_is_kept_once(tmp_path: Path) -> None:
 
 
 def test_a_signal_stops_all_and_is_passed_on(tmp_path: Path) -> None:
-    engine, stop, kept = Pretended(2), Stop(), Kept(9)
+    engine, stop, kept = Pretended(2, {number: ["waits"] for number in range(4, 9)}), Stop(), Kept(9)
 
     def ask() -> None:
         if kept.counts()["done"] >= 4:
             stop.signal = 2
 
     kept.after_tick = ask
-    dispatcher = Dispatcher(engine, kept.store, kept, tmp_path, stop=stop)
+    dispatcher = Dispatcher(engine, stop=stop)
     with pytest.raises(Interrupted):
-        dispatcher.run([_job(number) for number in range(9)])
+        dispatcher.run([_job(number) for number in range(9)], kept.store, kept, tmp_path)
+    dispatcher.close()
     assert len(kept.records) == 4
-    assert engine.stopped
+    assert [number for number, _ in engine.started] == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_an_engine_refuses_beside_others_waits_until_one_has_ended(tmp_path: Path) -> None:
+    class OneAtATime(Pretended):
+        def hire(self, needs: Needs, avoid: str | None) -> Worker:
+            if self.busy:
+                raise KclError("there is a limit")
+            return super().hire(needs, avoid)
+
+    kept, failures = _dispatched(tmp_path, OneAtATime(9), [_job(number) for number in range(4)])
+    assert (len(kept.records), failures) == (4, [])
+
+
+def test_messages_that_cannot_be_read_cost_an_attempt(tmp_path: Path) -> None:
+    class Broken(PretendedWorker):
+        def messages(self, job: Job) -> Iterator[Message]:
+            yield {"kind": "say", "text": "it begins"}
+            raise ValueError("not JSON")
+
+    class Engine(Pretended):
+        def hire(self, needs: Needs, avoid: str | None) -> Worker:
+            return (PretendedWorker if self.hired else Broken)(self, needs)
+
+    kept, failures = _dispatched(tmp_path, Engine(1), [_job(0)])
+    assert (len(kept.records), failures) == (1, [])
 
 
 def test_what_failed_is_listed_with_how_to_try_again() -> None:

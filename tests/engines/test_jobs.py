@@ -15,8 +15,7 @@ from kcl.benchmarks.registry import BENCHMARKS, Benchmark
 from kcl.core.devices import Compute
 from kcl.data.dataset import Dataset
 from kcl.engines import worker
-from kcl.engines.distributed import estimate_length, estimate_needs, make_jobs
-from kcl.engines.engine import Job
+from kcl.engines.job import Job, estimate_length, estimate_needs, make_jobs
 from kcl.experiments.admission import admit
 from kcl.experiments.group_training import Experiment, group_trainings
 from kcl.experiments.resuming import Saving

@@ -15,7 +15,7 @@ from engine_commands import LONG, RUNS, environment, finish, lasting, records, s
 from kcl.cli import commands
 from kcl.core.devices import Compute
 from kcl.engines import worker
-from kcl.engines.engine import Job, Message
+from kcl.engines.job import Job, Message
 from kcl.experiments import resuming
 from kcl.training.stopping import Stop
 

@@ -16,8 +16,7 @@ from engine_commands import LONG, lasting, records
 from kcl.cli import commands, requested_runs
 from kcl.core.devices import Compute
 from kcl.engines import worker
-from kcl.engines.distributed import make_jobs
-from kcl.engines.engine import Job
+from kcl.engines.job import Job, make_jobs
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints
 from kcl.experiments.admission import admit

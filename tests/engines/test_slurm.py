@@ -13,9 +13,10 @@ import pytest
 from engine_commands import RUNS, finish, lasting, records, start, until
 
 from kcl.engines import slurm_engine
-from kcl.engines.dispatcher import Dispatcher, JobState, StatusTracker
-from kcl.engines.engine import Job, Message, Needs
+from kcl.engines.dispatcher import Dispatcher
+from kcl.engines.job import Job, Message, Needs
 from kcl.engines.slurm_engine import SlurmEngine, parse_options
+from kcl.engines.status import JobState, StatusTracker
 from kcl.errors import KclError
 from kcl.training.stopping import Interrupted, Stop
 
@@ -162,38 +163,22 @@ def test_what_sbatch_does_not_take_beside_other_jobs_waits_until_one_has_ended(
 ) -> None:
     sbatch, stop = _Sbatch(most=1), Stop()
     kept = _Kept(sbatch, stop)
-    dispatcher = Dispatcher(_engine(sbatch, tmp_path, monkeypatch), list, kept, tmp_path, stop=stop)
+    dispatcher = Dispatcher(_engine(sbatch, tmp_path, monkeypatch), stop=stop)
     with pytest.raises(Interrupted):
-        dispatcher.run([_job(0), _job(1), _job(2)])
+        dispatcher.run([_job(0), _job(1), _job(2)], list, kept, tmp_path)
     assert kept.ended == [(_job(0).name, "done"), (_job(1).name, "stopped")], "the second had not begun"
-    sbatch.most = 0
+    sbatch.most, stop.signal = 0, None
     with pytest.raises(KclError, match="could not be submitted: sbatch: error: QOSMax"):
-        _engine(sbatch, tmp_path / "other", monkeypatch).start(_job(3))
+        dispatcher.run([_job(3)], list, kept, tmp_path)
 
 
 def test_where_there_is_no_other_node_the_one_that_failed_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sbatch = _Sbatch(most=1)
-    engine = _engine(sbatch, tmp_path, monkeypatch)
-    engine.hire(Needs(), "node7").do(_job(0))
+    worker = _engine(sbatch, tmp_path, monkeypatch).hire(Needs(), "node7")
+    messages = worker.do(_job(0))
     assert (sbatch.refused, len(sbatch.answers)) == (1, 1)
-
-
-def test_the_node_of_a_worker_that_failed_is_avoided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sbatch = _Sbatch(most=3)
-    engine = _engine(sbatch, tmp_path, monkeypatch)
-    engine.start(_job(0))
-    sbatch.answers[0].write_text(
-        "".join(f"{json.dumps(message)}\n" for message in ({"kind": "started", "node": "a-1", "worker": "a-1-77"},
-                                                           {"kind": "failed", "error": "it fell"}))
-    )  # fmt: skip
-    [event] = engine.wait(10)
-    assert event.worker == "a-1-77"
-    avoided: list[str | None] = []
-    monkeypatch.setattr(SlurmEngine, "hire", lambda _, needs, avoid: avoided.append(avoid) or hire(engine, needs, None))
-    engine.start(_job(0).next_attempt(), event.worker)
-    assert avoided == ["a-1"]
-
-
-hire = SlurmEngine.hire
+    lines = ({"kind": "started", "node": "node7", "worker": "node7-1"}, {"kind": "done"})
+    sbatch.answers[0].write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"kind": "do')
+    assert list(messages) == list(lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,8 +18,10 @@ from kcl.core.files import RESULTS, STATUS
 from kcl.core.locking import locked
 from kcl.core.packages import load_package
 from kcl.data.dataset import Dataset
-from kcl.engines.distributed import GROUP_SIZE, make_jobs, run_distributed
+from kcl.engines.dispatcher import Dispatcher
 from kcl.engines.engine import Engine
+from kcl.engines.job import GROUP_SIZE, make_jobs
+from kcl.engines.status import Reporter
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
 from kcl.experiments.admission import DatasetKey, admit
@@ -49,12 +51,13 @@ class Execution:
         self._save_samples = getattr(options, "save_samples", False)
         if self._save_samples:
             load_package("PIL", "images", "--save-samples needs Pillow")  # now, not after hours of training
-        self._engine, self._engine_open = choose_engine(options), False
+        self._engine = choose_engine(options)
         device = choose_device(options.device) if self._engine is None else self._engine.device
         self.compute = Compute(device, COMPILE[options.compile], options.precision, options.runs_at_once)
         if options.precision == "bf16" and device == "cpu" and not self.compute.compiled:
             display.say("--precision bf16 has no effect on a CPU without --compile on: float32 is used")
         self._stop, self._open = Stop(), ExitStack()
+        self._dispatcher: Dispatcher | None = None
         self._datasets: dict[DatasetKey, Dataset] = {}
 
     def __enter__(self) -> Self:
@@ -102,6 +105,8 @@ class Execution:
             finally:
                 display.close()
                 loggers.close()
+                with suppress(OSError):
+                    (out / STATUS).unlink(missing_ok=True)
         records = plan.records(folder.finished)
         if failures:
             for line in f"kcl: {describe_failures(failures, options.command_line)}".split("\n"):
@@ -119,12 +124,13 @@ class Execution:
             return train_groups(experiment, groups, lambda group: self._watch(experiment, group, loggers))
         if not groups:
             return []
-        if not self._engine_open:  # the same workers do all later runs
-            engine.open(folder.path / LOGS)
-            self._open.callback(engine.close)
-            self._engine_open = True
-        jobs = make_jobs(experiment, groups, options.gpu_memory)
-        return run_distributed(experiment, jobs, engine, options.retries, folder, self._display, loggers)
+        jobs, logs = make_jobs(experiment, groups, options.gpu_memory), folder.path / LOGS
+        if self._dispatcher is None:  # the same workers do all later runs
+            engine.open(logs)
+            self._dispatcher = Dispatcher(engine, options.retries, self._stop)
+            self._open.callback(self._dispatcher.close)
+        reporter = Reporter(experiment, folder, self._display, loggers)
+        return self._dispatcher.run(jobs, folder.add_new, reporter, logs)
 
     def _watch(self, experiment: Experiment, group: RunGroup, loggers: Loggers) -> OnProgress:
         """Log and show the progress of a group that is trained in this process."""

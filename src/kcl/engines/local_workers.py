@@ -18,7 +18,8 @@ from pathlib import Path
 
 import kcl
 from kcl.core.opening import regular
-from kcl.engines.engine import ENDS, Engine, Job, Message, Needs, Worker
+from kcl.engines.engine import Engine, Worker
+from kcl.engines.job import ENDS, Job, Message, Needs
 from kcl.engines.worker import run_job
 from kcl.training.stopping import Stop
 
@@ -113,7 +114,7 @@ class LocalWorkers(Engine):
 
     def __init__(self, workers: int, device: str = "cpu", threads: int = 1) -> None:
         super().__init__(workers)
-        self.device, self._threads_each, self._hired, self._logs = device, threads, 0, Path()
+        self.device, self._threads, self._hired, self._logs = device, threads, 0, Path()
 
     def open(self, logs: Path) -> None:
         self._logs = logs
@@ -121,9 +122,8 @@ class LocalWorkers(Engine):
 
     def hire(self, needs: Needs, avoid: str | None) -> Worker:  # noqa: ARG002 - there is one node
         self._hired += 1
-        return LocalWorker(f"worker-{self._hired}", needs, self._logs, self._threads_each, self.program)
+        return LocalWorker(f"worker-{self._hired}", needs, self._logs, self._threads, self.program)
 
     def close(self) -> None:
-        super().close()
         with suppress(OSError):
             self._logs.rmdir()  # only if it is empty

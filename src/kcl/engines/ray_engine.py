@@ -21,7 +21,8 @@ from typing import Any
 
 from kcl.core.packages import load_package
 from kcl.engines.dataset_file import DatasetFile
-from kcl.engines.engine import ENDS, Engine, Event, Job, Message, Needs, Worker
+from kcl.engines.engine import Engine, Worker
+from kcl.engines.job import ENDS, Job, Message, Needs
 from kcl.engines.worker import run_job
 from kcl.errors import KclError
 from kcl.training.stopping import Stop
@@ -64,7 +65,7 @@ class RayWorker(Worker):
 
     def __init__(self, engine: RayEngine, needs: Needs, actor: Any) -> None:
         super().__init__("a worker not placed yet", needs)
-        self._engine, self._ray, self._actor = engine, engine.ray, actor
+        self._engine, self._ray, self._actor, self.placed = engine, engine.ray, actor, False
 
     def do(self, job: Job) -> Iterator[Message]:
         contents = {file.digest: self._engine.content(file) for file in job.datasets}
@@ -73,7 +74,9 @@ class RayWorker(Worker):
     def _messages(self, stream: Iterator[Any]) -> Iterator[Message]:
         try:
             for reference in stream:
-                yield (message := json.loads(self._ray.get(reference)))
+                message = json.loads(self._ray.get(reference))
+                self.placed = True
+                yield message
                 if message["kind"] in ENDS:
                     return
             reason = "it ended without a message"
@@ -82,7 +85,7 @@ class RayWorker(Worker):
         yield {"kind": "lost", "error": f"the Ray worker is gone: {reason}"}
 
     def stop(self) -> None:
-        if self.node:
+        if self.placed:
             self._actor.stop.remote()
         else:
             self.close()  # it has not started, and perhaps never would
@@ -124,7 +127,7 @@ class RayEngine(Engine):
                 for node in self.ray.nodes()
                 if node["Alive"]
             }
-        nodes, used = self._nodes_alive.values(), [worker.needs for worker in self.running.values()]
+        nodes, used = self._nodes_alive.values(), [worker.needs for worker in self.busy]
         cpus = sum(node.cpus for node in nodes) - sum(each.cpus for each in used)
         gpus = sum(node.gpus for node in nodes) - sum(each.gpus for each in used)
         enough = bool(self._large_enough(needs)) and needs.cpus <= cpus and needs.gpus <= gpus + 1e-9
@@ -141,19 +144,12 @@ class RayEngine(Engine):
         if avoid is not None and others:
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-            busy = [worker.node for worker in self.running.values()]
+            busy = [worker.node for worker in self.busy]
             strategy = NodeAffinitySchedulingStrategy(min(others, key=busy.count), soft=True)
         options = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "scheduling_strategy": strategy}
         return RayWorker(self, needs, self._actor.options(max_concurrency=2, **options).remote())
 
-    def wait(self, seconds: float) -> list[Event]:
-        events = super().wait(seconds)
-        if not all(worker.node for worker in self.running.values()):
-            self.release_idle()  # a node was lost, and idle actors hold what is left
-        return events
-
     def close(self) -> None:
-        super().close()
         self.ray.shutdown()
 
 

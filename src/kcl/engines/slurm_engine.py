@@ -23,7 +23,8 @@ from typing import Any
 
 from kcl.core.opening import regular
 from kcl.core.packages import load_package
-from kcl.engines.engine import ENDS, FINAL_WAIT, Engine, Job, Message, Needs, Worker
+from kcl.engines.engine import Engine, Worker
+from kcl.engines.job import ENDS, Job, Message, Needs
 from kcl.engines.worker import run_job
 from kcl.errors import KclError
 from kcl.training.stopping import Stop
@@ -31,6 +32,8 @@ from kcl.training.stopping import Stop
 MAX_JOBS = 100
 MINUTES = 24 * 60
 """The time limit of a Slurm job unless `time` is set. A job that is cut off is retried from its checkpoint."""
+FINAL_WAIT = 4.0
+"""Seconds to wait for the last file of submitit."""
 POLL = 0.5
 """Seconds between two looks at the files of the Slurm jobs."""
 
@@ -179,8 +182,7 @@ class SlurmEngine(Engine):
         return SlurmWorker(self, needs, avoid or "", self._folder / f"{self._submissions}.jsonl")
 
     def close(self) -> None:
-        super().close()
-        if not self.running:
+        if not self.busy:
             (self._folder / "stop").unlink(missing_ok=True)
         with suppress(OSError):  # not empty: there is something left to read
             for folder in (self._folder, *self._folder.parents[:2]):

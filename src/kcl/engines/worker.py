@@ -12,7 +12,7 @@ import torch
 
 from kcl.core.devices import choose_device
 from kcl.engines.dataset_file import DatasetFile, unpack
-from kcl.engines.engine import Job, Message
+from kcl.engines.job import Job, Message
 from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints, resuming
 from kcl.experiments.admission import admit
