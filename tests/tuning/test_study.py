@@ -14,9 +14,8 @@ pytest.importorskip("optuna")
 
 from kcl.errors import KclError
 from kcl.methods.kcl_settings import KclSettings
+from kcl.tuning.search import Search, Study, Trial
 from kcl.tuning.space import parse
-from kcl.tuning.study import Study, Trial
-from kcl.tuning.tune import Search
 
 SPACE = parse(["lr=0.001..1:log", "dropout=0..0.9", "kernel=vrf,rbf"], "kcl")
 

@@ -16,7 +16,7 @@ from kcl.core.locking import locked
 from kcl.data import digits
 from kcl.report import figures
 from kcl.training.stopping import Interrupted
-from kcl.tuning import tune
+from kcl.tuning import search
 
 pytest.importorskip("optuna")
 pytest.importorskip("sklearn")
@@ -103,7 +103,7 @@ def test_a_search_that_is_stopped_goes_on(
     assert "--resume" in capsys.readouterr().err
     assert commands.main([*TUNE, "--out", str(out)]) == 2
     assert "holds a search already" in capsys.readouterr().err
-    with locked(out, tune.LOCK):
+    with locked(out, search.LOCK):
         assert commands.main([*TUNE, "--out", str(out), "--resume"]) == 2
     assert "in use by another kcl" in capsys.readouterr().err
     with monkeypatch.context() as patched:

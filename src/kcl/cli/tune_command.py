@@ -19,9 +19,9 @@ from kcl.errors import KclError
 from kcl.experiments.progress import make_display
 from kcl.experiments.run_spec import RunSpec
 from kcl.report import figures, page, results_table
-from kcl.tuning import search_plots, space, tune
+from kcl.tuning import search_plots, space
 from kcl.tuning.protocol import JUDGED_BY, Protocol
-from kcl.tuning.tune import JOURNAL, Search
+from kcl.tuning.search import JOURNAL, LOCK, Search, show_settings
 
 CONTENTS = {"a search": JOURNAL, "results": RESULTS}
 
@@ -71,7 +71,7 @@ def tune_settings(options: argparse.Namespace) -> int:
             raise SystemExit(FAILED)
         return records
 
-    with Execution(options, display) as execution, locked(out, tune.LOCK):
+    with Execution(options, display) as execution, locked(out, LOCK):
         best = search.run(train, display.say)
         records = search.final(best, seeds, train)
     summary, trials = search.write(records), search.study.finished
@@ -83,7 +83,7 @@ def tune_settings(options: argparse.Namespace) -> int:
     if records:
         page.write_page(records, out / "report.html", report_commands.default_title(records))
     if not options.quiet:
-        chosen = tune.show_settings(best.settings)
+        chosen = show_settings(best.settings)
         print(f"best of {len(trials)} trials: {chosen}, {best.value:.2f} % on held-out samples")
         if records:
             print(results_table.text(records))

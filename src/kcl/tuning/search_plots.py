@@ -8,8 +8,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from kcl.report.figures import side_by_side
+from kcl.tuning.search import Trial
 from kcl.tuning.space import Choice, Range, Space
-from kcl.tuning.study import Trial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
