@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kcl.cli.commands import print_lines, say, saying_warnings
-from kcl.cli.model_commands import add_model, image_side
+from kcl.cli.model_commands import add_model, load_model_and
 from kcl.cli.options import COMPILE, add_compute, add_stream_options, one_of, option, use_device
 from kcl.core.printable import printable
 from kcl.errors import KclError
@@ -67,12 +67,9 @@ def add_task_free(command: argparse.ArgumentParser) -> None:
 
 def _predict(options: argparse.Namespace) -> int:
     from kcl.core.files import write_whole
-    from kcl.data import user_data
-    from kcl.models import model_folder
     from kcl.models.inference import JOINT
 
-    model = model_folder.load_model(options.model, device=use_device(options))
-    samples = user_data.read(options.input, False, options.label, image_side(model), model.columns, say)
+    model, samples = load_model_and(options, options.input, labelled=False)
     with saying_warnings():
         prediction = model.predict(samples.inputs, options.task, options.score or JOINT, options.abstain_below)
     rows = _rows(samples, prediction)
@@ -100,12 +97,9 @@ def _evaluate(options: argparse.Namespace) -> int:
     import numpy as np
     import torch
 
-    from kcl.data import user_data
-    from kcl.models import model_folder
     from kcl.models.calibration import expected_calibration_error
 
-    model = model_folder.load_model(options.model, device=use_device(options))
-    samples = user_data.read(options.data, True, options.label, image_side(model), model.columns, say)
+    model, samples = load_model_and(options, options.data, labelled=True)
     with saying_warnings():
         prediction = model.predict(samples.inputs, options.task)
     expected = [] if samples.labels is None else samples.labels.tolist()

@@ -95,29 +95,33 @@ def _new_version(folder: Path) -> Iterator[Path]:
         raise
 
 
-def _update(options: argparse.Namespace) -> int:
-    with _new_version(options.model) as out:
-        return _learn_more(options, out)
-
-
-def _learn_more(options: argparse.Namespace, out: Path) -> int:
+def load_model_and(options: argparse.Namespace, path: Path, labelled: bool) -> tuple[ContinualModel, Samples]:
+    """The model, and the user's data read as it learned its own: in its columns, images cut to its size."""
     from kcl.data import user_data
     from kcl.models import model_folder
 
-    if out.name == "0001":
-        data = user_data.read(options.data, True, options.label, options.image_size, say=say)
-        model = _new_model(data, options, use_device(options))
-    else:
-        if options.assignments or {options.seed, options.held_out, options.image_size, options.head} != {None}:
+    model = model_folder.load_model(options.model, device=use_device(options))
+    shape = model.input_shape or ()
+    side = shape[-1] if len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2] else None
+    return model, user_data.read(path, labelled, options.label, side, model.columns, say)
+
+
+def _update(options: argparse.Namespace) -> int:
+    from kcl.models import model_folder
+
+    with _new_version(options.model) as out:
+        if out.name == "0001":
+            model, data = _new_model(options)
+        elif options.assignments or {options.seed, options.held_out, options.image_size, options.head} != {None}:
             raise KclError(
                 f"{options.model} already holds a model: --head, --set, --seed, --held-out and --image-size are for "
                 "new ones"
             )
-        model = model_folder.load_model(options.model, device=use_device(options))
-        data = user_data.read(options.data, True, options.label, image_side(model), model.columns, say)
-    with _shown_steps(options.task) as on_step, saying_warnings():
-        model.learn(data.inputs, data.labels, options.task, on_step)
-    model_folder.save_model(model, out)
+        else:
+            model, data = load_model_and(options, options.data, labelled=True)
+        with _shown_steps(options.task) as on_step, saying_warnings():
+            model.learn(data.inputs, data.labels, options.task, on_step)
+        model_folder.save_model(model, out)
     update = model.history[-1]
     print(f"learned {update['samples']} samples of {update['classes']} classes of task {options.task!r}")
     if "held_out" in update:
@@ -140,43 +144,39 @@ def _shown_steps(task: str) -> Iterator[OnStep]:
         yield show
 
 
-def _new_model(data: Samples, options: argparse.Namespace, device: str) -> ContinualModel:
-    """A model that chooses its settings by the data, but for those that the user gives."""
+def _new_model(options: argparse.Namespace) -> tuple[ContinualModel, Samples]:
+    """A model that chooses its settings by the data, but for those that the user gives; and the data."""
+    from kcl.data import user_data
     from kcl.methods.kcl_settings import KclSettings
     from kcl.models.continual_model import ContinualModel
     from kcl.models.streaming_heads import StreamingSettings
 
-    head = options.head or "auto"
+    data, head = user_data.read(options.data, True, options.label, options.image_size, say=say), options.head or "auto"
     kind = StreamingSettings if head == "streaming" else KclSettings
     assigned = dict(map(split_assignment, options.assignments))
     settings: dict[str, Any] = {name: kind.parse(name, text) for name, text in assigned.items()}
     share = 0.1 if options.held_out is None else options.held_out
+    device = use_device(options)
     model = ContinualModel(options.seed or 0, device=device, held_out_share=share, head=head, **settings)
     model.columns = data.columns
-    return model
-
-
-def image_side(model: ContinualModel) -> int | None:
-    """The side to which images are cut for a model, if it has learned from square images."""
-    shape = model.input_shape or ()
-    return shape[-1] if len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2] else None
+    return model, data
 
 
 def _forget(options: argparse.Namespace) -> int:
     """Save a version without what is to be forgotten, and name or remove the older ones that contain it."""
     import shutil
 
-    from kcl.data import user_data
     from kcl.models import model_folder
 
     with _new_version(options.model) as out:
         if out.name == "0001":
             raise KclError(f"{options.model} holds no model that could forget anything")
-        model = model_folder.load_model(options.model, device=use_device(options))
         samples = classes = None
         if options.samples is not None:
-            data = user_data.read(options.samples, True, options.label, image_side(model), model.columns, say)
+            model, data = load_model_and(options, options.samples, labelled=True)
             samples = data.inputs, data.labels
+        else:
+            model = model_folder.load_model(options.model, device=use_device(options))
         if options.classes is not None and options.task in model.tasks:
             by_text = {str(label): label for label in model.tasks[options.task].labels}
             classes = [by_text.get(text, text) for text in options.classes]
@@ -200,13 +200,11 @@ def _forget(options: argparse.Namespace) -> int:
 
 
 def _reject_unknown(options: argparse.Namespace) -> int:
-    from kcl.data import user_data
     from kcl.models import model_folder
     from kcl.models.unknowns import DEFAULT_RATE, DEFAULT_SCORE
 
     with _new_version(options.model) as out:
-        model = model_folder.load_model(options.model, device=use_device(options))
-        data = user_data.read(options.known, False, options.label, image_side(model), model.columns, say)
+        model, data = load_model_and(options, options.known, labelled=False)
         rate = DEFAULT_RATE if options.error_rate is None else options.error_rate
         known = model.reject_unknown(data.inputs, rate, options.score or DEFAULT_SCORE, options.task)
         model_folder.save_model(model, out)
