@@ -44,8 +44,7 @@ class Execution:
     """A context that handles signals and closes the engine. Mistakes in the options raise a `KclError` at once."""
 
     def __init__(self, options: argparse.Namespace, display: Display) -> None:
-        if options.runs_at_once is not None and options.runs_at_once < 1:
-            raise KclError(f"--runs-at-once must be at least 1, not {options.runs_at_once}")
+        check_range(options, "runs_at_once", 1, 1_000_000)
         torch.set_num_threads(choose_threads(options.threads))
         self._options, self._display = options, display
         self._save_samples = getattr(options, "save_samples", False)

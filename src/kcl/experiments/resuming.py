@@ -125,14 +125,14 @@ def check_made_with(group: UnfinishedGroup, now: Mapping[str, Any], force: bool,
             f"{group.folder} was saved on the device {_printable(device)} and this is {now['device']!r}; "
             f"resume with --device {_printable(device)}, or delete that folder to train its runs again"
         )
-    changes = _changes(group.made_with, now)
-    if changes and not force:
+    changed = changes(group.made_with, now)
+    if changed and not force:
         raise KclError(
-            f"{group.folder} was saved under other conditions: {changes}; the result would differ from that of an "
+            f"{group.folder} was saved under other conditions: {changed}; the result would differ from that of an "
             "uninterrupted run; add --force to resume anyway"
         )
-    if changes:
-        say(f"resuming although something has changed: {changes}")
+    if changed:
+        say(f"resuming although something has changed: {changed}")
 
 
 def refuse_other(group: UnfinishedGroup, requested: Sequence[Mapping[str, Any]]) -> NoReturn:
@@ -140,7 +140,7 @@ def refuse_other(group: UnfinishedGroup, requested: Sequence[Mapping[str, Any]])
     pairs = [(_flat(run), _flat(new)) for run in group.runs for new in requested]
     run, new = min(pairs, key=lambda pair: len(_differing(*pair)))
     if _differing(run, new):
-        content = f"an unfinished run with other settings: {_changes(run, new)}"
+        content = f"an unfinished run with other settings: {changes(run, new)}"
     else:
         content = f"{len(group.runs)} unfinished runs that belong together, and only some of them were requested"
     command = group.command if group.command.isprintable() and len(group.command) < 2000 else "its own command"
@@ -165,12 +165,12 @@ def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [name for name in dict.fromkeys((*now, *before)) if before.get(name) != now.get(name)]
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    names = _differing(before, now)[:5]
-    changes = [
-        f"{_printable(name)} was {_printable(before.get(name))} and is {_printable(now.get(name))}" for name in names
-    ]
-    return "; ".join(changes)
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What differs, in words; empty if nothing does."""
+    return "; ".join(
+        f"{_printable(name)} was {_printable(before.get(name))} and is {_printable(now.get(name))}"
+        for name in _differing(before, now)[:5]
+    )
 
 
 def _printable(value: Any) -> str:

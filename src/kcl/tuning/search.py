@@ -21,6 +21,7 @@ from kcl.core.opening import regular
 from kcl.core.packages import load_package
 from kcl.core.randomness import derive
 from kcl.errors import KclError
+from kcl.experiments.resuming import changes
 from kcl.experiments.run_spec import RunSpec, key_of, with_current_settings
 from kcl.tuning.protocol import Protocol
 from kcl.tuning.space import Space, around, point_of, points, same, size
@@ -132,8 +133,7 @@ def _difference(old: str, new: str) -> str:
     before, now = json.loads(old), json.loads(new)
     if isinstance(before.get("runs"), dict):
         before["runs"] = with_current_settings(before["runs"])
-    names = [name for name in {**now, **before} if before.get(name) != now.get(name)]
-    return "; ".join(f"{name} was {before.get(name)} and is {now.get(name)}" for name in names[:3])
+    return changes(before, now)
 
 
 ExecuteRuns = Callable[[Sequence[RunSpec], Path, Mapping[str, Any]], list[dict[str, Any]]]
