@@ -133,7 +133,7 @@ def simulate(count: int, workers: int) -> None:
     base, rng, begun = published_settings("permuted-mnist", "kcl"), random.Random(1), time.process_time()
     settings = [base.replace(lr=round(0.001 * (1 + number), 6)) for number in range(max(1, count // 100))]
     specs = [RunSpec("permuted-mnist", "kcl", seed, own, TASKS) for own in settings for seed in range(100)][:count]
-    pairs = [(Job([spec.fields()], "kcl run", "out", length=rng.uniform(60, 100)), spec) for spec in specs]
+    pairs = [(Job([spec.fields()], "out", length=rng.uniform(60, 100)), spec) for spec in specs]
     pairs.sort(key=lambda pair: -pair[0].length)
     jobs = [job for job, _ in pairs]
     made = {job.name: [record] for job, record in zip(jobs, records([own for _, own in pairs]), strict=True)}
@@ -220,7 +220,7 @@ def efficiency(jobs: int) -> None:
 
 
 def _dispatch(dispatcher: Dispatcher, kind: str, amount: float, count: int, folder: Path) -> None:
-    jobs = [Job([{"kind": kind, "amount": amount, "number": number}], "", "") for number in range(count)]
+    jobs = [Job([{"kind": kind, "amount": amount, "number": number}], "") for number in range(count)]
     dispatcher.run(jobs, list, Tracker(count), folder)
 
 
@@ -243,7 +243,7 @@ def overhead(pairs: int) -> None:
                 with tempfile.TemporaryDirectory() as name:
                     names = {("permuted-digits", None, None): dataset}
                     plan = admit([spec], Compute(), datasets=names)
-                    experiment = Experiment(plan, Folder(Path(name), resume=False), "bench", say=print)
+                    experiment = Experiment(plan, Folder(Path(name), resume=False), say=print)
                     for group in remaining_groups(experiment):
                         train_group(experiment, group, lambda _: lambda _: None)
             took[way].append(time.process_time() - begun)

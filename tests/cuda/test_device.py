@@ -1080,7 +1080,7 @@ def test_an_experiment_stacks_its_runs_and_keeps_them_all(precision: str) -> Non
         with tempfile.TemporaryDirectory() as out:
             folder = Folder(Path(out), resume=False)
             plan = admit(specs, Compute(DEVICE.type, compiled=False, precision=precision))
-            experiment = Experiment(plan, folder, "a command")
+            experiment = Experiment(plan, folder)
             for group in remaining_groups(experiment):
                 train_group(experiment, group, lambda _: lambda _: None)
             records = plan.records(folder.finished)

@@ -21,7 +21,7 @@ from kcl.training.stopping import Interrupted, Stop
 
 
 def _job(number: int, length: float = 1.0, needs: Needs = Needs(), runs: int = 1) -> Job:  # noqa: B008
-    return Job([{"number": number, "place": place} for place in range(runs)], "kcl run", "out", length=length,
+    return Job([{"number": number, "place": place} for place in range(runs)], "out", length=length,
                  needs=needs)  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from kcl.engines import worker
 from kcl.engines.job import Job, estimate_length, estimate_needs, make_jobs
 from kcl.experiments.admission import admit
 from kcl.experiments.group_training import Experiment, group_trainings
-from kcl.experiments.resuming import Saving
+from kcl.experiments.resuming import RunOptions
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunGroup, RunSpec, by_training, key_of
 from kcl.methods.kcl_settings import KclSettings
@@ -72,8 +72,8 @@ def test_a_worker_trains_them_once_and_goes_on_with_them(
     specs = [RunSpec("made-up", "kcl", seed, own, 2, None) for own in several for seed in (0, 1)]
 
     def jobs(own: list[RunSpec], out: str) -> list[Job]:
-        plan, saving = admit(own, Compute()), Saving(Every(steps=3, seconds=None, thrifty=False))
-        experiment = Experiment(plan, Folder(tmp_path / out, resume=False), "kcl run", saving)
+        plan, options = admit(own, Compute()), RunOptions(Every(steps=3, seconds=None, thrifty=False))
+        experiment = Experiment(plan, Folder(tmp_path / out, resume=False), options._replace(command="kcl run"))
         return make_jobs(experiment, group_trainings(plan, by_training(plan.specs)))
 
     def done(job: Job, stop: Stop) -> list[dict[str, Any]]:

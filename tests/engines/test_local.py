@@ -114,7 +114,7 @@ def test_what_fails_again_and_again_is_given_up_and_listed(
 def test_a_worker_without_the_gpu_it_was_asked_for_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     said: list[Message] = []
-    job = Job([], "kcl run", "out", compute=Compute("cuda"), code=resuming.code())
+    job = Job([], "out", compute=Compute("cuda"), code=resuming.code())
     worker.run_job(job, said.append, Stop())
     assert [message["kind"] for message in said] == ["failed"]
     assert "finds no CUDA GPU" in said[0]["error"]

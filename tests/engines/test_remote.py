@@ -21,7 +21,7 @@ from kcl.errors import KclError
 from kcl.experiments import remote_checkpoints
 from kcl.experiments.admission import admit
 from kcl.experiments.group_training import Experiment
-from kcl.experiments.resuming import Saving
+from kcl.experiments.resuming import RunOptions
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunGroup
 from kcl.training import checkpoint
@@ -161,7 +161,7 @@ def _job(out: Path, url: str) -> Job:
     """The job for the first of the long runs."""
     options = commands._parser().parse_args([*LONG, "--out", str(out)])
     [spec] = requested_runs.specs(options)
-    saving = Saving(Every(steps=20, seconds=None, thrifty=False), checkpoints=url)
-    experiment = Experiment(admit([spec], Compute()), Folder(out, resume=False), "kcl run", saving)
+    options = RunOptions(Every(steps=20, seconds=None, thrifty=False), checkpoints=url)
+    experiment = Experiment(admit([spec], Compute()), Folder(out, resume=False), options._replace(command="kcl run"))
     [job] = make_jobs(experiment, [RunGroup([experiment.plan.specs], plain=True)])
     return job

@@ -129,7 +129,7 @@ class _Sbatch:
 
 
 def _job(number: int) -> Job:
-    return Job([{"number": number}], "kcl run", "out")
+    return Job([{"number": number}], "out")
 
 
 def _engine(sbatch: _Sbatch, folder: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmEngine:

@@ -25,7 +25,7 @@ from kcl.errors import KclError
 from kcl.experiments import resuming, task_free
 from kcl.experiments.admission import admit, build_learner
 from kcl.experiments.group_training import Experiment, group_trainings, remaining_groups, train_group
-from kcl.experiments.resuming import Saving
+from kcl.experiments.resuming import RunOptions
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec, by_training
 from kcl.methods.kcl_settings import KclSettings
@@ -63,8 +63,8 @@ def no_compiler() -> Iterator[None]:
         yield
 
 
-def _execute(path: Path, specs: list[RunSpec], saving: Saving = Saving(), **options: Any) -> list[dict[str, Any]]:  # noqa: B008
-    experiment = Experiment(admit(specs, Compute(**options)), Folder(path, resume=True), "", saving)
+def _execute(path: Path, specs: list[RunSpec], run_options: RunOptions | None = None, **options: Any) -> list[Any]:
+    experiment = Experiment(admit(specs, Compute(**options)), Folder(path, resume=True), run_options or RunOptions())
     for group in remaining_groups(experiment):
         train_group(experiment, group, lambda _: lambda _: None)
     return [json.loads(line) for line in (path / "results.jsonl").read_text().splitlines()]
@@ -141,7 +141,7 @@ class TestRuns:
         while records is None:
             stop = _stop[0] = Stop()
             try:
-                records = _execute(tmp_path / "stopped", SPECS[:2], Saving(LATER, stop), **options)
+                records = _execute(tmp_path / "stopped", SPECS[:2], RunOptions(LATER, stop), **options)
             except Interrupted:
                 times += 1
         assert times > 2
@@ -171,7 +171,7 @@ def test_a_checkpoint_of_other_options_is_refused_by_name(tmp_path: Path, monkey
     monkeypatch.setattr("kcl.training.step_progress.Watcher.one_more", _stopping(every=2))
     stop = _stop[0] = Stop()
     with pytest.raises(Interrupted):
-        _execute(tmp_path, SPECS[:1], Saving(LATER, stop), compiled=True)
+        _execute(tmp_path, SPECS[:1], RunOptions(LATER, stop), compiled=True)
     with pytest.raises(KclError, match="compiled was True and is None"):
         _execute(tmp_path, SPECS[:1])
     with pytest.raises(KclError, match="precision was float32 and is bf16"):

@@ -20,7 +20,7 @@ from kcl.errors import KclError
 from kcl.experiments import admission, group_training, resuming
 from kcl.experiments.admission import admit, build_learner, step_count
 from kcl.experiments.group_training import Experiment, fitting_trainings, group_trainings, remaining_groups, train_group
-from kcl.experiments.resuming import Saving
+from kcl.experiments.resuming import RunOptions
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunGroup, RunSpec, by_training
 from kcl.methods.kcl_settings import KclSettings
@@ -32,7 +32,7 @@ from kcl.training.stream_run import Progress
 from like_gpu import LikeGpu
 
 SMALL = KclSettings(bases=16, width=8, coreset_size_per_class=4, batch_size=10, dropout=0.2)
-CPU, NEVER = Compute(), Saving()
+CPU, NEVER = Compute(), RunOptions()
 METRICS = ("average_accuracy", "forgetting", "learning_accuracy", "backward_transfer", "forward_transfer")
 
 
@@ -56,7 +56,7 @@ def _all_fields() -> dict[str, Any]:
 
 
 def _execute(
-    path: Path, specs: list[RunSpec], compute: Compute = CPU, saving: Saving = NEVER, resume: bool = False
+    path: Path, specs: list[RunSpec], compute: Compute = CPU, options: RunOptions = NEVER, resume: bool = False
 ) -> tuple[list[dict[str, Any]], list[str], list[str]]:
     """The records in the order written, the messages, and the labels of the groups."""
     said: list[str] = []
@@ -66,7 +66,9 @@ def _execute(
         watched.append(experiment.plan.group_label(group.specs))
         return lambda _: None
 
-    experiment = Experiment(admit(specs, compute), Folder(path, resume), "a command", saving, said.append)
+    experiment = Experiment(
+        admit(specs, compute), Folder(path, resume), options._replace(command="a command"), said.append
+    )
     for group in remaining_groups(experiment):
         train_group(experiment, group, watch)
     return [json.loads(line) for line in (path / "results.jsonl").read_text().splitlines()], said, watched
@@ -335,7 +337,7 @@ class TestRunsThatDoNotFit:
         crowded["late"] = True
         specs, compute = _specs(range(3), tasks=2), LikeGpu(runs_at_once=3)
         with pytest.raises(torch.OutOfMemoryError):
-            _execute(tmp_path, specs, compute, Saving(Every(steps=1)))
+            _execute(tmp_path, specs, compute, RunOptions(Every(steps=1)))
         crowded["room"] = 3
         records, _, _ = _execute(tmp_path, specs, compute, resume=True)
         assert [(record["runs_at_once"], record["resumed"]) for record in records] == [(3, 1)] * 3

@@ -17,7 +17,7 @@ from kcl.core.devices import Compute
 from kcl.core.settings import Settings
 from kcl.experiments.admission import admit
 from kcl.experiments.group_training import Experiment, remaining_groups, train_group
-from kcl.experiments.resuming import Saving
+from kcl.experiments.resuming import RunOptions
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunGroup, RunSpec
 from kcl.methods.kcl_settings import KclSettings
@@ -315,8 +315,8 @@ class TestExperiment:
             return count
 
         folder = Folder(path, resume=True)
-        saving = Saving(Every(seconds=1e9, thrifty=False), stop)
-        experiment = Experiment(admit(specs, compute), folder, "a command", saving, said.append)
+        options = RunOptions(Every(seconds=1e9, thrifty=False), stop)
+        experiment = Experiment(admit(specs, compute), folder, options._replace(command="a command"), said.append)
         for group in remaining_groups(experiment):
             train_group(experiment, group, watch)
         return dict(folder.finished), said, watched

@@ -88,7 +88,7 @@ def _specs(seeds: Sequence[int] = range(4), **options: Any) -> list[RunSpec]:
 def _execute(path: Path, specs: list[RunSpec]) -> tuple[list[dict[str, Any]], list[str]]:
     said: list[str] = []
     plan = admit(specs, LikeGpu(runs_at_once=9))
-    experiment = Experiment(plan, Folder(path, False), "a command", say=said.append)
+    experiment = Experiment(plan, Folder(path, False), say=said.append)
     for group in remaining_groups(experiment):
         train_group(experiment, group, lambda _: lambda _: None)
     return [json.loads(line) for line in (path / "results.jsonl").read_text().splitlines()], said

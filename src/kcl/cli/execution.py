@@ -28,7 +28,7 @@ from kcl.experiments.admission import DatasetKey, admit
 from kcl.experiments.group_training import LOGS, Experiment, Failure, remaining_groups, train_groups
 from kcl.experiments.loggers import Loggers
 from kcl.experiments.progress import Display, make_display
-from kcl.experiments.resuming import Saving
+from kcl.experiments.resuming import RunOptions
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunGroup, RunSpec
 from kcl.report import results_table
@@ -76,19 +76,20 @@ class Execution:
         options, display = self._options, self._display
         if options.force and not resume:
             raise KclError("--force needs --resume")
-        saving = Saving(parse_every(options.checkpoint_every), self._stop, options.force, options.checkpoints)
-        if saving.checkpoints is not None:
-            remote_checkpoints.open_url(saving.checkpoints)  # raises before any work is done
+        run_options = RunOptions(
+            parse_every(options.checkpoint_every), self._stop, options.force, options.checkpoints,
+            options.command_line, notes or {}, self._save_samples,
+        )  # fmt: skip
+        if options.checkpoints is not None:
+            remote_checkpoints.open_url(options.checkpoints)  # raises before any work is done
         plan = admit(specs, self.compute, options.data_dir, display.say, self._datasets)
         self._datasets = plan.datasets
         with locked(out):
             (out / STATUS).unlink(missing_ok=True)  # left by a command that was killed
             if resume:
-                remote_checkpoints.pull_all(saving.checkpoints, out / resuming.FOLDER)
+                remote_checkpoints.pull_all(options.checkpoints, out / resuming.FOLDER)
             folder = Folder(out, resume, display.say)
-            experiment = Experiment(
-                plan, folder, options.command_line, saving, display.say, notes or {}, self._save_samples
-            )
+            experiment = Experiment(plan, folder, run_options, display.say)
             reused = len(specs) - len(plan.pending(folder.finished))
             if reused:
                 display.say(f"{reused} of {len(specs)} runs are already finished in {folder.results}")
@@ -118,7 +119,7 @@ class Execution:
     def _train(self, experiment: Experiment, folder: Folder, loggers: Loggers) -> list[Failure]:
         engine, options = self._engine, self._options
         groups = remaining_groups(experiment, None if engine is None else GROUP_SIZE)
-        folder.begin(experiment.plan.specs, experiment.command)
+        folder.begin(experiment.plan.specs, options.command_line)
         if engine is None:
             return train_groups(experiment, groups, lambda group: self._watch(experiment, group, loggers))
         if not groups:

@@ -19,7 +19,7 @@ from kcl.engines.dataset_file import DatasetFile, pack
 from kcl.experiments import resuming
 from kcl.experiments.admission import RunPlan, dataset_key, step_count
 from kcl.experiments.group_training import Experiment
-from kcl.experiments.resuming import Saving
+from kcl.experiments.resuming import RunOptions
 from kcl.experiments.run_spec import RunGroup, RunSpec
 from kcl.experiments.speeds import TOGETHER, speed_of
 from kcl.methods.views import copies_at_test, rotations
@@ -47,21 +47,17 @@ class Job:
     """A group of runs to train, and how."""
 
     runs: Sequence[dict[str, Any]]
-    command: str
     out: str
+    options: RunOptions = field(default_factory=RunOptions)
+    """Without a `Stop`: the worker has its own."""
     datasets: Sequence[DatasetFile] = ()
     compute: Compute = field(default_factory=Compute)
     threads: int = 1
-    save_samples: bool = False
-    saving: Saving = field(default_factory=Saving)
-    """Without a `Stop`: the worker has its own."""
     code: str = ""
     """The digest of the code of the command: a worker with other code refuses the job."""
     length: float = 1.0
     """An estimate of the time it takes; only the ratios between jobs matter."""
     needs: Needs = Needs()
-    notes: dict[str, Any] = field(default_factory=dict)
-    """Added to the result of every run."""
     attempt: int = 0
 
     @cached_property
@@ -83,8 +79,8 @@ class Job:
     def from_json(cls, text: str) -> Job:
         fields = json.loads(text)
         datasets = tuple(DatasetFile(tuple(file["key"]), file["digest"], file["path"]) for file in fields["datasets"])
-        every, *others = fields["saving"]
-        fields |= {"datasets": datasets, "saving": Saving(Every(*every), *others)}
+        every, *others = fields["options"]
+        fields |= {"datasets": datasets, "options": RunOptions(Every(*every), *others)}
         return cls(**fields | {"needs": Needs(**fields["needs"]), "compute": Compute(**fields["compute"])})
 
 
@@ -97,17 +93,14 @@ def make_jobs(experiment: Experiment, groups: Sequence[RunGroup], gpu_gigabytes:
     jobs = [
         Job(
             runs=[spec.fields() for spec in group.specs],
-            command=experiment.command,
             out=str(experiment.store.path.resolve()),
+            options=experiment.options._replace(stop=None),
             datasets=tuple(files[key] for key in dict.fromkeys(map(dataset_key, group.specs))),
             compute=plan.compute,
             threads=torch.get_num_threads(),
-            save_samples=experiment.save_samples,
-            saving=experiment.saving._replace(stop=None),
             code=resuming.code(),
             length=estimate_length(plan, group),
             needs=estimate_needs(plan, group, gpu_gigabytes),
-            notes=dict(experiment.notes),
         )
         for group in groups
     ]

@@ -156,7 +156,7 @@ class Reporter(StatusTracker):
         if message["kind"] == "done":
             for name in message["checkpoints"]:
                 checkpoints = self._folder.path / resuming.FOLDER / Path(str(name)).name
-                self._folder.forget(checkpoints, self._experiment.saving.checkpoints)
+                self._folder.forget(checkpoints, self._experiment.options.checkpoints)
         elif message["kind"] in ("failed", "lost"):
             then = "giving up" if state.phase == "failed" else "trying again"
             self._display.say(f"{self.label(state.job)} on {worker}: {message.get('error')}; {then}")

@@ -63,16 +63,16 @@ def _run(job: Job, send: Send, stop: Stop, fetch: Fetch) -> list[str]:
         forget=lambda checkpoints, _: obsolete.append(checkpoints),
     )
     plan = admit(job.specs, job.compute, say=say, datasets=datasets)
-    saving = job.saving._replace(stop=stop)
-    experiment = Experiment(plan, store, job.command, saving, say, job.notes, job.save_samples)
+    options = job.options._replace(stop=stop)
+    experiment = Experiment(plan, store, options, say)
     trainings = by_training(plan.specs)
     earlier = [RunGroup(trainings), *(RunGroup([training]) for training in trainings)]  # earlier attempts did these
     folders = {resuming.group_folder(store.path, [spec.key for spec in group.specs]) for group in earlier}
     for folder in folders:
-        remote_checkpoints.pull(saving.checkpoints, folder)
+        remote_checkpoints.pull(options.checkpoints, folder)
     for group in remaining_groups(experiment, folders=folders):
         train_group(experiment, group, lambda _: _report_progress(send))
-    if saving.checkpoints is not None:  # there are copies at the URL
+    if options.checkpoints is not None:  # there are copies at the URL
         for checkpoints in obsolete:
             remote_checkpoints.forget(checkpoints)
     return [checkpoints.name for checkpoints in obsolete]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import platform
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -26,7 +26,7 @@ from kcl.errors import KclError
 from kcl.experiments import resuming, task_samples
 from kcl.experiments.admission import RunPlan, build_learner, dataset_key
 from kcl.experiments.remote_checkpoints import MirroringCheckpointer
-from kcl.experiments.resuming import Saving
+from kcl.experiments.resuming import RunOptions
 from kcl.experiments.run_folder import ResultStore
 from kcl.experiments.run_spec import RunGroup, RunSpec, Training, by_training
 from kcl.ops.precision import used
@@ -49,13 +49,8 @@ class Experiment:
 
     plan: RunPlan
     store: ResultStore
-    command: str
-    saving: Saving = field(default_factory=Saving)
+    options: RunOptions = field(default_factory=RunOptions)
     say: Callable[[str], None] = lambda _: None
-    notes: Mapping[str, Any] = field(default_factory=dict)
-    """Added to the result of every run."""
-    save_samples: bool = False
-    """Whether images of tasks, coresets and mistakes are saved."""
 
 
 # Which runs are trained together
@@ -139,14 +134,14 @@ def _resumed_groups(experiment: Experiment, folders: Iterable[Path], check_machi
 
     `check_machine`: whether the groups are trained here; otherwise the worker that trains them checks.
     """
-    plan, store, saving = experiment.plan, experiment.store, experiment.saving
+    plan, store, options = experiment.plan, experiment.store, experiment.options
     specs, groups, others = {spec.key: spec for spec in plan.specs}, [], []
     for unfinished in filter(None, map(resuming.unfinished_group, folders)):
         if all(key in store.finished for key in unfinished.keys):
-            store.forget(unfinished.folder, saving.checkpoints)
+            store.forget(unfinished.folder, options.checkpoints)
         elif all(key in specs for key in unfinished.keys):
             if check_machine:
-                resuming.check_made_with(unfinished, resuming.made_with(plan.compute), saving.force, experiment.say)
+                resuming.check_made_with(unfinished, resuming.made_with(plan.compute), options.force, experiment.say)
             folder = resuming.group_folder(store.path, unfinished.keys)
             if not folder.exists():  # older versions named it after the settings of every method
                 unfinished.folder.rename(folder)
@@ -155,7 +150,7 @@ def _resumed_groups(experiment: Experiment, folders: Iterable[Path], check_machi
             others.append(unfinished)
     taken = {spec.key for group in groups for spec in group.specs}
     pending = [json.loads(spec.key) for spec in plan.pending({*store.finished, *taken})]
-    if others and pending and not saving.force:
+    if others and pending and not options.force:
         resuming.refuse_other(others[0], pending)
     return groups
 
@@ -276,15 +271,17 @@ def _checkpoints(experiment: Experiment, group: RunGroup) -> Path:
 
 def _train(experiment: Experiment, group: RunGroup, on_progress: OnProgress) -> None:
     """Train a group, store its results, and remove its checkpoints."""
-    plan, store, saving = experiment.plan, experiment.store, experiment.saving
+    plan, store, options = experiment.plan, experiment.store, experiment.options
     folder = _checkpoints(experiment, group)
     identities = [{**spec.fields(), "kernel": spec.kernel} for spec in group.specs]
     about = {
         "runs": [json.loads(spec.key) for spec in group.specs],
         "made with": resuming.made_with(plan.compute),
-        "command": experiment.command,
+        "command": options.command,
     }
-    checkpointer = MirroringCheckpointer(saving.checkpoints, folder, about, saving.every, saving.stop, experiment.say)
+    checkpointer = MirroringCheckpointer(
+        options.checkpoints, folder, about, options.every, options.stop, experiment.say
+    )
     streams = [plan.stream(training[0]) for training in group.trainings]
     learner = build_learner(group.trainings, streams, plan.compute, group.plain)
     shared = [(stream, len(runs)) for runs, stream in zip(group.trainings, streams, strict=True) for _ in runs]
@@ -295,20 +292,20 @@ def _train(experiment: Experiment, group: RunGroup, on_progress: OnProgress) -> 
             continue
         counts = {"runs_at_once": len(group.trainings), "training_shared_by": shared_by}
         result = _result(identity, outcome, plan.compute, counts)
-        result |= {"command": experiment.command, **experiment.notes}
+        result |= {"command": options.command, **options.notes}
         store.append(result)
         store.finished[spec.key] = result
         if outcome.diverged:
             finite = np.isfinite(np.diagonal(outcome.matrix.values))
             task = int(finite.argmin()) + 1  # runs trained beside it may have continued to the end
             experiment.say(f"{plan.label(spec)}: diverged in task {task}: the loss is not finite; try a lower lr")
-    if experiment.save_samples:
+    if options.save_samples:
         names = [plan.dataset(spec).class_names for spec in group.specs]
         samples = task_samples.collect(learner, streams_of_runs, names)
         for identity, tasks in zip(identities, samples, strict=True):
             if tasks is not None:
                 task_samples.save(store.path, identity, tasks)
-    store.forget(folder, saving.checkpoints)
+    store.forget(folder, options.checkpoints)
 
 
 def _result(identity: dict[str, Any], outcome: Outcome, compute: Compute, counts: dict[str, int]) -> dict[str, Any]:

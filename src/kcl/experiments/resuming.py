@@ -28,8 +28,8 @@ COMPUTING = ("benchmarks", "core", "data", "functional", "methods", "nets", "ops
 """The packages that decide what a run computes."""
 
 
-class Saving(NamedTuple):
-    """How runs are saved, stopped and resumed."""
+class RunOptions(NamedTuple):
+    """How the runs of a command are saved, stopped, resumed and recorded."""
 
     every: Every = Every(seconds=None)
     stop: Stop | None = None
@@ -37,6 +37,11 @@ class Saving(NamedTuple):
     """Resume although code or machine have changed, where that is possible."""
     checkpoints: str | None = None
     """An fsspec URL to which checkpoints are copied, for machines that do not share the output folder."""
+    command: str = ""
+    notes: Mapping[str, Any] = {}
+    """Added to the result of every run."""
+    save_samples: bool = False
+    """Whether images of tasks, coresets and mistakes are saved."""
 
 
 class UnfinishedGroup(NamedTuple):
