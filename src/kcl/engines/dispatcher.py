@@ -104,8 +104,9 @@ class Dispatcher:
         self._release_idle()
         for worker in self._running.values():
             worker.close()
+        deadline = time.monotonic() + FINAL_WAIT
         for thread in self._threads:
-            thread.join(FINAL_WAIT)
+            thread.join(max(0.0, deadline - time.monotonic()))
         self.engine.close()
 
     def _start(self, state: JobState) -> None:

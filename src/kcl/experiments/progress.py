@@ -88,8 +88,8 @@ class Lines(Display):
             all_left = self.seconds_left(progress)
             self.update(progress)
             self.say(
-                f"{label}: task {progress.task + 1} of {progress.tasks} learned, {_accuracy(progress)}"
-                f"{_forgetting(progress)}, {format_duration(elapsed)}, about {format_duration(left)} left"
+                f"{label}: task {progress.task + 1} of {progress.tasks} learned, {_measured(progress)}, "
+                f"{format_duration(elapsed)}, about {format_duration(left)} left"
                 + ("" if all_left is None else f", {format_duration(all_left)} for all {self.total} runs")
             )
 
@@ -126,7 +126,7 @@ class Bar(Display):
             if step is not None and now - shown < EVERY and step.step < step.steps:
                 return
             shown = now
-            figures = f"task {progress.task + 1}/{progress.tasks} {_accuracy(progress)}{_forgetting(progress)}"
+            figures = f"task {progress.task + 1}/{progress.tasks} {_measured(progress)}"
             if step is None:
                 current.set_postfix_str(f"{figures}, learned")
             else:
@@ -169,18 +169,15 @@ class Bar(Display):
         self._bars.clear()
 
 
-def _accuracy(progress: Progress) -> str:
-    """Average accuracy so far; for several runs their mean, lowest and highest."""
+def _measured(progress: Progress) -> str:
+    """Average accuracy so far, for several runs their mean, lowest and highest; and forgetting."""
     if progress.average_accuracy is None:
         return "average accuracy –"
     values = [run.average_accuracy for run in progress.runs if run.average_accuracy is not None]
     span = f" ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else ""
-    return f"average accuracy {progress.average_accuracy:.2f} %{span}"
-
-
-def _forgetting(progress: Progress) -> str:
-    values = [run.forgetting for run in progress.runs if run.forgetting is not None]
-    return f", forgetting {sum(values) / len(values):.3f}" if values else ""
+    forgetting = [run.forgetting for run in progress.runs if run.forgetting is not None]
+    mean = f", forgetting {sum(forgetting) / len(forgetting):.3f}" if forgetting else ""
+    return f"average accuracy {progress.average_accuracy:.2f} %{span}{mean}"
 
 
 def _run_accuracy(run: RunProgress) -> str:
