@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import itertools
 from pathlib import Path
+from typing import Any
 
 from kcl.benchmarks.registry import find_benchmark
 from kcl.benchmarks.ways import DEFAULT_WAYS, parse_ways, show_ways
@@ -30,22 +31,11 @@ def specs(options: argparse.Namespace) -> list[RunSpec]:
     check_range(options, "tasks", 1, MOST_TASKS)
     if options.out is not None and not str(options.out).strip("."):
         raise KclError("--out must name a folder other than the current one")
-    ways = None if options.ways is None else parse_ways(options.ways)
-    runs = [
-        RunSpec(
-            benchmark=options.benchmark,
-            method=options.method,
-            seed=seed,
-            settings=settings,
-            tasks=options.tasks,
-            train_per_task=options.train_per_task,
-            ways=ways,
-            class_order=options.class_order,
-            image_size=options.image_size,
-        )
-        for settings in _grid(options)
-        for seed in whole_numbers(options.seeds, "--seeds")
-    ]
+    same = ("benchmark", "method", "tasks", "train_per_task", "class_order", "image_size")
+    fields: dict[str, Any] = {name: getattr(options, name) for name in same}
+    fields["ways"] = None if options.ways is None else parse_ways(options.ways)
+    seeds = whole_numbers(options.seeds, "--seeds")
+    runs = [RunSpec(seed=seed, settings=settings, **fields) for settings in _grid(options) for seed in seeds]
     benchmark.check_choices(options.benchmark, [name for name in CHOICES if getattr(runs[0], name) is not None])
     return runs
 

@@ -19,9 +19,9 @@ from kcl.errors import KclError
 from kcl.experiments.progress import make_display
 from kcl.experiments.run_spec import RunSpec
 from kcl.report import figures, page, results_table
-from kcl.tuning import search_plots, space
+from kcl.tuning import space
 from kcl.tuning.protocol import JUDGED_BY, Protocol
-from kcl.tuning.search import JOURNAL, LOCK, Search, show_settings
+from kcl.tuning.search import JOURNAL, LOCK, Search, draw, show_settings
 
 CONTENTS = {"a search": JOURNAL, "results": RESULTS}
 
@@ -77,7 +77,7 @@ def tune_settings(options: argparse.Namespace) -> int:
     summary, trials = search.write(records), search.study.finished
     files = [str(summary)]
     if figures.available():
-        files.append(str(figures.save(search_plots.draw(search.space, trials), out / "search")[-1]))
+        files.append(str(figures.save(draw(search.space, trials), out / "search")[-1]))
     else:
         print("kcl: the search was not drawn: that needs matplotlib; with it, --resume draws it", file=sys.stderr)
     if records:

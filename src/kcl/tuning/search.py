@@ -12,9 +12,10 @@ import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kcl.core.files import write_json
 from kcl.core.opening import regular
@@ -23,8 +24,13 @@ from kcl.core.randomness import derive
 from kcl.errors import KclError
 from kcl.experiments.resuming import changes
 from kcl.experiments.run_spec import RunSpec, key_of, with_current_settings
+from kcl.report.figures import side_by_side
 from kcl.tuning.protocol import Protocol
-from kcl.tuning.space import Space, around, point_of, points, same, size
+from kcl.tuning.space import Choice, Range, Space, around, point_of, points, same, size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 JOURNAL, TRIALS, SUMMARY = "study.journal", "trials", "tuning.json"
 LOCK = ".search.lock"
@@ -239,3 +245,33 @@ def show_settings(settings: Mapping[str, Any]) -> str:
     return " ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in settings.items()
     )
+
+
+# Plots
+
+
+def draw(space: Space, trials: Sequence[Trial]) -> Figure:
+    """One panel for the progress of the search, one for each setting; the best trial is marked."""
+    settings = [(dimension.name, partial(_setting, dimension=dimension, trials=trials)) for dimension in space]
+    return side_by_side([("progress", partial(_progress, trials=trials)), *settings], width=3.6, columns=3)
+
+
+def _progress(axes: Axes, trials: Sequence[Trial]) -> None:
+    numbers, values = [trial.number for trial in trials], [trial.value or 0.0 for trial in trials]
+    axes.plot(numbers, values, "o", alpha=0.6, label="trial")
+    axes.step(numbers, list(accumulate(values, max)), where="post", label="best so far")
+    axes.set(xlabel="trial", ylabel="accuracy % on samples held out")
+
+
+def _setting(axes: Axes, dimension: Range | Choice, trials: Sequence[Trial]) -> None:
+    from matplotlib.ticker import NullFormatter
+
+    points, values = [trial.settings[dimension.name] for trial in trials], [trial.value or 0.0 for trial in trials]
+    shown = points if isinstance(dimension, Range) else list(map(str, points))
+    best = values.index(max(values))
+    axes.scatter(shown, values, c=[trial.number for trial in trials], s=18)
+    axes.plot([shown[best]], [values[best]], "*", color="#d55e00", markersize=12)
+    if isinstance(dimension, Range):
+        axes.set_xlim(dimension.low, dimension.high)
+        axes.set_xscale("log" if dimension.log else "linear")
+        axes.xaxis.set_minor_formatter(NullFormatter())
