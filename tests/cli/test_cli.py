@@ -725,3 +725,16 @@ def test_a_run_that_only_diverged_fails_and_bf16_without_effect_is_named(run: An
     said = run("run", "permuted-digits", *SMALL, "--precision", "bf16", *out)
     assert said.code == 1
     assert "bf16" in said.err.splitlines()[0]
+
+
+def test_a_demonstration_that_is_stopped_names_the_command_to_continue_it(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no --resume, because it always keeps what is finished."""
+    pytest.importorskip("sklearn")
+    monkeypatch.setattr(run_commands, "DEMO_BENCHMARK", "permuted-digits")
+    monkeypatch.setattr(run_commands, "DEMO_TRAIN_PER_TASK", 300)
+    monkeypatch.setattr("kcl.cli.execution.train_groups", _interrupt)
+    said = run("demo", "--out", tmp_path / "demo", "--threads", "1")
+    assert said.code == 130
+    assert said.err.endswith(f"to continue: kcl demo --out {tmp_path / 'demo'} --threads 1\n")

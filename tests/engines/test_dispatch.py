@@ -17,6 +17,7 @@ from kcl.engines.job import Job, Message, Needs
 from kcl.engines.status import JobState, StatusTracker
 from kcl.errors import KclError
 from kcl.experiments.group_training import Failure
+from kcl.experiments.resuming import resume_command
 from kcl.training.stopping import Interrupted, Stop
 
 
@@ -215,11 +216,11 @@ def test_messages_that_cannot_be_read_cost_an_attempt(tmp_path: Path) -> None:
 
 def test_what_failed_is_listed_with_how_to_try_again() -> None:
     failures = [Failure(f"run {number}", 2, "it fell", Path("logs/x.log")) for number in range(25)]
-    text = describe_failures(failures, "kcl run a --out 'b c'")
+    text = describe_failures(failures, resume_command("kcl run a --out 'b c'"))
     assert text.startswith("50 runs failed:\n  run 0: it fell; log: logs/x.log")
     assert "and 5 more groups" in text
     assert text.endswith("to try them again: kcl run a --out 'b c' --resume")
-    assert describe_failures(failures[:1], "kcl run a --resume").endswith(": kcl run a --resume")
+    assert describe_failures(failures[:1], resume_command("kcl run a --resume")).endswith(": kcl run a --resume")
 
 
 def test_orders_are_the_same_after_they_have_been_json() -> None:

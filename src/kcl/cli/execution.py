@@ -100,8 +100,7 @@ class Execution:
             except KeyboardInterrupt as signal:
                 folder.reload()
                 kept = f"{len(plan.records(folder.finished))} of {len(specs)} runs are finished and kept in {out}"
-                again = resuming.resume_command(options.command_line)
-                raise Stopped(signal, f"{kept}; to continue: {again}") from None
+                raise Stopped(signal, f"{kept}; to continue: {_again(options)}") from None
             finally:
                 display.close()
                 loggers.close()
@@ -109,7 +108,7 @@ class Execution:
                     (out / STATUS).unlink(missing_ok=True)
         records = plan.records(folder.finished)
         if failures:
-            for line in f"kcl: {describe_failures(failures, options.command_line)}".split("\n"):
+            for line in f"kcl: {describe_failures(failures, _again(options))}".split("\n"):
                 say(line)
             options.failed = True
             if not records:
@@ -155,14 +154,19 @@ def execute_runs(
     return records
 
 
-def describe_failures(failures: Sequence[Failure], command: str) -> str:
-    """What failed, where the logs are, and how to try again."""
+def _again(options: argparse.Namespace) -> str:
+    """The command that does what is left; some always keep what is finished."""
+    return resuming.resume_command(options.command_line) if hasattr(options, "resume") else options.command_line
+
+
+def describe_failures(failures: Sequence[Failure], again: str) -> str:
+    """What failed, where the logs are, and the command to try again."""
     count = sum(failure.runs for failure in failures)
     lines = [f"{count} run{'' if count == 1 else 's'} failed:"]
     lines += [f"  {failure.label}: {failure.error}; log: {failure.log}" for failure in failures[:FAILURES_SHOWN]]
     if len(failures) > FAILURES_SHOWN:
         lines.append(f"  and {len(failures) - FAILURES_SHOWN} more groups")
-    return "\n".join([*lines, f"to try them again: {resuming.resume_command(command)}"])
+    return "\n".join([*lines, f"to try them again: {again}"])
 
 
 def choose_engine(options: argparse.Namespace) -> Engine | None:

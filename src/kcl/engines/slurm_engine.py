@@ -106,10 +106,10 @@ class SlurmWorker(Worker):
             raise KclError(f"the job could not be submitted: {' '.join(str(error).split())[:500]}") from None
 
     def _messages(self) -> Iterator[Message]:
-        position, idle_polls = 0, 0
-        while idle_polls < 5:  # after its end, until its last message would be in the shared folder
+        position, polls_after_end = 0, 0
+        while polls_after_end < 5:  # by then its last message would be in the shared folder
             with self._engine.polling:
-                idle_polls = idle_polls + 1 if self._handle.done() else 0
+                polls_after_end = polls_after_end + 1 if self._handle.done() else 0
             block = b""
             with suppress(FileNotFoundError), self._path.open("rb") as file:
                 file.seek(position)
