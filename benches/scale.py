@@ -146,7 +146,7 @@ def simulate(count: int, workers: int) -> None:
         told["settings.json, s"], told["settings.json, MB"] = seconds_since(begun), size(out / "settings.json")
         dispatcher, tracker = Pretended(workers, made), Tracker(count)
         begun, wall = time.process_time(), time.perf_counter()
-        dispatcher.run(jobs, folder.add_new, tracker, out / "logs")
+        dispatcher.run(jobs, folder.add, tracker, out / "logs")
         took, wall = time.process_time() - begun, time.perf_counter() - wall
         told |= {"dispatched and kept, s": round(took, 1), "runs a second": round(count / took)}
         told["the same by the wall clock, s"] = round(wall, 1)

@@ -129,7 +129,7 @@ class Execution:
             self._dispatcher = Dispatcher(engine, options.retries, self._stop)
             self._open.callback(self._dispatcher.close)
         reporter = Reporter(experiment, folder, self._display, loggers)
-        return self._dispatcher.run(jobs, folder.add_new, reporter, logs)
+        return self._dispatcher.run(jobs, folder.add, reporter, logs)
 
     def _watch(self, experiment: Experiment, group: RunGroup, loggers: Loggers) -> OnProgress:
         """Log and show the progress of a group that is trained in this process."""

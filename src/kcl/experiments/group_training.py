@@ -293,8 +293,7 @@ def _train(experiment: Experiment, group: RunGroup, on_progress: OnProgress) -> 
         counts = {"runs_at_once": len(group.trainings), "training_shared_by": shared_by}
         result = _result(identity, outcome, plan.compute, counts)
         result |= {"command": options.command, **options.notes}
-        store.append(result)
-        store.finished[spec.key] = result
+        store.add([result])
         if outcome.diverged:
             finite = np.isfinite(np.diagonal(outcome.matrix.values))
             task = int(finite.argmin()) + 1  # runs trained beside it may have continued to the end

@@ -81,6 +81,14 @@ class ResultStore:
     finished: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Results by the keys of their runs."""
 
+    def add(self, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Store several results at once, except for those that are stored already; return the new ones."""
+        new = {key: record for record in records if (key := key_of(record)) not in self.finished}
+        if new:
+            self.append(*new.values())
+            self.finished |= new
+        return list(new.values())
+
 
 class Folder(ResultStore):
     """The output folder of a command, which has locked it."""
@@ -110,11 +118,3 @@ class Folder(ResultStore):
         content = merged_settings(path, [json.loads(spec.key) for spec in specs], command)
         if content is not None:
             write_json(path, content)
-
-    def add_new(self, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Store several results at once, except for those that are stored already; return the new ones."""
-        new = {key: record for record in records if (key := key_of(record)) not in self.finished}
-        if new:
-            self.append(*new.values())
-            self.finished |= new
-        return list(new.values())
