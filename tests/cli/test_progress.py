@@ -90,14 +90,14 @@ def test_steps_are_looked_at_only_now_and_then(monkeypatch: pytest.MonkeyPatch, 
     pytest.importorskip("tqdm")
     monkeypatch.setattr(sys, "stderr", Terminal())
     looks = 0
-    original = module._accuracy
+    original = module._measured
 
     def counted(progress: Progress) -> str:
         nonlocal looks
         looks += 1
         return original(progress)
 
-    monkeypatch.setattr(module, "_accuracy", counted)
+    monkeypatch.setattr(module, "_measured", counted)
     display = make_display(quiet=False)
     show = display.watch("kcl")
     for step in range(1, 1001):
