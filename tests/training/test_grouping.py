@@ -126,7 +126,7 @@ class TestGroups:
             {"train_per_task": 50}, {"memory_per_class": 2}, {"recalled_per_step": 5}, {"ewc_fisher": "classic"},
             {"ewc_fisher_samples": 10}, {"ewc_window": 5}, {"optimizer": "muon"},
             {"updates_per_batch": 2}, {"warm_start": True}, {"log_variance_bound": 3.0},
-            {"soft_targets": 0.5},
+            {"soft_targets": 0.5}, {"matched_targets": True},
         ],
         ids=str,
     )  # fmt: skip
