@@ -53,13 +53,13 @@ from kcl.methods.strong_recipe import strong_settings
 from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import ResNet18, cifar_resnet, miniimagenet_resnet
-from kcl.ops import cholesky, draw_philox, gram, philox, philox_cpu, triton_available
+from kcl.ops import cholesky, draw_philox, gram, philox, triton_available
 from kcl.ops.norm_cuda import norm
 from kcl.ops.precision import products
 from kcl.ops.torch_private import can_compile_cuda
 from kcl.training import step_progress
 from kcl.training.checkpointer import Checkpointer, Every
-from kcl.training.draws import DrawnNoise, PhiloxSource, Request
+from kcl.training.draws import DrawnNoise, Request, Source
 from kcl.training.evaluation import as_seen
 from kcl.training.optimizers import learning_rate
 from kcl.training.stack import RunStack
@@ -161,10 +161,10 @@ def test_a_row_longer_than_a_grid_is_high_is_drawn_to_its_end() -> None:
 
 def test_a_source_on_the_gpu_draws_what_one_on_the_cpu_draws() -> None:
     requests = [Request(philox.UNIFORM, (7, 5)), Request(philox.NORMAL, (33, 3)), Request(philox.UNIFORM, (11,))]
-    here, there = (PhiloxSource(requests, device, [3, 2**63 - 1], "training noise", 2) for device in (DEVICE, CPU))
+    here, there = (Source(requests, device, [3, 2**63 - 1], "training noise", 2) for device in (DEVICE, CPU))
     for _ in range(3):
         here.draw()
-        with swapped(philox_cpu, "draw", philox.draw):  # the backend in C++ needs a compiler
+        with swapped(draw_philox, "_on_cpu", []):  # the backend in C++ needs a compiler
             there.draw()
         for request, one, two in zip(requests, here.drawn, there.drawn, strict=True):
             if request.kind == philox.UNIFORM:
@@ -642,7 +642,7 @@ def test_graphs_replayed_equal_steps_taken(method: str, net: str) -> None:
     for name in ("done", "cursor"):
         assert torch.equal(getattr(replayed._trainer, name), getattr(taken._trainer, name))
     for size, source in replayed._trainer.sources.items():
-        for one, two in zip(source.changes, taken._trainer.sources[size].changes, strict=True):
+        for one, two in zip([source.step], [taken._trainer.sources[size].step], strict=True):
             assert torch.equal(one, two)
             assert one.item() == replayed._trainer.steps
 

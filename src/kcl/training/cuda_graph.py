@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kcl.ops.streams import passing
-from kcl.training.draws import SeparateSource, Source
+from kcl.training.draws import Source
 
 
 class GraphedStep:
@@ -51,7 +51,7 @@ def drawn_beside(source: Source, device: torch.device) -> Iterator[Callable[[], 
     """Draw a step's noise in parallel with the beginning of the step, which needs uniforms at most. Yields a function
     to call before any other noise is used.
     """
-    if device.type != "cuda" or isinstance(source, SeparateSource):
+    if device.type != "cuda":
         source.draw()
         yield lambda: None
         return

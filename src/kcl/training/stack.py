@@ -20,13 +20,12 @@ from kcl.benchmarks.task import Task, View
 from kcl.core.randomness import check_seed, numpy_generator
 from kcl.core.shapes import Float
 from kcl.errors import KclError
-from kcl.functional.noise import RunNoise
 from kcl.methods.method import Learnable, Memory, Method
 from kcl.nets.backbone import Backbone
 from kcl.ops.precision import answering, products, used
 from kcl.ops.torch_private import tree_map
 from kcl.training.checkpoint import Saved, Tree, branch, digest, fit_all, load_into, whole_number
-from kcl.training.draws import PhiloxSource, Request, SeparateSource, Source
+from kcl.training.draws import Request, Source
 from kcl.training.evaluation import Evaluator
 from kcl.training.optimizers import OPTIMIZERS
 from kcl.training.stacked_task import StackedTask
@@ -322,9 +321,7 @@ class RunStack:
 
     def source(self, requests: Sequence[Request], purpose: str, index: int, seeds: Sequence[int]) -> Source:
         """The noise of the trainings with these seeds."""
-        if self.device.type == "cpu" and not self.compiled:
-            return SeparateSource(requests, [RunNoise(self.device, seed, purpose, index) for seed in seeds])
-        return PhiloxSource(requests, self.device, seeds, purpose, index)
+        return Source(requests, self.device, seeds, purpose, index)
 
     def stored(self, inputs: Tensor) -> Tensor:
         """A stored array on the device: moved once for all runs and tasks, without conversion."""
