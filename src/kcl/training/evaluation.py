@@ -17,8 +17,9 @@ from kcl.functional.noise import RunNoise
 from kcl.methods.method import Memory
 from kcl.methods.views import copies_at_test
 from kcl.ops.precision import answering
+from kcl.ops.torch_private import tree_map
 from kcl.training.draws import DrawnNoise, Recorder, Request, merge
-from kcl.training.state import for_one_run, memory_of, over_runs, stack_memories
+from kcl.training.state import memory_of, over_runs, stack_memories
 from kcl.training.variants import TestGroup
 
 QUERIES_ON_CPU = 2048
@@ -61,10 +62,7 @@ class Evaluator:
         self._shared: dict[int, Memory] = {}
         """By the first run of a group: what the heads of all tasks have in common at the current weights."""
         self._unions: dict[int, Union] = {}
-
-    def weights_changed(self) -> None:
-        self._shared.clear()
-        self._unions.clear()
+        self._version = stack.version
 
     @torch.no_grad()
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
@@ -175,8 +173,7 @@ class Evaluator:
 
     def _common(self, group: TestGroup) -> Memory:
         """What the heads of all tasks have in common, for every run of a group."""
-        if self.stack.learning:  # the weights change from step to step
-            self._shared.clear()
+        self._forget_old_weights()
         method, first = group.method, group.runs[0]
         if method.shares and first not in self._shared:
 
@@ -190,21 +187,20 @@ class Evaluator:
 
     def _union(self, group: TestGroup) -> Union:
         """The classifiers over all classes seen so far, one run after another: λ is chosen by what a run has."""
+        self._forget_old_weights()
         stack, method, first = self.stack, group.method, group.runs[0]
-        if stack.learning:  # the weights change from step to step
-            self._unions.clear()
         if first not in self._unions:
             memories = [self._of_group(group, as_seen(*kept)) for kept in stack.kept.values()]
             heads, places, owners = [], [], []
             for position, (run, training) in enumerate(zip(group.runs, group.trainings, strict=True)):
-                among_all = places_of([classes[training] for classes in stack.classes.values()])
+                among_all, owners_of_run = _places({task: each[training] for task, each in stack.classes.items()})
                 united = method.united([memory_of(position, memory) for memory in memories], among_all)
                 rng = numpy_generator(stack.training_seeds[training], "classes of all tasks")
                 with answering(stack.precision):
                     model = stack.model_at_test(run)
                     heads.append(method.classifier_of_all(model, method.show(united), rng))
                 places.append(among_all)
-                owners.append(_owners(among_all, list(stack.classes)))
+                owners.append(owners_of_run)
             by_task = {
                 index: torch.tensor(several, device=stack.device)
                 for index, several in zip(stack.classes, zip(*places, strict=True), strict=True)
@@ -214,12 +210,20 @@ class Evaluator:
             )
         return self._unions[first]
 
+    def _forget_old_weights(self) -> None:
+        if self._version != self.stack.version:
+            self._shared.clear()
+            self._unions.clear()
+            self._version = self.stack.version
+
     def _call(self, group: TestGroup, function: Callable[..., Any], *arguments: Any) -> Any:
         """function(model, *arguments) for every run of a group, with the weights it is tested with."""
         stack = self.stack
         with answering(stack.precision):
             if stack.plain:
-                return for_one_run(function, stack.state.model_at_test(0, group.average), *arguments)
+                alone = tree_map(lambda tensor: tensor[0], arguments)
+                answer = function(stack.state.model_at_test(0, group.average), *alone)
+                return tree_map(lambda tensor: tensor[None], answer)
             state = self._of_group(group, stack.state.used_at_test(group.average))
             return over_runs(stack.models[0], function, state, *arguments)
 
@@ -246,19 +250,15 @@ class Evaluator:
         return self._batch_sizes[key]
 
 
-def places_of(classes: Sequence[Sequence[int]]) -> list[list[int]]:
-    """For every task, the place of each of its classes among all classes, in the order in which they were seen."""
-    order: dict[int, int] = {}
-    return [[order.setdefault(number, len(order)) for number in several] for several in classes]
-
-
-def _owners(places: Sequence[Sequence[int]], tasks: Sequence[int]) -> list[int]:
-    """The first task of each place."""
+def _places(classes: dict[int, tuple[int, ...]]) -> tuple[list[list[int]], list[int]]:
+    """For every task, the place of each of its classes among all classes, in the order in which they were seen; and the
+    first task of each place.
+    """
     owners: dict[int, int] = {}
-    for task, several in zip(tasks, places, strict=True):
-        for place in several:
-            owners.setdefault(place, task)
-    return [owners[place] for place in range(len(owners))]
+    for task, several in classes.items():
+        owners |= {number: task for number in several if number not in owners}
+    order = {number: place for place, number in enumerate(owners)}
+    return [[order[number] for number in several] for several in classes.values()], list(owners.values())
 
 
 def _free_memory(device: torch.device) -> int:

@@ -30,7 +30,7 @@ from kcl.training.evaluation import Evaluator
 from kcl.training.optimizers import OPTIMIZERS
 from kcl.training.stacked_task import StackedTask
 from kcl.training.stacked_trainer import StackedTrainer
-from kcl.training.state import StackState, build_model, check_device, memory_of, stack_memories
+from kcl.training.state import StackState, build_model, memory_of, stack_memories
 from kcl.training.step_progress import BetweenSteps, OnStep
 from kcl.training.trainer import PlainTrainer, Trainer
 from kcl.training.variants import test_groups, variants_of
@@ -65,7 +65,9 @@ class RunStack:
             check_seed(seed)
         if plain and (len(seeds) != 1 or compiled):
             raise ValueError("a plain stack has one training and is not compiled")
-        self.methods, self.training_seeds, self.device = methods, seeds, check_device(device)
+        if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+            raise KclError(f"device {str(device)!r}: PyTorch finds no CUDA GPU on this machine; use 'cpu'")
+        self.methods, self.training_seeds, self.device = methods, seeds, torch.device(device)
         self.method, self.count, self.plain = methods[0], len(seeds), plain
         self.variants = variants or [[method] for method in methods]
         self.runs, self.test_groups = variants_of(self.variants), test_groups(self.variants)
@@ -110,10 +112,6 @@ class RunStack:
         if saved is not None:
             self.state.load(saved.tensors)  # beginning a task has reset the head
 
-        def after_step() -> None:
-            self.version += 1
-            between_steps()
-
         trained_state: Memory = {}
         if self.method.trains:
             with products(self.precision):
@@ -122,7 +120,7 @@ class RunStack:
                     kind = PlainTrainer if self.plain else StackedTrainer
                     self._trainer = kind(self, stacked_task)
                 self.learning = True
-                self._trainer.train(stacked_task, on_step, after_step, saved)
+                self._trainer.train(stacked_task, on_step, between_steps, saved)
                 self.learning = False
             trained_state = self._trainer.trained_state()
         self.state.gather_buffers()
@@ -132,7 +130,6 @@ class RunStack:
     def weights_changed(self) -> None:
         """Invalidate heads that were solved before."""
         self.version += 1
-        self._evaluator.weights_changed()
 
     def learnables(self, tasks: Sequence[Task]) -> list[Learnable]:
         return [

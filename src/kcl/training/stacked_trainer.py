@@ -18,6 +18,7 @@ from torch.func import vmap
 from kcl.core.shapes import Float
 from kcl.methods.method import Memory, Replayed
 from kcl.ops import torch_private
+from kcl.ops.convolution_cuda import weights_beside
 from kcl.ops.operation import tracing
 from kcl.ops.torch_private import make_fx, tree_flatten, tree_map, tree_unflatten
 from kcl.training.cuda_graph import GraphedStep, drawn_beside
@@ -196,7 +197,7 @@ class StackedTrainer(Trainer):
         """One update of every run, in place; returns the first loss of each."""
         optimizer, running = tensors.optimizer, tensors.running
         running_before = [flat.clone() for flat in running]
-        with torch.enable_grad(), self._weights_beside():
+        with torch.enable_grad(), weights_beside(self.stack.device, not self.stack.compiled):
             parameters = self.state.parameters(optimizer.weights)
             for leaf, trained in zip(parameters.values(), self.state.layout.trained, strict=True):
                 leaf.requires_grad_(trained)

@@ -13,7 +13,6 @@ from torch.func import functional_call, vmap
 
 from kcl.core.randomness import derive
 from kcl.core.shapes import Float
-from kcl.errors import KclError
 from kcl.methods.method import Memory, Method
 from kcl.nets.backbone import Backbone
 from kcl.nets.flat import Layout
@@ -173,11 +172,6 @@ def running_statistics(model: nn.Module) -> list[Tensor]:
     return [buffer for norm in norms for buffer in norm.buffers()]
 
 
-def for_one_run(function: Callable[..., Any], model: nn.Module, *arguments: Any) -> Any:
-    """function(model, *arguments) for the only run of a stack; arguments and result have a leading run dimension."""
-    return tree_map(lambda tensor: tensor[None], function(model, *tree_map(lambda tensor: tensor[0], arguments)))
-
-
 def over_runs(
     template: nn.Module,
     function: Callable[..., Any],
@@ -230,10 +224,3 @@ def build_model(method: Method, make_backbone: Callable[[], Backbone], seed: int
     with torch.random.fork_rng(devices=[]):  # initialisers can only draw from the global generator
         torch.manual_seed(derive(seed, "initial weights"))
         return method.make(make_backbone())
-
-
-def check_device(device: str | torch.device) -> torch.device:
-    device = torch.device(device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise KclError(f"device {str(device)!r}: PyTorch finds no CUDA GPU on this machine; use 'cpu'")
-    return device

@@ -134,30 +134,22 @@ class _History:
             older = record.get("matrices")  # of versions that kept them as text
             matrices = [AccuracyMatrix.from_lists(rows) for rows in older or _rows(saved.tensors["accuracies"])]
             count = self.matrices[0].task_count
-            initial, learning = record["initial"], record["learning"]
-            learned, tested, resumed = (record[name] for name in ("learned", "tested", "resumed"))
+            self.initial, self.learning = record["initial"], [float(seconds) for seconds in record["learning"]]
+            self.learned, self.tested, self.resumed = (int(record[name]) for name in ("learned", "tested", "resumed"))
+            self._start -= float(record["seconds"])
             valid = (
                 [matrix.task_count for matrix in matrices] == [count] * len(self.matrices)
-                and len(initial) <= count
-                and all(len(row) == len(matrices) for row in initial)
-                and all(value is None or 0.0 <= value <= 100.0 for row in initial for value in row)
-                and all(type(number) is int for number in (learned, tested, resumed))
-                and 0 <= learned - tested <= 1
-                and 0 <= tested <= count
-                and resumed >= 0
-                and len(learning) - learned in (0, 1)
-                and all(
-                    type(seconds) in (int, float) and math.isfinite(seconds) and seconds >= 0.0
-                    for seconds in (*learning, record["seconds"])
-                )
+                and len(self.initial) <= count
+                and all(len(row) == len(matrices) for row in self.initial)
+                and 0 <= self.tested <= self.learned <= self.tested + 1 <= count + 1
+                and len(self.learning) - self.learned in (0, 1)
             )
-        except (KeyError, TypeError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError):
             valid = False
         if not valid:
             raise KclError("the checkpoint does not fit the run: its record of progress is missing or inconsistent")
-        self.matrices, self.initial, self.learning = matrices, initial, learning
-        self.learned, self.tested, self.resumed = learned, tested, resumed + 1
-        self._start -= record["seconds"]
+        self.matrices = matrices
+        self.resumed += 1
 
 
 def _rows(matrices: Tensor) -> list[list[list[float | None]]]:

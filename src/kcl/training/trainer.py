@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -77,6 +76,7 @@ class Trainer(ABC):
                 if not self._step(size):
                     return
                 self.steps_done += 1
+                self.stack.version += 1
                 watcher.one_more()
                 between_steps()
         watcher.finish()
@@ -118,11 +118,6 @@ class Trainer(ABC):
         parts = [next(each) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in parameters.values()]
         parts.append(parts[0].new_zeros(runs, self.state.layout.padding))
         return torch.cat([part.reshape(runs, -1) for part in parts], dim=1)
-
-    def _weights_beside(self) -> AbstractContextManager[None]:
-        if self.stack.device.type != "cuda" or self.stack.compiled:
-            return nullcontext()
-        return weights_beside(self.stack.device)
 
     @abstractmethod
     def _noise_state(self) -> dict[str, Tensor]:
@@ -197,7 +192,7 @@ class PlainTrainer(Trainer):
             self._batch = next(self._batches)
         inputs, labels = self.task.moved(self._batch), self.task.train.labels[self._batch]
         running_before = [flat.clone() for flat in self.state.running]
-        with torch.enable_grad(), self._weights_beside():
+        with torch.enable_grad(), weights_beside(self.stack.device, not self.stack.compiled):
             task_state = {name: self._memory[name].detach().requires_grad_() for name in self.velocities}
             memory = self._memory | task_state
             losses = self._observe(self.model, memory, inputs, labels, self._replayed(), self.noise)
