@@ -33,7 +33,7 @@ from kcl.training.stacked_trainer import StackedTrainer
 from kcl.training.state import StackState, build_model, memory_of, stack_memories
 from kcl.training.step_progress import BetweenSteps, OnStep
 from kcl.training.trainer import PlainTrainer, Trainer
-from kcl.training.variants import test_groups, variants_of
+from kcl.training.variants import grouped
 from kcl.training.weight_average import horizons, weights_size
 
 PerRun = TypeVar("PerRun")
@@ -70,7 +70,7 @@ class RunStack:
         self.methods, self.training_seeds, self.device = methods, seeds, torch.device(device)
         self.method, self.count, self.plain = methods[0], len(seeds), plain
         self.variants = variants or [[method] for method in methods]
-        self.runs, self.test_groups = variants_of(self.variants), test_groups(self.variants)
+        self.runs, self.test_groups = grouped(self.variants)
         self.seeds = [seeds[run.training] for run in self.runs]
         self.joint, self.answers_unseen = self.method.joint, self.method.answers_unseen
         self.compares_tasks = any(group.method.settings.scenario == "class" for group in self.test_groups)

@@ -19,7 +19,7 @@ from kcl.nets.flat import Layout
 from kcl.ops.torch_private import BatchNormBase, tree_map
 from kcl.training.checkpoint import Tree, branch, load_into
 from kcl.training.optimizers import OptimizerState, zeros_beside
-from kcl.training.weight_average import AverageHorizon, WeightAverage, average_name
+from kcl.training.weight_average import AverageHorizon, WeightAverage
 
 
 class CannotStack(Exception):
@@ -146,7 +146,9 @@ class StackState:
         self.gather_buffers()
         running = {str(place): flat for place, flat in enumerate(self.running)}
         tree: Tree = {"weights": self.flat, "alive": self.alive, "running": running, "buffers": self._kept_buffers()}
-        return tree | {average_name(place): average.saved() for place, average in enumerate(self.averages)}
+        for place, average in enumerate(self.averages):
+            tree[f"average {place}" if place else "average"] = average.saved()
+        return tree
 
     def _kept_buffers(self) -> dict[str, Tensor]:
         kept = self.models[0].state_dict()

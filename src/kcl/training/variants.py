@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -26,21 +25,19 @@ class TestGroup(NamedTuple):
     average: int | None
 
 
-def variants_of(methods: Sequence[Sequence[Method]]) -> list[Variant]:
-    """Every run, training by training. `methods`: the methods that each training is tested with."""
-    variants = []
-    for training, tested_by in enumerate(methods):
-        places = {each: place for place, each in enumerate(horizons(tested_by))}
-        variants += [Variant(training, places.get(horizon(method.settings))) for method in tested_by]
-    return variants
-
-
-def test_groups(methods: Sequence[Sequence[Method]]) -> list[TestGroup]:
-    """All runs, grouped by how they are tested."""
+def grouped(methods: Sequence[Sequence[Method]]) -> tuple[list[Variant], list[TestGroup]]:
+    """Every run, training by training, and all runs grouped by how they are tested. `methods`: the methods that each
+    training is tested with.
+    """
+    runs: list[Variant] = []
     groups: dict[Any, TestGroup] = {}
-    runs = zip(itertools.chain(*methods), variants_of(methods), strict=True)
-    for run, (method, (training, average)) in enumerate(runs):
-        group = groups.setdefault((method.settings.testing_key(), average), TestGroup(method, [], [], average))
-        group.runs.append(run)
-        group.trainings.append(training)
-    return list(groups.values())
+    for training, tested_by in enumerate(methods):
+        averages = horizons(tested_by)
+        for method in tested_by:
+            averaged = horizon(method.settings)
+            average = averages.index(averaged) if averaged in averages else None
+            group = groups.setdefault((method.settings.testing_key(), average), TestGroup(method, [], [], average))
+            group.runs.append(len(runs))
+            group.trainings.append(training)
+            runs.append(Variant(training, average))
+    return runs, list(groups.values())
