@@ -24,7 +24,7 @@ from kcl.methods.method import Learnable, Memory, Method
 from kcl.nets.backbone import Backbone
 from kcl.ops.precision import answering, products, used
 from kcl.ops.torch_private import tree_map
-from kcl.training.checkpoint import Saved, Tree, branch, digest, fit_all, load_into, whole_number
+from kcl.training.checkpoint import Saved, Tree, digest, fit_all, load_into, whole_number
 from kcl.training.draws import Request, Source
 from kcl.training.evaluation import Evaluator
 from kcl.training.optimizers import OPTIMIZERS
@@ -176,9 +176,21 @@ class RunStack:
 
     def rehearse_classifier(self, tasks: Sequence[Task]) -> None:
         """Solve the head of a task for every test group, to measure the memory that takes. One task per training."""
-        pairs = zip(self.methods, self.models, self.learnables(tasks), strict=True)
-        ended = [method.end_task(model, learnable.memory) for method, model, learnable in pairs]
-        self._evaluator.rehearse(stack_memories(ended, self.device), tasks[0].view.to(self.device), tasks[0].index)
+        memory = stack_memories([memories[0] for memories in self._untrained_memories(tasks)], self.device)
+        self._evaluator.rehearse(memory, tasks[0].view.to(self.device), tasks[0].index)
+
+    @torch.no_grad()
+    def _untrained_memories(self, tasks: Sequence[Task]) -> list[list[Memory]]:
+        """For every training, the memory of each part of its task if nothing is trained. Resets the models' heads."""
+        memories = []
+        for method, task in zip(self.methods, tasks, strict=True):
+            method.check(task)
+        for method, model, task, learnable in zip(
+            self.methods, self.models, tasks, self.learnables(tasks), strict=True
+        ):
+            ended = method.end_task(model, learnable.memory)
+            memories.append([ended if part is task else method.unseen_memory(part) for part in task.parts])
+        return memories
 
     # Answering
 
@@ -246,15 +258,15 @@ class RunStack:
 
     def _restore_memories(self, tree: Tree, training_tasks: Sequence[Sequence[Task]]) -> None:
         """`training_tasks`: what each training learns, in order."""
-        saved = branch(tree, "kept")
-        learned = sum(str(task.parts[0].index) in saved for task in training_tasks[0])
-        if set(saved) != {str(part.index) for task in training_tasks[0][:learned] for part in task.parts}:
+        saved = tree.get("kept", {})
+        names = set(saved) if isinstance(saved, dict) else {"no group of tensors"}
+        learned = sum(str(task.parts[0].index) in names for task in training_tasks[0])
+        if names != {str(part.index) for task in training_tasks[0][:learned] for part in task.parts}:
             raise KclError("the checkpoint does not fit the run: its tasks are not the first ones of the stream")
         for number in range(learned):
             tasks = [of_run[number] for of_run in training_tasks]
-            parts = zip(self.methods, self.models, tasks, self.training_seeds, strict=True)
-            templates = [_memory_template(*each) for each in parts]
-            for place, (part, memories) in enumerate(zip(tasks[0].parts, zip(*templates, strict=True), strict=True)):
+            templates = zip(*self._untrained_memories(tasks), strict=True)
+            for place, (part, memories) in enumerate(zip(tasks[0].parts, templates, strict=True)):
                 template = stack_memories(memories, self.device)
                 memory = fit_all(saved.get(str(part.index)), template, f"kept/{part.index}")
                 for name, tensor in memory.items():  # what depends on the data alone must match the present data
@@ -336,12 +348,3 @@ class RunStack:
             raise ValueError(f"{len(values)} values for {len(self.runs)} runs")
         firsts = [0, *itertools.accumulate(len(several) for several in self.variants)][:-1]
         return [values[first] for first in firsts]
-
-
-def _memory_template(method: Method, model: nn.Module, task: Task, seed: int) -> list[Memory]:
-    """The memory of every part of a task if nothing had been learned. Resets the model's head."""
-    method.check(task)
-    with torch.no_grad():
-        memory = method.begin_task(model, task, numpy_generator(seed, "coreset", task.index)).memory
-        ended = method.end_task(model, memory)
-    return [ended if part is task else method.unseen_memory(part) for part in task.parts]

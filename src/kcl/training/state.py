@@ -17,7 +17,7 @@ from kcl.methods.method import Memory, Method
 from kcl.nets.backbone import Backbone
 from kcl.nets.flat import Layout
 from kcl.ops.torch_private import BatchNormBase, tree_map
-from kcl.training.checkpoint import Tree, branch, load_into
+from kcl.training.checkpoint import Tree, load_into
 from kcl.training.optimizers import OptimizerState, zeros_beside
 from kcl.training.weight_average import AverageHorizon, WeightAverage
 
@@ -145,22 +145,18 @@ class StackState:
         """The state of the runs between tasks, without buffers that are determined by settings."""
         self.gather_buffers()
         running = {str(place): flat for place, flat in enumerate(self.running)}
-        tree: Tree = {"weights": self.flat, "alive": self.alive, "running": running, "buffers": self._kept_buffers()}
+        saved = self.models[0].state_dict()
+        buffers = {name: tensor for name, tensor in self.buffers.items() if name in saved}
+        tree: Tree = {"weights": self.flat, "alive": self.alive, "running": running, "buffers": buffers}
         for place, average in enumerate(self.averages):
             tree[f"average {place}" if place else "average"] = average.saved()
         return tree
 
-    def _kept_buffers(self) -> dict[str, Tensor]:
-        kept = self.models[0].state_dict()
-        return {name: tensor for name, tensor in self.buffers.items() if name in kept}
-
     def load(self, tree: Tree) -> None:
         """The inverse of `saved`, into the existing tensors."""
-        saved = branch(tree, "stack")
-        # Buffers that are determined by settings; older checkpoints contain them.
-        fixed = {"gamma", "tau", "soft_targets"} | (self.buffers.keys() - self._kept_buffers().keys())
-        buffers = {name: value for name, value in branch(saved, "buffers").items() if name not in fixed}
-        load_into(self.saved(), saved | {"buffers": buffers}, "stack")
+        present = self.saved()
+        by_settings = {"gamma", "tau", "soft_targets"} | (self.buffers.keys() - present["buffers"].keys())
+        load_into(present, tree.get("stack"), "stack", ignored={f"buffers/{name}" for name in by_settings})
 
     def changed(self) -> list[Tensor]:
         """The tensors that a step changes."""
