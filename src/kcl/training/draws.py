@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -141,3 +143,26 @@ class Source:
     def position(self) -> dict[str, Tensor]:
         """In the sequence of steps, for checkpoints: the tensors themselves."""
         return {"step": self.step}
+
+
+@contextmanager
+def drawn_beside(source: Source, device: torch.device) -> Iterator[Callable[[], None]]:
+    """Draw a step's noise in parallel with the beginning of the step, which needs uniforms at most. Yields a function
+    to call before any other noise is used.
+    """
+    if device.type != "cuda":
+        source.draw()
+        yield lambda: None
+        return
+    source.draw_uniforms()
+    present, side = torch.cuda.current_stream(device), _side(device)
+    side.wait_stream(present)
+    with torch.cuda.stream(side):
+        source.draw_others()
+    yield lambda: present.wait_stream(side)
+    present.wait_stream(side)
+
+
+@cache
+def _side(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)

@@ -1,4 +1,4 @@
-"""Testing the runs of a stack: solve the head of a task at the current weights, and score the test samples with it."""
+"""Testing the runs of a stack: how they are grouped for it, the heads of tasks at the current weights, their scores."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kcl.core.randomness import numpy_generator
 from kcl.core.shapes import Float, Int
 from kcl.errors import KclError
 from kcl.functional.noise import RunNoise
-from kcl.methods.method import Memory
+from kcl.methods.method import Memory, Method
 from kcl.methods.views import copies_at_test
 from kcl.ops.precision import answering
 from kcl.ops.torch_private import tree_map
 from kcl.training.draws import DrawnNoise, Recorder, Request, merge
 from kcl.training.state import memory_of, over_runs, stack_memories
-from kcl.training.variants import TestGroup
+from kcl.training.weight_average import horizon, horizons
 
 QUERIES_ON_CPU = 2048
 BATCHES = 16
@@ -40,6 +40,40 @@ def as_seen(memory: Memory, view: View) -> Memory:
         return memory
     inputs = memory["inputs"]
     return memory | {"inputs": view.scale(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])}
+
+
+class Variant(NamedTuple):
+    """One run: its training, and the weight average it is tested with (None: the last weights)."""
+
+    training: int
+    average: int | None
+
+
+class TestGroup(NamedTuple):
+    """Runs of different trainings that are tested in the same way, and therefore together."""
+
+    method: Method
+    runs: list[int]
+    trainings: list[int]
+    average: int | None
+
+
+def grouped(methods: Sequence[Sequence[Method]]) -> tuple[list[Variant], list[TestGroup]]:
+    """Every run, training by training, and all runs grouped by how they are tested. `methods`: the methods that each
+    training is tested with.
+    """
+    runs: list[Variant] = []
+    groups: dict[Any, TestGroup] = {}
+    for training, tested_by in enumerate(methods):
+        averages = horizons(tested_by)
+        for method in tested_by:
+            averaged = horizon(method.settings)
+            average = averages.index(averaged) if averaged in averages else None
+            group = groups.setdefault((method.settings.testing_key(), average), TestGroup(method, [], [], average))
+            group.runs.append(len(runs))
+            group.trainings.append(training)
+            runs.append(Variant(training, average))
+    return runs, list(groups.values())
 
 
 class Union(NamedTuple):

@@ -26,14 +26,13 @@ from kcl.ops.precision import answering, products, used
 from kcl.ops.torch_private import tree_map
 from kcl.training.checkpoint import Saved, Tree, digest, fit_all, load_into, whole_number
 from kcl.training.draws import Request, Source
-from kcl.training.evaluation import Evaluator
+from kcl.training.evaluation import Evaluator, grouped
 from kcl.training.optimizers import OPTIMIZERS
 from kcl.training.stacked_task import StackedTask
 from kcl.training.stacked_trainer import StackedTrainer
 from kcl.training.state import StackState, build_model, memory_of, stack_memories
 from kcl.training.step_progress import BetweenSteps, OnStep
 from kcl.training.trainer import PlainTrainer, Trainer
-from kcl.training.variants import grouped
 from kcl.training.weight_average import horizons, weights_size
 
 PerRun = TypeVar("PerRun")

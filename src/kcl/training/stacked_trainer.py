@@ -5,6 +5,7 @@ graph and replayed.
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,9 +21,9 @@ from kcl.methods.method import Memory, Replayed
 from kcl.ops import torch_private
 from kcl.ops.convolution_cuda import weights_beside
 from kcl.ops.operation import tracing
+from kcl.ops.streams import passing
 from kcl.ops.torch_private import make_fx, tree_flatten, tree_map, tree_unflatten
-from kcl.training.cuda_graph import GraphedStep, drawn_beside
-from kcl.training.draws import DrawnNoise, Recorder, Request, merge
+from kcl.training.draws import DrawnNoise, Recorder, Request, drawn_beside, merge
 from kcl.training.optimizers import SGD, OptimizerState, descend_in_parts, move, per_run
 from kcl.training.stacked_task import StackedTask
 from kcl.training.state import CannotStack, over_runs
@@ -44,6 +45,38 @@ class StepTensors(NamedTuple):
     memory: Memory
     velocities: Memory
     method_state: Memory
+
+
+class GraphedStep:
+    """Captures `step` once; every call replays it. `changed`: tensors that a step changes in place. `another`: a graph
+    never replayed at the same time, whose memory pool is shared.
+    """
+
+    def __init__(self, step: Callable[[], None], changed: Sequence[Tensor], another: GraphedStep | None = None) -> None:
+        saved = [tensor.clone() for tensor in changed]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # rehearsals choose algorithms and compile kernels
+            for _ in range(3):  # each restored to the start: after the last batch there is no next
+                step()
+                for tensor, value in zip(changed, saved, strict=True):
+                    tensor.copy_(value)
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        gc.collect()  # freeing a graph during a capture would break the capture
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            device = torch.device("cuda", torch.cuda.current_device())
+            pool = None if another is None else another.graph.pool()
+            with torch.cuda.graph(self.graph, pool=pool, stream=passing(device)):
+                step()
+        finally:
+            if collecting:
+                gc.enable()
+
+    def __call__(self) -> None:
+        self.graph.replay()
 
 
 class StackedTrainer(Trainer):
