@@ -10,7 +10,6 @@ is the only file to adapt. Interfaces are looked up when they are needed: import
 | `torch._inductor.codecache.CppCodeCache` | Philox in C++ | Philox in PyTorch |
 | `torch.fx.experimental.proxy_tensor.make_fx` | tracing steps | steps run uncompiled, with a warning |
 | `torch.cuda._compile_kernel` | the Cholesky kernel | `torch.linalg` |
-| `torch.nn.modules.batchnorm._BatchNorm` | recognising BatchNorm layers | PyTorch's public BatchNorm classes |
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import GraphModule
 
 from kcl.errors import KclError
@@ -118,17 +117,6 @@ def can_compile_cuda() -> bool:
 def compile_cuda(source: str, name: str) -> Any:
     """The kernel of this name in CUDA C source, compiled at run time."""
     return torch.cuda._compile_kernel(source, name)
-
-
-# Modules and containers
-
-BatchNormBase: Any = _private("torch.nn.modules.batchnorm", "_BatchNorm") or (
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-    nn.SyncBatchNorm,
-)
-"""What `isinstance` recognises a BatchNorm layer by."""
 
 
 # In place of `torch.utils._pytree`, for nested tuples, lists and dicts

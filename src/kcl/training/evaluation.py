@@ -279,7 +279,10 @@ class Evaluator:
         key = (len(task.test), task.test.inputs.shape[1:], group.runs[0])
         if key not in self._batch_sizes:
             each = copies * (128 * task.test.inputs[0].numel() + 16 * group.method.settings.random_features)
-            fitting = max(1, _free_memory(self.stack.device) // 4 // (each * len(group.runs)))
+            device = self.stack.device
+            unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # held by PyTorch
+            free = torch.cuda.mem_get_info(device)[0] + unused
+            fitting = max(1, free // 4 // (each * len(group.runs)))
             self._batch_sizes[key] = min(len(task.test), 1 << fitting.bit_length() - 1)
         return self._batch_sizes[key]
 
@@ -293,9 +296,3 @@ def _places(classes: dict[int, tuple[int, ...]]) -> tuple[list[list[int]], list[
         owners |= {number: task for number in several if number not in owners}
     order = {number: place for place, number in enumerate(owners)}
     return [[order[number] for number in several] for several in classes.values()], list(owners.values())
-
-
-def _free_memory(device: torch.device) -> int:
-    """Free bytes, including those that PyTorch has reserved but does not use."""
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + unused

@@ -14,9 +14,9 @@ from torch.func import functional_call, vmap
 from kcl.core.randomness import derive
 from kcl.core.shapes import Float
 from kcl.methods.method import Memory, Method
-from kcl.nets.backbone import Backbone
+from kcl.nets.backbone import BATCH_NORMS, Backbone
 from kcl.nets.flat import Layout
-from kcl.ops.torch_private import BatchNormBase, tree_map
+from kcl.ops.torch_private import tree_map
 from kcl.training.checkpoint import Tree, load_into
 from kcl.training.optimizers import OptimizerState, zeros_beside
 from kcl.training.weight_average import AverageHorizon, WeightAverage
@@ -166,7 +166,7 @@ class StackState:
 
 def running_statistics(model: nn.Module) -> list[Tensor]:
     """The buffers that a forward pass changes: BatchNorm's running averages."""
-    norms = [module for module in model.modules() if isinstance(module, BatchNormBase)]
+    norms = [module for module in model.modules() if isinstance(module, BATCH_NORMS)]
     return [buffer for norm in norms for buffer in norm.buffers()]
 
 

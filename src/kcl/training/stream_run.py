@@ -176,7 +176,8 @@ class _StreamRun:
         """Learn and test all tasks that are left."""
         self._resume()
         with self._interruptible():
-            self._test_untrained()
+            for index in range(len(self.history.initial), self.task_count if self.learner.answers_unseen else 0):
+                self.history.initial.append(self._accuracy(index))
         for number in range(self.history.tested, self.training_count):
             self._learn(number, on_progress)
             if all(self.learner.diverged):
@@ -188,26 +189,15 @@ class _StreamRun:
 
     def outcomes(self) -> list[Outcome]:
         learner, history, seconds = self.learner, self.history, self.history.seconds
-        memory, fingerprints, confusions = learner.memory_use(), learner.fingerprints(), self._confusions()
-        return [
-            Outcome(
-                history.matrices[run],
-                self._initial(run),
-                seconds,
-                history.learning,
-                learner.diverged[run],
-                memory[run],
-                history.resumed,
-                fingerprints[run],
-                confusions[run],
-            )
+        initial = [
+            [value for of_runs in history.initial if (value := of_runs[run]) is not None] or None
             for run in range(len(self.streams))
         ]
-
-    def _initial(self, run: int) -> list[float] | None:
-        """Accuracies of the untrained run on all tasks."""
-        accuracies = [value for of_runs in self.history.initial if (value := of_runs[run]) is not None]
-        return accuracies or None
+        by_run = (history.matrices, initial, learner.diverged, learner.memory_use(), learner.fingerprints())
+        return [
+            Outcome(matrix, untrained, seconds, history.learning, diverged, memory, history.resumed, *rest)
+            for matrix, untrained, diverged, memory, *rest in zip(*by_run, self._confusions(), strict=True)
+        ]
 
     def _confusions(self) -> list[list[list[int]] | None]:
         """Of every run that has learned all tasks and compares the classes of all."""
@@ -245,12 +235,6 @@ class _StreamRun:
             if self.history.learned:
                 self.checkpointer.save(self._state)
             raise
-
-    def _test_untrained(self) -> None:
-        """Test the untrained runs, if the method can answer at all before it has learned."""
-        if self.learner.answers_unseen:
-            for index in range(len(self.history.initial), self.task_count):
-                self.history.initial.append(self._accuracy(index))
 
     def _learn(self, number: int, on_progress: OnProgress) -> None:
         """Learn a training task, or the rest of it."""
