@@ -77,12 +77,12 @@ class StackState:
             self.running.append(torch.cat([tensor.flatten() for tensor in tensors]))
             runs = torch.arange(len(self.models), device=tensors[0].device)
             self.owners.append(torch.cat([runs.repeat_interleave(tensor[0].numel()) for tensor in tensors]))
-        for name, stacked in (self.buffers | self.statistics()).items():
-            for run, model in enumerate(self.models):
-                model.get_buffer(name).data = stacked[run]
+        self.gather_buffers()
 
     def gather_buffers(self) -> None:
-        """Copy back buffers that a module has replaced instead of changing them in place."""
+        """Make the models' buffers views of the stacked ones: at first, and where a module has replaced its own instead
+        of changing it in place.
+        """
         for name, stacked in (self.buffers | self.statistics()).items():
             for run, model in enumerate(self.models):
                 buffer = model.get_buffer(name)
