@@ -19,7 +19,6 @@ from torch.func import vmap
 from kcl.core.shapes import Float
 from kcl.methods.method import Memory, Replayed
 from kcl.ops import torch_private
-from kcl.ops.convolution_cuda import weights_beside
 from kcl.ops.operation import tracing
 from kcl.ops.streams import passing
 from kcl.ops.torch_private import make_fx, tree_flatten, tree_map, tree_unflatten
@@ -230,7 +229,7 @@ class StackedTrainer(Trainer):
         """One update of every run, in place; returns the first loss of each."""
         optimizer, running = tensors.optimizer, tensors.running
         running_before = [flat.clone() for flat in running]
-        with torch.enable_grad(), weights_beside(self.stack.device, not self.stack.compiled):
+        with torch.enable_grad(), self.overlapping():
             parameters = self.state.parameters(optimizer.weights)
             for leaf, trained in zip(parameters.values(), self.state.layout.trained, strict=True):
                 leaf.requires_grad_(trained)

@@ -201,14 +201,13 @@ class _StreamRun:
 
     def _confusions(self) -> list[list[list[int]] | None]:
         """Of every run that has learned all tasks and compares the classes of all."""
-        learner, run_count, alive = self.learner, len(self.streams), self._alive()
-        if not learner.compares_tasks or self.history.tested < self.training_count:  # or all have diverged
-            return [None] * run_count
-        by_task = [
-            learner.answered_tasks([stream[index] for stream in self.streams]) for index in range(self.task_count)
-        ]
-        rows = [[row for of_runs in by_task if (row := of_runs[run]) is not None] for run in range(run_count)]
-        return [several or None if run in alive else None for run, several in enumerate(rows)]
+        confusions: list[list[list[int]]] = [[] for _ in self.streams]
+        if self.learner.compares_tasks and self.history.tested == self.training_count:  # not if all have diverged
+            for index in range(self.task_count):
+                answered = self.learner.answered_tasks([stream[index] for stream in self.streams])
+                for run in self._alive():
+                    confusions[run] += [row] if (row := answered[run]) is not None else []
+        return [rows or None for rows in confusions]
 
     def _resume(self) -> None:
         """Restore the newest checkpoint, if there is one."""

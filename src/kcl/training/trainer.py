@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,6 +48,9 @@ class Trainer(ABC):
         """The batch size of every update of an epoch."""
         self.steps = self.epochs * len(self.sizes)
         self.optimizer = OPTIMIZERS[settings.optimizer](stack.models[0], stack.state.layout)
+        beside = stack.device.type == "cuda" and not stack.compiled
+        self.overlapping = partial(weights_beside, stack.device) if beside else nullcontext
+        """The context of a step's passes."""
         self.losses = torch.zeros(self.steps, stack.count, device=stack.device)
         self.steps_done = 0
 
@@ -192,7 +197,7 @@ class PlainTrainer(Trainer):
             self._batch = next(self._batches)
         inputs, labels = self.task.moved(self._batch), self.task.train.labels[self._batch]
         running_before = [flat.clone() for flat in self.state.running]
-        with torch.enable_grad(), weights_beside(self.stack.device, not self.stack.compiled):
+        with torch.enable_grad(), self.overlapping():
             task_state = {name: self._memory[name].detach().requires_grad_() for name in self.velocities}
             memory = self._memory | task_state
             losses = self._observe(self.model, memory, inputs, labels, self._replayed(), self.noise)
