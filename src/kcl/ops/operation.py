@@ -16,10 +16,6 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def _always(*_: Any, **__: Any) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Backend:
     """One faster implementation. Its arguments and its result are those of the operation."""
@@ -28,9 +24,9 @@ class Backend:
     device: str
     """The type of device its tensors are on: "cpu" or "cuda"."""
     run: Callable[..., Any]
-    suits: Callable[..., bool] = _always
+    suits: Callable[..., bool] = lambda *_, **__: True
     """Whether to use it for these arguments: their data type, their size, whether their step is being traced."""
-    available: Callable[[], bool] = _always
+    available: Callable[[], bool] = lambda: True
     """Whether this machine has what it needs besides the device: a compiler, a package, an interface of PyTorch."""
     tolerance: float = 1e-5
     """Largest difference from the reference, as a share of the largest value."""

@@ -58,13 +58,7 @@ class Trainer(ABC):
         """Whether this trainer can be used for another task, instead of a new one."""
         return False
 
-    def train(
-        self,
-        task: StackedTask,
-        on_step: OnStep,
-        between_steps: BetweenSteps = lambda: None,
-        saved: Saved | None = None,
-    ) -> None:
+    def train(self, task: StackedTask, on_step: OnStep, between_steps: BetweenSteps, saved: Saved | None) -> None:
         """Learn a task, or the rest of it from a state `saved` in the middle of the task."""
         for name, tensor in task.memory.items():
             self.memory[name].copy_(tensor)
