@@ -157,10 +157,3 @@ def load_into(present: Tree, saved: Any, what: str, ignored: Collection[str] = (
     tensors = {name: tensor for name, tensor in tensors.items() if name not in ignored}
     for name, tensor in fit_all(tensors, like, what).items():
         like[name].copy_(tensor)
-
-
-def whole_number(value: Any, what: str, most: int) -> int:
-    """A count in a checkpoint, checked to be an integer from 0 to `most`."""
-    if type(value) is int and 0 <= value <= most:
-        return value
-    raise KclError(f"the checkpoint does not fit the run: {what} is {str(value)[:40]!r}")

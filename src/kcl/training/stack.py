@@ -24,7 +24,7 @@ from kcl.methods.method import Learnable, Memory, Method
 from kcl.nets.backbone import Backbone
 from kcl.ops.precision import answering, products, used
 from kcl.ops.torch_private import tree_map
-from kcl.training.checkpoint import Saved, Tree, digest, fit_all, load_into, whole_number
+from kcl.training.checkpoint import Saved, Tree, digest, fit_all, load_into
 from kcl.training.draws import Request, Source
 from kcl.training.evaluation import Evaluator, grouped
 from kcl.training.optimizers import OPTIMIZERS
@@ -252,7 +252,6 @@ class RunStack:
         self.state.load(saved.tensors)
         self.weights_changed()
         if saved.about.get("step") is not None:
-            whole_number(saved.about["step"], "the step", 2**53)
             self._resume_from = saved
 
     def _restore_memories(self, tree: Tree, training_tasks: Sequence[Sequence[Task]]) -> None:

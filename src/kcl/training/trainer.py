@@ -20,7 +20,7 @@ from kcl.errors import KclError
 from kcl.functional.noise import Noise, RunNoise
 from kcl.methods.method import Batch, Memory, Replayed
 from kcl.ops.convolution_cuda import weights_beside
-from kcl.training.checkpoint import Saved, Tree, load_into, whole_number
+from kcl.training.checkpoint import Saved, Tree, load_into
 from kcl.training.optimizers import OPTIMIZERS, SGD, fused_sgd, move
 from kcl.training.stacked_task import StackedTask
 from kcl.training.state import memory_of
@@ -91,7 +91,10 @@ class Trainer(ABC):
         """The inverse of `saved`; returns the number of steps done."""
         present = self._training_state()
         load_into(present, {name: saved.tensors[name] for name in present if name in saved.tensors}, "training")
-        return whole_number(saved.about.get("step"), "the step", self.steps)
+        step = saved.about.get("step")
+        if type(step) is not int or not 0 <= step <= self.steps:
+            raise KclError(f"the checkpoint does not fit the run: the step is {str(step)[:40]!r}")
+        return step
 
     def _training_state(self) -> Tree:
         """The optimiser's moments, the task state that it trains and the noise, by their names in a checkpoint."""
