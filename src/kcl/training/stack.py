@@ -110,7 +110,6 @@ class RunStack:
         saved, self._resume_from = self._resume_from, None
         if saved is not None:
             self.state.load(saved.tensors)  # beginning a task has reset the head
-
         trained_state: Memory = {}
         if self.method.trains:
             with products(self.precision):
