@@ -642,9 +642,8 @@ def test_graphs_replayed_equal_steps_taken(method: str, net: str) -> None:
     for name in ("done", "cursor"):
         assert torch.equal(getattr(replayed._trainer, name), getattr(taken._trainer, name))
     for size, source in replayed._trainer.sources.items():
-        for one, two in zip([source.step], [taken._trainer.sources[size].step], strict=True):
-            assert torch.equal(one, two)
-            assert one.item() == replayed._trainer.steps
+        assert torch.equal(source.step, taken._trainer.sources[size].step)
+        assert source.step.item() == replayed._trainer.steps
 
 
 @cases(
