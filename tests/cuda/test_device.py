@@ -68,7 +68,7 @@ from kcl.training.stacked_trainer import StackedTrainer
 from kcl.training.state import build_model, over_runs
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import run_streams
-from reference_run import ReferenceRun, WeightAverage, optimizer_of
+from reference_run import TRAINED, ReferenceRun, WeightAverage, optimizer_of
 from reference_run import as_seen as seen
 
 DEVICE, CPU = torch.device("cuda"), torch.device("cpu")
@@ -598,7 +598,7 @@ def test_both_kinds_of_layers_make_the_same_resnet(
             assert (one - two).norm() <= times * tolerance * two.norm(), (precision, (one - two).norm() / two.norm())
 
 
-@cases("method net samples", [*((method, "mlp", 45) for method in METHODS), ("kcl", "resnet", 28)])
+@cases("method net samples", [*((method, "mlp", 45) for method in TRAINED), ("kcl", "resnet", 28)])
 def test_a_run_alone_equals_the_run_beside_others(method: str, net: str, samples: int) -> None:
     """S = 1 against S = 3 and against other neighbours; rounding may differ with the size of the stack."""
     made = Made(method, net, samples)
@@ -623,7 +623,7 @@ def stepped(made: Made) -> RunStack:
         return made.learned()
 
 
-@cases("method net", [*((method, "mlp") for method in METHODS), ("kcl", "resnet"), ("a-gem", "resnet")])
+@cases("method net", [*((method, "mlp") for method in TRAINED), ("kcl", "resnet"), ("a-gem", "resnet")])
 def test_graphs_replayed_equal_steps_taken(method: str, net: str) -> None:
     """Two tasks of two epochs with a smaller last batch: parameters, statistics, losses, and where the noise stands."""
     made = Made(method, net, samples=28 if net == "resnet" else 35, epochs=2)
@@ -649,7 +649,7 @@ def test_graphs_replayed_equal_steps_taken(method: str, net: str) -> None:
 @cases(
     "method net precision",
     [
-        *((method, "mlp", "float32") for method in METHODS),
+        *((method, "mlp", "float32") for method in TRAINED),
         ("kcl", "mlp", "tf32"),
         ("naive-sgd", "resnet", "float32"),
     ],
@@ -777,7 +777,7 @@ class Impatient(Checkpointer):
         super().after_step(state)
 
 
-@cases("method net", [*((method, "mlp") for method in METHODS), ("kcl", "resnet"), ("a-gem", "resnet")])
+@cases("method net", [*((method, "mlp") for method in TRAINED), ("kcl", "resnet"), ("a-gem", "resnet")])
 def test_runs_that_were_stopped_go_on_where_they_were(method: str, net: str) -> None:
     """Stopped in the first epoch, in the second and in later tasks; the graphs are captured anew each time."""
     made = Made(method, net, samples=28 if net == "resnet" else 35, epochs=2)
