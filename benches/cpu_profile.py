@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from kcl.bench.step_time import WORKS, _task
 from kcl.methods.recipes import METHODS
-from kcl.ops import philox_cpu
+from kcl.ops import draw_philox
 from kcl.ops.precision import PRECISIONS
 from kcl.training.stack import RunStack
 
@@ -34,7 +34,8 @@ def main() -> None:
     method = METHODS["kcl"](work.settings, work.ways)
     if options.compile:
         inductor.cpp.enable_kernel_profile = True
-        philox_cpu.draw = record_function("philox_cpu.draw")(philox_cpu.draw)
+        [drawing] = draw_philox._on_cpu
+        draw_philox._on_cpu = [replace(drawing, run=record_function("draw_philox")(drawing.run))]
         learner = RunStack([method], [work.backbone_of("kcl")], [0], "cpu", True, options.precision)
     else:
         learner = RunStack([method], [work.backbone_of("kcl")], [0], plain=True)

@@ -14,7 +14,7 @@ from kcl.errors import KclError
 from kcl.experiments.speeds import SPEEDS, TOGETHER
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.strong_recipe import strong_settings
-from kcl.ops import compiler, philox, philox_cpu
+from kcl.ops import draw_philox, torch_private
 from kcl.training.stack import RunStack
 
 ROOT = Path(__file__).parents[2]
@@ -42,8 +42,8 @@ def test_the_step_compiled_for_a_cpu_has_a_row(tmp_path: Path, monkeypatch: pyte
     """Run as it was traced: to generate code would take a C++ compiler."""
     traced: list[Any] = []
     monkeypatch.setattr(step_time, "need_compiler", lambda: None)
-    monkeypatch.setattr(compiler, "compile_step", lambda step, _: traced.append(step) or step)
-    monkeypatch.setattr(philox_cpu, "draw", philox.draw)
+    monkeypatch.setattr(torch_private, "compile_step", lambda step, _: traced.append(step) or step)
+    monkeypatch.setattr(draw_philox, "_on_cpu", [])
     monkeypatch.setitem(
         step_time.WORKS, "small", dataclasses.replace(step_time.WORKS["mnist"], settings=SMALL_SETTINGS)
     )

@@ -152,17 +152,10 @@ class _Stream:
 
 
 def test_packing_begins_with_the_step_and_ends_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the CPU there is nothing to wait for."""
     told: list[str] = []
     present, packing, weights = (_Stream(name, told) for name in ("present", "packing", "weights"))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: present)
     monkeypatch.setattr(convolution_cuda, "stream", lambda *_: packing)
-    with (
-        convolution_cuda.weights_beside(torch.device("cpu")),
-        convolution_cuda.weights_beside(torch.device("cuda", 0), False),
-    ):
-        assert convolution_cuda._overlap.packing is None
-    assert told == []
     with convolution_cuda.weights_beside(torch.device("cuda", 0)):
         assert told == ["packing waits for present"]
         convolution_cuda._overlap.sides.add(weights)  # type: ignore[arg-type]

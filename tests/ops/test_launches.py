@@ -16,7 +16,6 @@ import torch
 from kcl import ops
 from kcl.ops import descend, norm_cuda, philox, precision
 from kcl.ops.folding import Fold, pack_images
-from kcl.ops.operation import lazy
 from kcl.ops.precision import products
 
 
@@ -113,7 +112,7 @@ def test_pack_images(launches: list[str], draw: Any, fold: Fold) -> None:
 
 
 def test_gram(launches: list[str], draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert lazy("gram_triton", "gram")(draw.normal(2, 3, 7, 5)).shape == (2, 3, 7, 7)
+    assert ops.kernels_triton.gram(draw.normal(2, 3, 7, 5)).shape == (2, 3, 7, 7)
     assert launches == ["_gram"]
     monkeypatch.setattr(precision, "triton_available", lambda: True)
     with products("tf32"):
@@ -125,7 +124,7 @@ def test_gram(launches: list[str], draw: Any, monkeypatch: pytest.MonkeyPatch) -
 def test_draws(launches: list[str], kind: int) -> None:
     out = torch.empty(2, 400, dtype=torch.bool if kind == philox.KEPT else torch.float32)
     rates = torch.tensor([0.1, 0.2]) if kind == philox.KEPT else None
-    lazy("philox_triton", "draw")(out, torch.tensor([[1, 2], [3, 4]]), torch.tensor([5]), kind, rates, 8)
+    ops.kernels_triton.draw(out, torch.tensor([[1, 2], [3, 4]]), torch.tensor([5]), kind, rates, 8)
     assert launches == ["_draw"]
 
 

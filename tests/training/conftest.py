@@ -23,9 +23,10 @@ from kcl.methods.recipes import METHODS, select_settings
 from kcl.nets.backbone import Backbone
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import ResNet18
-from kcl.ops import philox, philox_cpu
+from kcl.ops import draw_philox
 from kcl.training.stack import RunStack
 from kcl.training.state import memory_of
+from like_gpu import source_as_separate
 from reference_run import ReferenceRun, ReferenceRuns
 
 SMALL = {"bases": 32, "width": 16, "coreset_size_per_class": 4, "batch_size": 10, "lr_floor": 0.0, "ewc_window": 3}
@@ -166,10 +167,15 @@ class Runs:
         return self.stacked() if engine == "stacked" else self.plain()
 
 
+@pytest.fixture(autouse=True)
+def _stacks_draw_as_plain_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunStack, "source", source_as_separate)
+
+
 @pytest.fixture
 def _draws_without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """The draws of compiled steps by PyTorch: their own kernel takes a C++ compiler."""
-    monkeypatch.setattr(philox_cpu, "draw", philox.draw)
+    monkeypatch.setattr(draw_philox, "_on_cpu", [])
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from kcl.ops import compiler
+from kcl.ops import torch_private
 from reference_run import TRAINED
 
 
@@ -23,7 +23,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch, _draws_without_compiler: None)
         graphs.append(traced)
         return torch.compile(traced, backend="aot_eager", dynamic=False, fullgraph=True)
 
-    monkeypatch.setattr(compiler, "compile_step", noting)
+    monkeypatch.setattr(torch_private, "compile_step", noting)
     return graphs
 
 

@@ -29,8 +29,8 @@ from kcl.experiments.resuming import RunOptions
 from kcl.experiments.run_folder import Folder
 from kcl.experiments.run_spec import RunSpec, by_training
 from kcl.methods.kcl_settings import KclSettings
-from kcl.ops import compiler, philox, philox_cpu
-from kcl.ops.compiler import need_compiler
+from kcl.ops import philox, torch_private
+from kcl.ops.torch_private import need_compiler
 from kcl.training.checkpointer import Every
 from kcl.training.stack import RunStack
 from kcl.training.stopping import Interrupted, Stop
@@ -52,7 +52,7 @@ def _made_up_benchmark(make_dataset: Callable[..., Any], monkeypatch: pytest.Mon
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch, _draws_without_compiler: None) -> None:
     """No code is generated, so no C++ compiler is needed."""
-    monkeypatch.setattr(compiler, "compile_step", lambda traced, _: traced)
+    monkeypatch.setattr(torch_private, "compile_step", lambda traced, _: traced)
     for name in ("experiments.admission", "bench.step_time"):
         monkeypatch.setattr(f"kcl.{name}.need_compiler", lambda: None)
 
@@ -333,7 +333,7 @@ def test_the_kernel_for_draws_equals_its_pytorch_twin(request: pytest.FixtureReq
             for threads in (1, 2):
                 torch.set_num_threads(threads)
                 around[:rows, :size] = 0
-                philox_cpu.draw(around[:rows, :size], keys, torch.tensor([step]), kind, rates, first)
+                philox.draw_cpp(around[:rows, :size], keys, torch.tensor([step]), kind, rates, first)
                 if kind == philox.NORMAL:
                     torch.testing.assert_close(around[:rows, :size], expected, rtol=1e-5, atol=1e-5)
                 else:
@@ -341,6 +341,6 @@ def test_the_kernel_for_draws_equals_its_pytorch_twin(request: pytest.FixtureReq
                 assert around[rows:].all()
                 assert around[:, size:].all()
     with pytest.raises(ValueError, match="cannot draw into"):
-        philox_cpu.draw(torch.empty(1, 4, dtype=torch.float64), keys, torch.tensor([0]), philox.NORMAL)
+        philox.draw_cpp(torch.empty(1, 4, dtype=torch.float64), keys, torch.tensor([0]), philox.NORMAL)
     with pytest.raises(ValueError, match="has rates"):
-        philox_cpu.draw(torch.empty(1, 4, dtype=torch.bool), keys, torch.tensor([0]), philox.KEPT)
+        philox.draw_cpp(torch.empty(1, 4, dtype=torch.bool), keys, torch.tensor([0]), philox.KEPT)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from kcl.core.randomness import derive, numpy_generator, torch_generator
+from kcl.core.randomness import derive, numpy_generator
+from kcl.functional.noise import RunNoise
 
 
 def test_different_addresses_give_different_seeds() -> None:
@@ -32,5 +33,5 @@ def test_the_seeds_are_those_of_results_kept_before() -> None:
     assert derive(7, "batch order", 3, 1) == 4429095788609468175
     raw = numpy_generator(7, "batch order", 3, 1).bit_generator.random_raw(2)
     assert raw.tolist() == [8181240167962146631, 16973044284194713733]
-    noise = torch_generator(torch.device("cpu"), 7, "batch order", 3, 1)
+    noise = RunNoise(torch.device("cpu"), 7, "batch order", 3, 1).generator
     assert noise.initial_seed() % 2**64 == derive(7, "batch order", 3, 1)

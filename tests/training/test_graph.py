@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from kcl.training import cuda_graph, step_progress
+from kcl.training import draws, step_progress
 from kcl.training.step_progress import Step
 
 GPU = torch.device("cuda", 0)
@@ -78,7 +78,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> _Device:
     made = _Device()
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: made.current)
     monkeypatch.setattr(torch.cuda, "stream", made.enter)
-    monkeypatch.setattr(cuda_graph, "_side", lambda _: made.side)
+    monkeypatch.setattr(draws, "_side", lambda _: made.side)
     return made
 
 
@@ -87,7 +87,7 @@ def test_no_step_is_without_its_noise_and_none_loses_it(device: _Device, waits: 
     """`waits`: whether a step uses anything but uniforms."""
     source: Any = _Source(device)
     for number in range(3):
-        with cuda_graph.drawn_beside(source, GPU) as ready:
+        with draws.drawn_beside(source, GPU) as ready:
             assert f"uniforms {number}" in device.present.known
             assert f"others {number}" in device.side.known - device.present.known
             if waits:
@@ -99,7 +99,7 @@ def test_no_step_is_without_its_noise_and_none_loses_it(device: _Device, waits: 
 
 def test_a_cpu_draws_it_all_before_the_step(device: _Device) -> None:
     source: Any = _Source(device)
-    with cuda_graph.drawn_beside(source, torch.device("cpu")) as ready:
+    with draws.drawn_beside(source, torch.device("cpu")) as ready:
         assert device.present.known == {"uniforms 0", "others 0"}
         ready()
     assert device.side.known == set()

@@ -13,7 +13,8 @@ from torch import Tensor
 from kcl.core.randomness import derive
 from kcl.functional.noise import Noise, RunNoise, dropout
 from kcl.ops import philox
-from kcl.training.draws import DrawnNoise, PhiloxSource, Recorder, Request, SeparateSource, Source, merge
+from kcl.training.draws import DrawnNoise, Recorder, Request, Source, merge
+from like_gpu import SeparateSource
 
 pytestmark = pytest.mark.usefixtures("_draws_without_compiler")
 CPU = torch.device("cpu")
@@ -28,18 +29,18 @@ SEEDS = [0, 1, 2**63 - 1]
 
 
 def _separate(seeds: list[int], purpose: str = "training noise", index: int = 0) -> SeparateSource:
-    return SeparateSource(REQUESTS, [RunNoise(CPU, seed, purpose, index) for seed in seeds])
+    return SeparateSource(REQUESTS, seeds, purpose, index)
 
 
-def _philox(seeds: list[int], purpose: str = "training noise", index: int = 0) -> PhiloxSource:
-    return PhiloxSource(REQUESTS, CPU, seeds, purpose, index)
+def _philox(seeds: list[int], purpose: str = "training noise", index: int = 0) -> Source:
+    return Source(REQUESTS, CPU, seeds, purpose, index)
 
 
-Make = Callable[..., Source]
+Make = Callable[..., Any]
 both_sources = pytest.mark.parametrize("make", [_separate, _philox])
 
 
-def _next(source: Source) -> list[Tensor]:
+def _next(source: Any) -> list[Tensor]:
     source.draw()
     return [tensor.clone() for tensor in source.drawn]
 
@@ -119,9 +120,7 @@ class TestRecorderAndReplay:
 
         recorder = Recorder(CPU)
         compute(recorder)
-        source = SeparateSource(
-            merge([recorder.requests] * len(SEEDS)), [RunNoise(CPU, seed, "training noise") for seed in SEEDS]
-        )
+        source = SeparateSource(merge([recorder.requests] * len(SEEDS)), SEEDS, "training noise")
         expected = [RunNoise(CPU, seed, "training noise") for seed in SEEDS]
         for _ in range(3):
             source.draw()
@@ -163,7 +162,7 @@ def test_a_philox_source_stays_where_it_is() -> None:
     source = _philox(SEEDS)
     places = [tensor.data_ptr() for tensor in source.drawn]
     source.draw()
-    source.renew(_philox(SEEDS, index=1))
+    source.begin(SEEDS, "training noise", 1)
     source.draw()
     assert [tensor.data_ptr() for tensor in source.drawn] == places
     spans = sorted((tensor[0].data_ptr(), tensor[0].numel() * 4) for tensor in source.drawn)
@@ -171,13 +170,12 @@ def test_a_philox_source_stays_where_it_is() -> None:
 
 
 def test_a_philox_source_names_what_a_draw_changes() -> None:
-    """With `changes` put back, the same step comes again: what a CUDA graph's rehearsal relies on."""
+    """With `step` put back, the same draws come again: what a CUDA graph's rehearsal relies on."""
     source = _philox(SEEDS)
     source.draw()
-    saved = [tensor.clone() for tensor in source.changes]
+    saved = source.step.clone()
     first = _next(source)
-    for tensor, value in zip(source.changes, saved, strict=True):
-        tensor.copy_(value)
+    source.step.copy_(saved)
     assert _equal(_next(source), first)
 
 
@@ -210,10 +208,7 @@ class TestWhatDropoutKeeps:
         return [Request(philox.NORMAL, (9,)), *kept, Request(philox.UNIFORM, (9,))]
 
     def test_a_separate_source_gives_what_a_run_s_own_noise_keeps(self) -> None:
-        source = SeparateSource(
-            self._requests((0.1, 0.5), (0.2, 0.6), (0.3, 0.7)),
-            [RunNoise(CPU, seed, "training noise") for seed in (0, 1)],
-        )
+        source = SeparateSource(self._requests((0.1, 0.5), (0.2, 0.6), (0.3, 0.7)), (0, 1), "training noise")
         source.draw()
         for run in (0, 1):
             noise = RunNoise(CPU, run, "training noise")
@@ -226,7 +221,7 @@ class TestWhatDropoutKeeps:
     def test_a_philox_source_keeps_where_its_number_reaches_the_rate(self) -> None:
         """The same numbers in one stretch, each against the rate of its own request."""
         rates = ((0.1, 0.5), (0.2, 0.5), (0.2, 0.5))
-        source = PhiloxSource(self._requests(*rates), CPU, [5, 6], "training noise", 3)
+        source = Source(self._requests(*rates), CPU, [5, 6], "training noise", 3)
         source.draw()
         start = 0
         for shape, run_rates, drawn in zip(self.SHAPES, rates, source.drawn[1:], strict=False):
@@ -242,16 +237,12 @@ class TestWhatDropoutKeeps:
                 assert torch.equal(drawn[run].flatten(), numbers >= run_rates[run])
             start += -(-size // 128) * 128
 
-    @pytest.mark.parametrize("make", [SeparateSource, PhiloxSource])
+    @pytest.mark.parametrize("make", [SeparateSource, Source])
     def test_a_run_s_draws_do_not_depend_on_the_rates_beside_it(self, make: Any) -> None:
         def drawn(*rates: tuple[float, ...]) -> list[Tensor]:
             seeds = [4, 9][: len(rates[0])]
-            if make is PhiloxSource:
-                source = PhiloxSource(self._requests(*rates), CPU, seeds, "training noise")
-            else:
-                source = SeparateSource(
-                    self._requests(*rates), [RunNoise(CPU, seed, "training noise") for seed in seeds]
-                )
+            requests, address = self._requests(*rates), (seeds, "training noise")
+            source = Source(requests, CPU, *address) if make is Source else SeparateSource(requests, *address)
             source.draw()
             return [tensor[0] for tensor in source.drawn]
 
@@ -262,7 +253,7 @@ class TestWhatDropoutKeeps:
     @pytest.mark.parametrize("rate", [0.02, 0.5, 0.9])
     def test_they_are_kept_as_often_as_the_rate_says(self, rate: float) -> None:
         """100,000 draws: five standard deviations, so one false alarm in a million."""
-        source = PhiloxSource([Request(philox.KEPT, (100_000,), (rate,))], CPU, [0], "training noise")
+        source = Source([Request(philox.KEPT, (100_000,), (rate,))], CPU, [0], "training noise")
         source.draw()
         dropped = 1.0 - source.drawn[0].float().mean().item()
         assert abs(dropped - rate) < 5 * (rate * (1 - rate) / 100_000) ** 0.5
@@ -306,22 +297,20 @@ class TestSources:
         turns = [_next(source) for source in (first, second, first, second)]
         assert all(_equal(turn, _next(alone)) for turn in turns)
 
-    def test_one_that_is_renewed_goes_on_as_the_other(self, make: Make) -> None:
+    def test_one_that_is_begun_again_goes_on_as_a_new_one(self, make: Make) -> None:
         source, fresh = make(SEEDS), make(SEEDS, "training noise", 1)
         for _ in range(3):
             source.draw()
-        source.renew(make(SEEDS, "training noise", 1))
+        source.begin(SEEDS, "training noise", 1)
         assert all(_equal(_next(source), _next(fresh)) for _ in range(3))
 
-    def test_sharing_outlives_a_renewal(self, make: Make) -> None:
-        """A second task: both sources are renewed by new ones, of which the second shares the first's steps."""
+    def test_sharing_outlives_another_beginning(self, make: Make) -> None:
+        """A second task: both sources are begun again by the first."""
         first, second = make(SEEDS), make(SEEDS)
         second.share(first)
         first.draw()
         second.draw()
-        new_first, new_second, alone = (make(SEEDS, "training noise", 1) for _ in range(3))
-        new_second.share(new_first)
-        first.renew(new_first)
-        second.renew(new_second)
+        alone = make(SEEDS, "training noise", 1)
+        first.begin(SEEDS, "training noise", 1)
         turns = [_next(source) for source in (first, first, second, first)]
         assert all(_equal(turn, _next(alone)) for turn in turns)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kcl.core.randomness import numpy_generator
 from kcl.methods.ridge_kernels import KERNELS
-from kcl.ops import compiler
+from kcl.ops import torch_private
 from kcl.training.checkpointer import Checkpointer, Every
 from kcl.training.stopping import Interrupted, Stop
 from kcl.training.stream_run import run_streams
@@ -135,7 +135,7 @@ class TestCompiled:
         self, make_runs: Any, difference: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         compile_with = functools.partial(torch.compile, backend="aot_eager", dynamic=False, fullgraph=True)
-        monkeypatch.setattr(compiler, "compile_step", lambda traced, _: compile_with(traced))
+        monkeypatch.setattr(torch_private, "compile_step", lambda traced, _: compile_with(traced))
         runs = make_runs("naive-sgd", "resnet", samples=26, **IMAGES, **SHARED)
         plain, compiled = runs.stacked(draws_as_compiled=True), runs.stacked(compiled=True)
         for learner in (plain, compiled):

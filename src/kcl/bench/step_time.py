@@ -23,7 +23,7 @@ from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.recipes import METHODS, published_backbone, select_settings
 from kcl.methods.strong_recipe import strong_settings
 from kcl.nets.backbone import Backbone
-from kcl.ops.compiler import need_compiler
+from kcl.ops.torch_private import need_compiler
 from kcl.training.stack import RunStack
 
 ROUNDS, MAX_STEPS = 7, 4000

@@ -21,7 +21,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def _list(options: argparse.Namespace) -> int:
     from kcl.benchmarks.registry import BENCHMARKS
-    from kcl.core.settings import BACKBONES, Summaries
+    from kcl.core.settings import BACKBONES
     from kcl.methods.feature_maps import FEATURE_MAPS
     from kcl.methods.recipes import METHODS
     from kcl.methods.ridge_kernels import KERNELS
@@ -31,8 +31,8 @@ def _list(options: argparse.Namespace) -> int:
     lists: dict[str, dict[str, str]] = {
         "backbones": BACKBONES,
         "benchmarks": {name: benchmark.description for name, benchmark in BENCHMARKS.items()},
-        "features": dict(Summaries(FEATURE_MAPS)),
-        "kernels": dict(Summaries(KERNELS)),
+        "features": {name: each.summary for name, each in FEATURE_MAPS.items()},
+        "kernels": {name: each.summary for name, each in KERNELS.items()},
         "methods": {name: f"{method.summary} (keeps: {method.keeps})" for name, method in METHODS.items()},
         "recipes": RECIPES,
         "settings": _setting_lines(),

@@ -100,14 +100,16 @@ class AccuracyMatrix:
         program of the paper's authors counts it.
         """
         last = self.task_count - 1
-        best = np.array([np.max(self._values[task:, task]) for task in range(last)])
-        return _fraction(best - self._values[last, :last])
+        return self._forgetting(last, last + 1)
 
     def forgetting_after(self, learned: int) -> float | None:
         """Average forgetting so far, a fraction: F as if task number `learned` were the last."""
         self._require(learned)
+        return self._forgetting(learned, learned)
+
+    def _forgetting(self, learned: int, end: int) -> float | None:
         # np.max, unlike np.nanmax, propagates a missing accuracy.
-        best = np.array([np.max(self._values[task:learned, task]) for task in range(learned)])
+        best = np.array([np.max(self._values[task:end, task]) for task in range(learned)])
         return _fraction(best - self._values[learned, :learned])
 
     @property

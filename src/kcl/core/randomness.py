@@ -9,7 +9,6 @@ from __future__ import annotations
 import zlib
 
 import numpy as np
-import torch
 
 from kcl.errors import KclError
 
@@ -30,8 +29,3 @@ def derive(seed: int, purpose: str, *indices: int) -> int:
 def numpy_generator(seed: int, purpose: str, *indices: int) -> np.random.Generator:
     """For choices on the host: permutations, angles, coresets, batch orders."""
     return np.random.Generator(np.random.PCG64(derive(seed, purpose, *indices)))
-
-
-def torch_generator(device: torch.device, seed: int, purpose: str, *indices: int) -> torch.Generator:
-    """For noise tensors. Only these numbers depend on the kind of device."""
-    return torch.Generator(device).manual_seed(derive(seed, purpose, *indices))

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import operator
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -44,27 +45,10 @@ AUGMENTATIONS = {
 }
 
 
-class Summaries(Mapping[str, str]):
-    """The choices of a setting that names an entry of a table of classes, each with its `summary`. The table is read
-    when it is needed, so that an entry added later is a choice too.
-    """
-
-    def __init__(self, table: Mapping[str, Any]) -> None:
-        self.table = table
-
-    def __getitem__(self, name: str) -> str:
-        summary: str = self.table[name].summary
-        return summary
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.table)
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-
 _TYPE_NAMES: dict[type, str] = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
 _TRUTH_VALUES = {"true": True, "false": False}
+_LIMITS = {"low": operator.ge, "high": operator.le, "above": operator.gt, "below": operator.lt}
+"""How a number compares with each of its limits."""
 
 
 def setting(
@@ -75,13 +59,14 @@ def setting(
     *,
     above: float | None = None,
     below: float | None = None,
-    choices: Mapping[str, str] | None = None,
+    choices: Mapping[str, Any] | None = None,
     stackable: bool = False,
     off_at_zero: bool = False,
     at_test: bool = False,
     since: int = 1,
 ) -> Any:
-    """A field of a settings class. Its type is that of the default: int, float, bool, or str with `choices`.
+    """A field of a settings class. Its type is that of the default: int, float, bool, or str with `choices`,
+    a table whose names are the words; it is read when it is needed, so that an entry added later is a choice too.
 
     `stackable`: runs that differ in this number can be trained together.
     `off_at_zero`: zero switches a part of the computation off, so runs with and without it are not stacked.
@@ -141,7 +126,7 @@ class CheckedSettings:
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _fields(type(self))}
+        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True)
@@ -224,20 +209,17 @@ class Settings(CheckedSettings):
         return self._key(at_test=True)
 
     def _key(self, at_test: bool) -> tuple[Any, ...]:
-        values = []
-        for name, field in _fields(type(self)).items():
-            if field.metadata["at_test"] == at_test:
-                if not field.metadata["stackable"]:
-                    values.append(getattr(self, name))
-                elif field.metadata["off_at_zero"]:
-                    values.append(getattr(self, name) > 0)
-        return tuple(values)
+        fields = [field for field in dataclasses.fields(self) if field.metadata["at_test"] == at_test]
+        return tuple(
+            getattr(self, field.name) > 0 if field.metadata["stackable"] else getattr(self, field.name)
+            for field in fields
+            if field.metadata["off_at_zero"] or not field.metadata["stackable"]
+        )
 
     def as_trained(self) -> Self:
         """What training depends on: settings that act at test only are at their defaults."""
-        defaults = {name: field.default for name, field in _fields(type(self)).items() if field.metadata["at_test"]}
-        changes = {name: default for name, default in defaults.items() if getattr(self, name) != default}
-        return self.replace(**changes) if changes else self
+        defaults = self.replace(**{name: self.field(name).default for name in self.names_at_test()})
+        return self if defaults == self else defaults
 
 
 def _fields(settings_type: type[CheckedSettings]) -> dict[str, dataclasses.Field[Any]]:
@@ -263,11 +245,10 @@ def _range_in_words(field: dataclasses.Field[Any]) -> str:
     limits, type_name = field.metadata, _TYPE_NAMES[type(field.default)]
     if limits["choices"]:
         return "one of " + ", ".join(limits["choices"])
-    least, most = limits["low"], limits["high"]
-    if least is not None and most is not None:
-        return f"{type_name} from {least:,.10g} to {most:,.10g}"
-    bounds = {"above": limits["above"], "of at least": least, "at most": most, "below": limits["below"]}
-    words = " and ".join(f"{word} {bound:,.10g}" for word, bound in bounds.items() if bound is not None)
+    if limits["low"] is not None and limits["high"] is not None:
+        return f"{type_name} from {limits['low']:,.10g} to {limits['high']:,.10g}"
+    bounds = {"above": "above", "low": "of at least", "high": "at most", "below": "below"}
+    words = " and ".join(f"{word} {limits[name]:,.10g}" for name, word in bounds.items() if limits[name] is not None)
     return f"{type_name} {words}".rstrip()
 
 
@@ -278,23 +259,14 @@ def _wrong_type(field: dataclasses.Field[Any], value: Any) -> str:
 
 def _check(field: dataclasses.Field[Any], value: Any) -> None:
     """Refuse a value of another type or out of range."""
-    kind: type = type(field.default)
-    limits = field.metadata
+    kind, limits = type(field.default), field.metadata
     right_type = isinstance(value, kind) or (kind is float and isinstance(value, int))
     if not right_type or isinstance(value, bool) != (kind is bool):
         raise KclError(_wrong_type(field, value))
-    if kind is bool:
+    if kind is str and value not in limits["choices"]:
+        raise KclError(f"unknown {field.name} {value!r}; {nearest(value, list(limits['choices']))}")
+    if kind in (bool, str):
         return
-    if kind is str:
-        if value not in limits["choices"]:
-            raise KclError(f"unknown {field.name} {value!r}; {nearest(value, list(limits['choices']))}")
-        return
-    in_range = (
-        abs(value) <= sys.float_info.max  # false for nan, and for whole numbers no float can hold
-        and (limits["low"] is None or value >= limits["low"])
-        and (limits["high"] is None or value <= limits["high"])
-        and (limits["above"] is None or value > limits["above"])
-        and (limits["below"] is None or value < limits["below"])
-    )
-    if not in_range:
+    finite = abs(value) <= sys.float_info.max  # false for nan, and for whole numbers no float can hold
+    if not finite or not all(limits[name] is None or keeps(value, limits[name]) for name, keeps in _LIMITS.items()):
         raise KclError(f"setting {field.name}: {value} is out of range; expected {_range_in_words(field)}")

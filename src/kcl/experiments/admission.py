@@ -26,7 +26,7 @@ from kcl.errors import KclError
 from kcl.experiments.run_spec import CHOICES, RunSpec, Training, by_training, chosen_fields
 from kcl.methods.method import Method
 from kcl.methods.recipes import check_backbone, find_method, published_backbone
-from kcl.ops.compiler import need_compiler
+from kcl.ops.torch_private import need_compiler
 from kcl.training.stack import RunStack
 
 LONG = 40_000

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from kcl.core.randomness import torch_generator
+from kcl.core.randomness import derive
 
 
 @runtime_checkable
@@ -31,7 +31,7 @@ class RunNoise:
     """Draws for one purpose of one run, made when they are requested."""
 
     def __init__(self, device: torch.device, seed: int, purpose: str, *indices: int) -> None:
-        self.generator = torch_generator(device, seed, purpose, *indices)
+        self.generator = torch.Generator(device).manual_seed(derive(seed, purpose, *indices))
 
     def normal(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.generator, device=self.generator.device)

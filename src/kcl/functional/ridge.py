@@ -118,17 +118,11 @@ def _scores_by_weights(
     return queries @ primal_weights(coreset, targets, strength)
 
 
-def _scores_by_gram(
-    features: Float[Tensor, "*s k D"], targets: Float[Tensor, "*s m c"], strength: Float[Tensor, "*s"]
-) -> Float[Tensor, "*s n c"]:
-    """The same without W: quicker where a compiled step on a CPU learns from it. On a GPU its Gram matrix might be
-    TF32.
-    """
-    return _Scores.apply(features, targets, strength)[0]
-
-
+# Without W it is quicker where a compiled step on a CPU learns from it. On a GPU its Gram matrix might be TF32.
 query_scores = Operation(
-    "query_scores", _scores_by_weights, [Backend("one Gram matrix", "cpu", _scores_by_gram, traced, tolerance=1e-4)]
+    "query_scores",
+    _scores_by_weights,
+    [Backend("one Gram matrix", "cpu", lambda *args: _Scores.apply(*args)[0], traced, tolerance=1e-4)],
 )
 
 

@@ -8,8 +8,8 @@ all samples at once, whatever the order.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -88,26 +88,21 @@ class Statistics:
         """
         index = torch.tensor(list(places), dtype=torch.int64, device=self.cross.device)
 
-        def spread(tensor: Tensor) -> Tensor:
-            return tensor.new_zeros(*tensor.shape[:-1], targets).index_add_(-1, index, tensor)
-
-        return Statistics(self.moment, spread(self.cross), spread(self.sums), spread(self.squares), self.count)
+        return self._by_target(lambda part: part.new_zeros(*part.shape[:-1], targets).index_add_(-1, index, part))
 
     def columns(self, kept: Sequence[int]) -> Statistics:
         """Without the targets that are not among `kept`, of which all samples are gone."""
         index = torch.tensor(list(kept), dtype=torch.int64, device=self.cross.device)
-        cross, sums, squares = (part.index_select(-1, index) for part in (self.cross, self.sums, self.squares))
-        return Statistics(self.moment, cross, sums, squares, self.count)
+        return self._by_target(lambda part: part.index_select(-1, index))
 
     def scaled(self, factor: float) -> Statistics:
         """As if every sample had been learned `factor` times."""
-        return Statistics(
-            self.moment.scaled(factor),
-            factor * self.cross,
-            factor * self.sums,
-            factor * self.squares,
-            factor * self.count,
-        )
+        scaled = self._by_target(lambda part: factor * part)
+        return replace(scaled, moment=self.moment.scaled(factor), count=factor * self.count)
+
+    def _by_target(self, change: Callable[[Tensor], Tensor]) -> Statistics:
+        """With what depends on the targets changed."""
+        return replace(self, cross=change(self.cross), sums=change(self.sums), squares=change(self.squares))
 
 
 def of_samples(
@@ -129,13 +124,9 @@ def add(parts: Sequence[Statistics], moment: SecondMoment | None = None) -> Stat
     """
     targets = max(part.targets for part in parts)
     parts = [part if part.targets == targets else part.placed(range(part.targets), targets) for part in parts]
-    return Statistics(
-        add_moments([part.moment for part in parts]) if moment is None else moment,
-        _total([part.cross for part in parts]),
-        _total([part.sums for part in parts]),
-        _total([part.squares for part in parts]),
-        math.fsum(part.count for part in parts),
-    )
+    cross, sums, squares = (_total([getattr(part, name) for part in parts]) for name in ("cross", "sums", "squares"))
+    moment = add_moments([part.moment for part in parts]) if moment is None else moment
+    return Statistics(moment, cross, sums, squares, math.fsum(part.count for part in parts))
 
 
 def add_placed(

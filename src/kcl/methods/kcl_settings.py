@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from kcl.core.settings import Settings, Summaries, setting
+from kcl.core.settings import Settings, setting
 from kcl.methods.coreset import LARGEST
 from kcl.methods.feature_maps import FOR_MANY_RUNS
 from kcl.methods.ridge_kernels import KERNELS
@@ -28,7 +28,7 @@ CLASS_HEADS = {
 
 @dataclass(frozen=True)
 class KclSettings(Settings):
-    kernel: str = setting("vrf", "kernel of the ridge regression", choices=Summaries(KERNELS))
+    kernel: str = setting("vrf", "kernel of the ridge regression", choices=KERNELS)
     coreset_size_per_class: int = setting(20, "coreset samples kept per class", 1, LARGEST)
     bases: int = setting(1024, "random Fourier features D", 1, 1_000_000)
     tau: float = setting(0.01, "weight of the KL divergence", 0.0, stackable=True)
@@ -55,9 +55,7 @@ class KclSettings(Settings):
         "joint-ridge", "classifier over the classes of all tasks, where no task is named", choices=CLASS_HEADS,
         at_test=True, since=5,
     )  # fmt: skip
-    class_features: str = setting(
-        "relu", "features ψ of that classifier", choices=Summaries(FOR_MANY_RUNS), at_test=True, since=5
-    )
+    class_features: str = setting("relu", "features ψ of that classifier", choices=FOR_MANY_RUNS, at_test=True, since=5)
     class_bases: int = setting(2048, "random features of that classifier", 1, 65_536, at_test=True, since=5)
     soft_targets: float = setting(
         0.0, "coreset targets are one-hot plus this times a learned matrix; 0: one-hot", 0.0, 1e3,

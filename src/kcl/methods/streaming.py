@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kcl.benchmarks.task import Task
 from kcl.core.randomness import numpy_generator
-from kcl.core.settings import BACKBONES, Settings, Summaries, setting
+from kcl.core.settings import BACKBONES, Settings, setting
 from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.functional import primal, statistics
@@ -31,7 +31,7 @@ class StreamingRidgeSettings(Settings):
     backbone: str = setting(
         "identity", "network that turns inputs into features, untrained", choices=BACKBONES, since=2
     )
-    features: str = setting("rbf", "features ψ of the kernel", choices=Summaries(FOR_MANY_RUNS), since=4)
+    features: str = setting("rbf", "features ψ of the kernel", choices=FOR_MANY_RUNS, since=4)
     bases: int = setting(1024, "random features D", 1, 65_536)
     kernel_width: float = setting(1.0, "width of the kernel, for samples of unit length", above=0.0, since=4)
     strength_rule: str = setting(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kcl.benchmarks.task import View
 from kcl.core.randomness import numpy_generator
-from kcl.core.settings import CheckedSettings, Summaries, setting
+from kcl.core.settings import CheckedSettings, setting
 from kcl.core.shapes import Bool, Float
 from kcl.errors import KclError, KclWarning
 from kcl.methods.feature_maps import FEATURE_MAPS, median_distance
@@ -45,7 +45,7 @@ FEW_INPUTS, FEW_BASES, MANY_BASES = 128, 1024, 2048
 class StreamingSettings(CheckedSettings):
     """Settings of a streaming head. Zero means: chosen from the data, as the help says."""
 
-    features: str = setting("rbf", "features ψ of the kernel", choices=Summaries(FEATURE_MAPS))
+    features: str = setting("rbf", "features ψ of the kernel", choices=FEATURE_MAPS)
     bases: int = setting(
         0, f"random features; 0: {FEW_BASES}, or {MANY_BASES} from {FEW_INPUTS + 1} columns on", 0, 65_536
     )

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
-from kcl.ops.torch_private import BatchNormBase
+
+BATCH_NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 
 
 class Backbone(nn.Module, ABC):
@@ -47,7 +48,7 @@ class Backbone(nn.Module, ABC):
     @cached_property
     def mixes_samples(self) -> bool:
         """Whether a sample's features depend on the rest of its batch in training, as with BatchNorm."""
-        return any(isinstance(module, BatchNormBase) for module in self.modules())
+        return any(isinstance(module, BATCH_NORMS) for module in self.modules())
 
 
 class Identity(Backbone):

@@ -26,7 +26,7 @@ from kcl.data.feature_cache import KEY_BYTES, FeatureCache
 from kcl.data.file_cache import Say, quiet
 from kcl.data.user_data import Samples
 from kcl.errors import KclError
-from kcl.nets.frozen_network import FrozenModule, FrozenNetwork, OnnxNetwork
+from kcl.nets.frozen_network import FrozenModule, OnnxNetwork
 from kcl.nets.preparation import Preparation
 
 FORMAT = "kcl features 1"
@@ -91,16 +91,17 @@ class FrozenFeatures:
         self.batch, self.onnx, self.progress = batch, onnx, progress
         self.device = torch.device(choose_device(device) if device in ("auto", "cpu", "cuda") else device)
         self.preparation = _preparation(backbone, size, mean, std, crop, filter)
-        self._network: FrozenNetwork | Callable[[Any], Any]
+        self._network: FrozenModule | OnnxNetwork | None = None
+        """None for a function."""
         if isinstance(backbone, nn.Module):
             self._network = FrozenModule(backbone, torch.device("cpu") if onnx else self.device)
         elif isinstance(backbone, (str, Path)):
             self._network = OnnxNetwork(Path(backbone).expanduser(), self.device)
         elif callable(backbone):
-            self._network = backbone
+            self._function = backbone
         else:
             raise KclError(f"a backbone is a module, an ONNX file or a function, not {type(backbone).__name__}")
-        about = self._network.identity.hex() if isinstance(self._network, FrozenNetwork) else name
+        about = name if self._network is None else self._network.identity.hex()
         self.identity = hashlib.sha256(f"{FORMAT} {about} {self.preparation}".encode()).hexdigest() if about else ""
         """Of the network and of how inputs are prepared for it; empty for a function without a name."""
         folder = file_cache.cache_dir() / "features" if cache is True else Path(cache or "")
@@ -130,14 +131,12 @@ class FrozenFeatures:
         else:
             inputs, labels, names = user_data.image_paths(path, labelled, say)
         features = self.transform(inputs)
-        columns = (
-            tuple(f"{self.identity[:12]} {column}" for column in range(features.shape[1])) if self.identity else ()
-        )
-        return Samples(features, labels, names, columns)
+        named = range(features.shape[1]) if self.identity else ()
+        return Samples(features, labels, names, tuple(f"{self.identity[:12]} {column}" for column in named))
 
     def _checked(self, inputs: Any) -> Inputs:
         """Inputs as arrays, texts or paths, each of which the backbone can take."""
-        bare = self.preparation is None and not isinstance(self._network, FrozenNetwork)
+        bare = self.preparation is None and self._network is None
         if isinstance(inputs, (str, Path)):
             inputs = user_data.image_paths(Path(inputs).expanduser(), labelled=False)[0]
         elif isinstance(inputs, (list, tuple)) and inputs and isinstance(inputs[0], (str, Path)):
@@ -208,8 +207,8 @@ class FrozenFeatures:
     def _passed(self, batch: Any) -> Any:
         if self.preparation is not None:
             batch = self.preparation(torch.from_numpy(batch).to(self.device))
-        if not isinstance(self._network, FrozenNetwork):
-            return self._network(batch)
+        if self._network is None:
+            return self._function(batch)
         x = torch.as_tensor(batch).float()
         if self.onnx and isinstance(self._network, FrozenModule):
             self._network = OnnxNetwork.of_module(self._network.module, x[:2].cpu(), self.device)

@@ -1,4 +1,6 @@
-"""A network that only computes, and its identity: a torch module, or an ONNX file."""
+"""Networks that only compute: a torch module, or an ONNX file. `identity` is a digest of all that the features depend
+on.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,6 @@ import copy
 import hashlib
 import inspect
 import re
-from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,7 @@ EXTERNAL = re.compile(rb"\n\x08location\x12(.)", re.DOTALL)
 TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
 
 
-class FrozenNetwork(ABC):
-    """Inputs to features, on a device."""
-
-    identity: bytes
-    """A digest of all that the features depend on."""
-
-    @abstractmethod
-    def __call__(self, x: Shaped[Tensor, "n ..."]) -> Any: ...
-
-
-class FrozenModule(FrozenNetwork):
+class FrozenModule:
     """A copy of a module, in eval mode. Full float32, so that a CPU and a GPU give the same features up to rounding."""
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
@@ -52,7 +43,7 @@ class FrozenModule(FrozenNetwork):
             return self.module(x.to(self.device).contiguous(memory_format=memory_format))
 
 
-class OnnxNetwork(FrozenNetwork):
+class OnnxNetwork:
     """A graph that ONNX Runtime runs. Tensors in other files beside it are part of its identity."""
 
     def __init__(self, path: Path, device: torch.device) -> None:
@@ -84,7 +75,9 @@ class OnnxNetwork(FrozenNetwork):
             self.session = runtime.InferenceSession(source, options, providers=[*providers, "CPUExecutionProvider"])
         # ONNX Runtime has a class of its own for each kind of failure, without a common one.
         except Exception as error:
-            raise KclError(f"{name} is not an ONNX network that can be run: {_brief(error)}") from None
+            raise KclError(
+                f"{name} is not an ONNX network that can be run: {' '.join(str(error).split())[:200]}"
+            ) from None
         inputs = self.session.get_inputs()
         if len(inputs) != 1 or inputs[0].type not in TYPES:
             given = ", ".join(f"{each.name} ({each.type})" for each in inputs)
@@ -94,9 +87,10 @@ class OnnxNetwork(FrozenNetwork):
 
     def __call__(self, x: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n ..."]:
         rows, *shape = self.input.shape or [None, *x.shape[1:]]
-        if len(shape) != x.ndim - 1 or any(
-            isinstance(a, int) and a != b for a, b in zip(shape, x.shape[1:], strict=True)
-        ):
+        unlike = [
+            side for side, given in zip(shape, x.shape[1:], strict=False) if isinstance(side, int) and side != given
+        ]
+        if len(shape) != x.ndim - 1 or unlike:
             raise KclError(f"{self.name} takes inputs of shape {shape}, not {list(x.shape[1:])}")
         array = x.cpu().numpy().astype(self.dtype)
         size = rows if isinstance(rows, int) else len(array)
@@ -137,7 +131,3 @@ def _code(kind: type) -> str:
     except (OSError, TypeError):  # typed in by hand
         code = getattr(getattr(kind, "forward", None), "__code__", None)
         return "" if code is None else f"{code.co_code!r} {code.co_consts} {code.co_names}"
-
-
-def _brief(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

@@ -47,13 +47,17 @@ class PlainLayers:
 
     In training, `sizes` are those of the concatenated batches: BatchNorm takes its statistics over each batch, as
     separate passes would, while a convolution is one call for all. Without `sizes` it uses its running averages, or the
-    `moments` of another pass.
+    `moments` of another pass; if it `gathers`, the statistics of the samples passed, which `moments` collects.
     """
 
     def __init__(
-        self, sizes: Sequence[int] | None, noise: Noise | None, moments: Float[Tensor, " k"] | None = None
+        self,
+        sizes: Sequence[int] | None = None,
+        noise: Noise | None = None,
+        moments: Float[Tensor, " k"] | None = None,
+        gathers: bool = False,
     ) -> None:
-        self.sizes, self.noise, self._moments = sizes, noise, Moments(moments)
+        self.sizes, self.noise, self.moments, self.gathers = sizes, noise, Moments(moments), gathers
 
     def stem(self, layer: nn.Conv2d, parts: Sequence[Float[Tensor, "_ 3 h w"]]) -> Tensor:
         """The first convolution, of batches of images."""
@@ -82,26 +86,17 @@ class PlainLayers:
         return x.mean((-2, -1))
 
     def _norm(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+        if self.gathers:
+            variance, mean = torch.var_mean(x, dim=(0, 2, 3), correction=0)
+            self.moments.write(mean, variance)
+            return _normalise(norm, x, mean, variance)
         layer = norm.running_mean, norm.running_var, norm.weight, norm.bias
-        moments = self._moments.read(norm.num_features)
+        moments = self.moments.read(norm.num_features)
         if moments is not None:
             return _normalise(norm, x, *moments)
         if self.sizes is None:
             return F.batch_norm(x, *layer, False, 0.0, norm.eps)
         return torch.cat([F.batch_norm(part, *layer, True, 0.1, norm.eps) for part in x.split(list(self.sizes))])
-
-
-class GatheringLayers(PlainLayers):
-    """No training: BatchNorm uses the statistics of the samples passed, and `moments` collects them."""
-
-    def __init__(self) -> None:
-        super().__init__(None, None)
-        self.moments = Moments()
-
-    def _norm(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
-        variance, mean = torch.var_mean(x, dim=(0, 2, 3), correction=0)
-        self.moments.write(mean, variance)
-        return _normalise(norm, x, mean, variance)
 
 
 def _normalise(norm: nn.BatchNorm2d, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
@@ -158,29 +153,20 @@ class ChannelsLast:
 
 
 class AnsweringChannelsLast(ChannelsLast):
-    """Predictions on a GPU: BatchNorm uses its running averages, or the `moments` of another pass."""
+    """Predictions on a GPU: BatchNorm as in `PlainLayers` without `sizes`."""
 
-    def __init__(self, moments: Float[Tensor, " k"] | None = None) -> None:
+    def __init__(self, moments: Float[Tensor, " k"] | None = None, gathers: bool = False) -> None:
         super().__init__([0], None)
-        self._moments = Moments(moments)
+        self.moments, self.gathers = Moments(moments), gathers
 
     def _norm(self, layer: nn.BatchNorm2d, x: Tensor, rate: Tensor | None, **options: Any) -> Tensor:  # noqa: ARG002
+        if self.gathers:
+            out, mean, variance = norm_and_gather(layer, x, **options)
+            self.moments.write(mean, variance)
+            return out
         assert layer.running_mean is not None and layer.running_var is not None  # noqa: S101, PT018
-        moments = self._moments.read(layer.num_features) or (layer.running_mean, layer.running_var)
+        moments = self.moments.read(layer.num_features) or (layer.running_mean, layer.running_var)
         return norm_with(layer, x, *moments, **options)
-
-
-class GatheringChannelsLast(AnsweringChannelsLast):
-    """Predictions on a GPU: BatchNorm uses the statistics of the samples passed, and `moments` collects them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.moments = Moments()
-
-    def _norm(self, layer: nn.BatchNorm2d, x: Tensor, rate: Tensor | None, **options: Any) -> Tensor:  # noqa: ARG002
-        out, mean, variance = norm_and_gather(layer, x, **options)
-        self.moments.write(mean, variance)
-        return out
 
 
 Layers = PlainLayers | ChannelsLast
@@ -192,15 +178,10 @@ def training_layers(parts: Sequence[Float[Tensor, "_ 3 h w"]], noise: Noise | No
     return ChannelsLast(sizes, noise) if channels_last(parts) else PlainLayers(sizes, noise)
 
 
-def answering_layers(x: Float[Tensor, "n 3 h w"], moments: Float[Tensor, " k"] | None) -> Layers:
-    """For a pass without training; `moments` replace BatchNorm's running averages."""
+def answering_layers(
+    x: Float[Tensor, "n 3 h w"], moments: Float[Tensor, " k"] | None = None, gathers: bool = False
+) -> PlainLayers | AnsweringChannelsLast:
+    """For a pass without training; `moments` replace BatchNorm's running averages, or the pass `gathers` them."""
     if channels_last([x]) and not torch.is_grad_enabled():
-        return AnsweringChannelsLast(moments)
-    return PlainLayers(None, None, moments)
-
-
-def gathering_layers(x: Float[Tensor, "n 3 h w"]) -> GatheringLayers | GatheringChannelsLast:
-    """For a pass whose BatchNorm statistics are collected."""
-    if channels_last([x]) and not torch.is_grad_enabled():
-        return GatheringChannelsLast()
-    return GatheringLayers()
+        return AnsweringChannelsLast(moments, gathers)
+    return PlainLayers(moments=moments, gathers=gathers)

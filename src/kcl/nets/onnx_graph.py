@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,22 +18,14 @@ def trace(module: nn.Module, examples: tuple[Tensor, ...], **options: Any) -> An
     load_package("onnxscript", "onnx", "writing ONNX needs the packages onnx and onnxscript")
     rows = {0: torch.export.Dim("n", min=1)}
     shapes = (rows, *[None] * (len(examples) - 1))
-    with _quiet_exporter(), torch.no_grad():
-        program = torch.onnx.export(module, examples, dynamic_shapes=shapes, dynamo=True, verbose=False, **options)
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # the exporter warns about itself and optional packages
+    try:
+        with warnings.catch_warnings(action="ignore"), torch.no_grad():
+            program = torch.onnx.export(module, examples, dynamic_shapes=shapes, dynamo=True, verbose=False, **options)
+    finally:
+        logger.setLevel(level)
     if program is None:
         raise KclError("PyTorch's ONNX exporter returned no program for this model")
     return program.model_proto
-
-
-@contextmanager
-def _quiet_exporter() -> Iterator[None]:
-    """Hide the exporter's warnings about itself and optional packages, which do not concern the user."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -11,7 +11,7 @@ from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
 from kcl.nets.backbone import Backbone
-from kcl.nets.layers import Layers, answering_layers, gathering_layers, training_layers
+from kcl.nets.layers import Layers, answering_layers, training_layers
 
 
 class Block(nn.Module):
@@ -80,7 +80,7 @@ class ResNet18(Backbone):
         """Features of a set, with BatchNorm statistics of that set, and these statistics as `moments` for other
         samples.
         """
-        layers = gathering_layers(x)
+        layers = answering_layers(x, gathers=True)
         return self._pass([x], layers), layers.moments.values()
 
     def forward_parts(self, parts: Sequence[Float[Tensor, "_ 3 h w"]], noise: Noise) -> list[Float[Tensor, "_ d"]]:

@@ -8,10 +8,10 @@ takes the first backend that is for the device of its first tensor, suits the ar
 | file | content |
 |---|---|
 | `x.py` | reference of an operation and its entry for the table |
-| `x_cpu.py`, `x.cpp` | a backend in C++ |
-| `x_cuda.py`, `x.cu`, `x_triton.py` | a longer backend for a GPU; Triton modules are imported when called |
+| `x.cpp`, `x.cu` | kernels of a backend in C++ or CUDA |
+| `x_cuda.py`, `x_triton.py` | a longer backend for a GPU; Triton modules are imported when called |
 
-To add an operation: write its reference, name it in `OPERATIONS`, and give `tests/ops/test_table.py` example arguments.
+To add an operation: write its reference, import it below, and give `tests/ops/test_table.py` example arguments.
 To add a backend: one more `Backend` in the operation's entry. The test compares every backend with the reference.
 
 The ResNets' layers are chosen as a whole, since their GPU kernels keep activations in another layout: `channels_last`.
@@ -44,18 +44,7 @@ __all__ = [
     "solve",
     "triton_available",
 ]
-
-OPERATIONS: tuple[Operation, ...] = (
-    affine_rows,
-    descend,
-    draw_philox,
-    factorise_and_solve,
-    gram,
-    inner,
-    linear,
-    rounded_matmul,
-    solve,
-)
+OPERATIONS = [each for each in list(globals().values()) if isinstance(each, Operation)]
 
 
 def channels_last(parts: Sequence[Tensor]) -> bool:

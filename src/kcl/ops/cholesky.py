@@ -118,19 +118,17 @@ def solve_eliminated(packed: Tensor, targets: Float[Tensor, "*s m c"], head: int
     return torch.cat([first - inner(coupling, second.mT), second], dim=-2)
 
 
-def _in_float32(first: Tensor, targets: Tensor, *_: Tensor) -> bool:
-    return targets.dtype == torch.float32
-
-
-def _in_registers(first: Tensor, targets: Tensor, *_: Tensor) -> bool:
-    return targets.dtype == torch.float32 and targets.shape[-2] <= LARGEST
-
-
 def _backends(whole: Callable[..., Any], by_blocks: Callable[..., Any]) -> list[Backend]:
+    def in_float32(_: Tensor, targets: Tensor, *__: Tensor) -> bool:
+        return targets.dtype == torch.float32
+
+    def in_registers(_: Tensor, targets: Tensor, *__: Tensor) -> bool:
+        return targets.dtype == torch.float32 and targets.shape[-2] <= LARGEST
+
     available = torch_private.can_compile_cuda
     return [
-        Backend("CUDA", "cuda", whole, _in_registers, available, tolerance=1e-3),
-        Backend("CUDA, block by block", "cuda", by_blocks, _in_float32, available, tolerance=1e-3),
+        Backend("CUDA", "cuda", whole, in_registers, available, tolerance=1e-3),
+        Backend("CUDA, block by block", "cuda", by_blocks, in_float32, available, tolerance=1e-3),
     ]
 
 

@@ -35,13 +35,10 @@ _overlap = _Overlap()
 
 
 @contextmanager
-def weights_beside(device: torch.device, enabled: bool = True) -> Iterator[None]:
+def weights_beside(device: torch.device) -> Iterator[None]:
     """Pack convolution weights ahead, on a stream of their own, and compute their gradients on others: they are ready
     when the context ends. Inside it the weights must not change.
     """
-    if not enabled or device.type != "cuda":
-        yield
-        return
     present, _overlap.packing = torch.cuda.current_stream(device), stream(device, "packing")
     _overlap.packing.wait_stream(present)
     try:

@@ -26,19 +26,16 @@ def _descend(
 
 @torch.library.custom_op("kcl::descend", mutates_args=("flat", "velocity"))
 def _triton(flat: Tensor, velocity: Tensor, gradient: Tensor, alive: Tensor, rate: Tensor, momentum: Tensor) -> None:
-    from kcl.ops import descent_triton
+    from kcl.ops import kernels_triton
 
     runs, size = flat.shape
     grid = (-(-size // BLOCK), runs)
-    descent_triton.descend[grid](flat, velocity, gradient.contiguous(), alive, rate, momentum, size, BLOCK)
+    kernels_triton.descend[grid](flat, velocity, gradient.contiguous(), alive, rate, momentum, size, BLOCK)
 
 
 _triton.register_fake(lambda *_: None)
 
-
-def _untraced(*_: Tensor) -> bool:
-    """A compiler fuses the reference with what produces the gradient."""
-    return not traced()
-
-
-descend = Operation("descend", _descend, [Backend("Triton", "cuda", _triton, _untraced, triton_available)])
+# A compiler fuses the reference with what produces the gradient.
+descend = Operation(
+    "descend", _descend, [Backend("Triton", "cuda", _triton, lambda *_: not traced(), triton_available)]
+)

@@ -51,7 +51,7 @@ UNFOLDED = Fold(1, 0, 1)
 
 @torch.library.custom_op("kcl::pack_images", mutates_args=())
 def _pack(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: list[int]) -> Tensor:
-    from kcl.ops import pack_images_triton as kernel
+    from kcl.ops import kernels_triton
 
     out, before = _empty(parts, channels, dtype, fold), 0
     samples, rows, columns = out.shape[1:4]
@@ -59,7 +59,7 @@ def _pack(parts: list[Tensor], channels: int, dtype: torch.dtype, fold: list[int
     for part in parts:
         part_channels, height, width = part.shape[2:]
         grid = (-(-rows * columns // 256), part.shape[1], len(part))
-        kernel.pack[grid](
+        kernels_triton.pack[grid](
             part, out, part.stride(0), samples, before, height, width, rows * columns, columns, padding,
             part_channels, stride, channels, 1 << (channels - 1).bit_length(), 256,
         )  # fmt: skip

@@ -61,16 +61,14 @@ class _Layout(NamedTuple):
         """Constants that the kernels are compiled for."""
         return {"PARTS": self.parts, "CHANNELS": self.channels, "COLUMNS": self.columns}
 
-    def partial(self, x: Tensor) -> Tensor:
-        return x.new_empty(len(x), self.stretches, self.channels, dtype=torch.float32)
-
-    def following(self, x: Tensor, chains: bool) -> tuple[Tensor, Tensor]:
-        """Buffers for the next BatchNorm's partial sums; empty unless it `chains`."""
-        size = (len(x), self.stretches if chains else 0, self.channels)
+    def pair(self, x: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Buffers for two sums over each of `count` stretches or parts of a run, by channel."""
+        size = (len(x), count, self.channels)
         return x.new_empty(size, dtype=torch.float32), x.new_empty(size, dtype=torch.float32)
 
-    def total(self, x: Tensor) -> Tensor:
-        return x.new_empty(len(x), self.parts, self.channels, dtype=torch.float32)
+    def following(self, x: Tensor, chains: bool) -> tuple[Tensor, Tensor]:
+        """For the next BatchNorm's partial sums; empty unless it `chains`."""
+        return self.pair(x, self.stretches if chains else 0)
 
     @property
     def summed(self) -> dict[str, int]:
@@ -98,9 +96,9 @@ def _forward(
 
     layout, runs, channels, after_moments = _Layout.of(x, first), len(x), weight.shape[1], means is None
     written = layout if chains else layout.in_tiles()
-    mean, deviation, out = layout.total(x), layout.total(x), torch.empty_like(x)
+    (mean, deviation), out = layout.pair(x, layout.parts), torch.empty_like(x)
     if means is None or squares is None:
-        means, squares = layout.partial(x), layout.partial(x)
+        means, squares = layout.pair(x, layout.stretches)
         kernel.moments[(layout.stretches, runs)](
             x, means, squares, *layout.cut, relu_before, layout.channels, layout.columns, layout.tile
         )
@@ -120,7 +118,7 @@ def _forward(
 def _(x: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     *_, first, _, _, chains = inputs
     layout = _Layout.of(x, first)
-    return torch.empty_like(x), layout.total(x), layout.total(x), *layout.following(x, chains)
+    return torch.empty_like(x), *layout.pair(x, layout.parts), *layout.following(x, chains)
 
 
 @torch.library.custom_op("kcl::norm_backward", mutates_args=())
@@ -134,11 +132,11 @@ def _backward(
     parameters = (weight, weight.stride(0), bias, bias.stride(0))
     shared = (grad, x, mean, deviation, *parameters, *_dropping(x, kept, rate))
     written, options = layout.in_tiles(), (relu_before, kept is not None)
-    plain, weighted = layout.partial(x), layout.partial(x)
+    plain, weighted = layout.pair(x, layout.stretches)
     kernel.sums[(layout.stretches, runs)](
         *shared, plain, weighted, *layout.cut, channels, *options, **layout.fixed, TILE=layout.tile
     )
-    plain_mean, weighted_mean = layout.total(x), layout.total(x)
+    plain_mean, weighted_mean = layout.pair(x, layout.parts)
     weight_grad, bias_grad, out = weight.new_empty(weight.shape), bias.new_empty(bias.shape), torch.empty_like(x)
     kernel.totals[(runs, -(-layout.channels // COLUMNS))](
         plain, weighted, plain_mean, weighted_mean, weight_grad, bias_grad, *layout.cut, layout.stretches, channels,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,11 +14,6 @@ from torch import Tensor
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-DEVICES = "cpu", "cuda"
-
-
-def _always(*_: Any, **__: Any) -> bool:
-    return True
 
 
 @dataclass(frozen=True)
@@ -28,11 +22,11 @@ class Backend:
 
     name: str
     device: str
-    """The type of device its tensors are on: one of DEVICES."""
+    """The type of device its tensors are on: "cpu" or "cuda"."""
     run: Callable[..., Any]
-    suits: Callable[..., bool] = _always
+    suits: Callable[..., bool] = lambda *_, **__: True
     """Whether to use it for these arguments: their data type, their size, whether their step is being traced."""
-    available: Callable[[], bool] = _always
+    available: Callable[[], bool] = lambda: True
     """Whether this machine has what it needs besides the device: a compiler, a package, an interface of PyTorch."""
     tolerance: float = 1e-5
     """Largest difference from the reference, as a share of the largest value."""
@@ -43,7 +37,7 @@ class Operation(Generic[Arguments, Result]):
 
     def __init__(self, name: str, reference: Callable[Arguments, Result], backends: Sequence[Backend]) -> None:
         self.name, self.reference, self.backends = name, reference, backends
-        self._on_cpu, self._on_cuda = ([each for each in backends if each.device == device] for device in DEVICES)
+        self._on_cpu, self._on_cuda = ([each for each in backends if each.device == name] for name in ("cpu", "cuda"))
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         # `is_cuda` is much faster than `device.type`.
@@ -51,15 +45,6 @@ class Operation(Generic[Arguments, Result]):
             if backend.suits(*args, **kwargs) and backend.available():
                 return backend.run(*args, **kwargs)
         return self.reference(*args, **kwargs)
-
-
-def lazy(module: str, function: str) -> Callable[..., Any]:
-    """A function of a module in `kcl.ops` that is imported when it is called: Triton need not be installed."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return getattr(importlib.import_module(f"kcl.ops.{module}"), function)(*args, **kwargs)
-
-    return call
 
 
 _traced: ContextVar[bool] = ContextVar("traced", default=False)

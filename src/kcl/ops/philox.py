@@ -7,14 +7,19 @@ words.
 
 from __future__ import annotations
 
+import ctypes
 import math
+from collections.abc import Callable
+from functools import cache
+from importlib import resources
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from kcl.core.shapes import Float, Int, Shaped
 from kcl.ops import torch_private
-from kcl.ops.operation import Backend, Operation, lazy, triton_available
+from kcl.ops.operation import Backend, Operation, triton_available
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -73,11 +78,49 @@ def _normals(four: tuple[Tensor, ...]) -> list[Tensor]:
     return values
 
 
+def draw_cpp(
+    out: Shaped[Tensor, "s n"],
+    key: Int[Tensor, "s 2"],
+    step: Int[Tensor, ""],
+    kind: int,
+    rates: Float[Tensor, " s"] | None = None,
+    first: int = 0,
+) -> None:
+    """`draw` in C++ (`philox.cpp`), several times as fast as PyTorch's generators on a CPU; normals may differ in their
+    last digits. For runs whose steps are compiled, which need a C++ compiler anyway. PyTorch caches the library.
+    """
+    expected = torch.bool if kind == KEPT else torch.float32
+    if out.dtype != expected or out.device.type != "cpu" or out.stride(1) != 1 or not key.is_contiguous():
+        raise ValueError(f"cannot draw into {out.dtype} on {out.device} with strides {out.stride()}")
+    if (kind == KEPT) != (rates is not None):
+        raise ValueError("only KEPT has rates, and it needs them")
+    rows, size = out.shape
+    rate_pointer = None if rates is None else rates.data_ptr()
+    tensors = out.data_ptr(), rows, size, out.stride(0), key.data_ptr(), step.data_ptr(), rate_pointer
+    _kernel()(*tensors, first, kind, torch.get_num_threads())
+
+
+@cache
+def _kernel() -> Callable[..., None]:
+    source = resources.files("kcl.ops").joinpath("philox.cpp").read_text(encoding="utf-8")
+    function = torch_private.load_cpp(source).draw
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    function.argtypes = [pointer, number, number, number, pointer, pointer, pointer, number, number, number]
+    function.restype = None
+    return function
+
+
+def _draw_triton(*args: Any, **options: Any) -> None:
+    from kcl.ops import kernels_triton
+
+    kernels_triton.draw(*args, **options)
+
+
 draw_philox = Operation(
     "draw_philox",
     draw,
     [
-        Backend("C++", "cpu", lazy("philox_cpu", "draw"), available=torch_private.can_load_cpp),
-        Backend("Triton", "cuda", lazy("philox_triton", "draw"), available=triton_available),
+        Backend("C++", "cpu", draw_cpp, available=torch_private.can_load_cpp),
+        Backend("Triton", "cuda", _draw_triton, available=triton_available),
     ],
 )

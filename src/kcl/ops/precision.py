@@ -70,19 +70,9 @@ def answering(precision: str) -> AbstractContextManager[None]:
     return products(at_test(precision), tries=TRIES_AT_TEST)
 
 
-def _linear(x: Float[Tensor, "n d"], weight: Float[Tensor, "e d"], bias: Float[Tensor, " e"]) -> Float[Tensor, "n e"]:
-    """x Wᵀ + b."""
-    return F.linear(x, weight, bias)
-
-
 def _linear_bf16(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """The product and the gradients of both its factors in bfloat16: summed in float32, then rounded."""
     return _matmul_bf16(x, weight.mT) + bias
-
-
-def _matmul(left: Float[Tensor, "*s n d"], right: Float[Tensor, "*s d m"]) -> Float[Tensor, "*s n m"]:
-    """A product that may be rounded."""
-    return left @ right
 
 
 def _matmul_bf16(left: Tensor, right: Tensor) -> Tensor:
@@ -157,9 +147,9 @@ def _(x: Tensor, y: Tensor) -> Tensor:
 def _gram_cuda(features: Tensor) -> Tensor:
     suits = features.is_cuda and features.dtype == torch.float32 and triton_available()
     if suits and torch.backends.cuda.matmul.allow_tf32:
-        from kcl.ops import gram_triton
+        from kcl.ops import kernels_triton
 
-        return gram_triton.gram(features)
+        return kernels_triton.gram(features)
     with products("float32"):
         return features @ features.mT
 
@@ -169,10 +159,12 @@ def _(features: Tensor) -> Tensor:
     return features.new_empty(*features.shape[:-1], features.shape[-2])
 
 
-linear = Operation("linear", _linear, [Backend("bfloat16", "cpu", _linear_bf16, _bf16_allowed, tolerance=2e-2)])
+linear = Operation("linear", F.linear, [Backend("bfloat16", "cpu", _linear_bf16, _bf16_allowed, tolerance=2e-2)])
+"""x Wᵀ + b."""
 rounded_matmul = Operation(
-    "rounded_matmul", _matmul, [Backend("bfloat16", "cpu", _matmul_bf16, _bf16_allowed, tolerance=2e-2)]
+    "rounded_matmul", torch.matmul, [Backend("bfloat16", "cpu", _matmul_bf16, _bf16_allowed, tolerance=2e-2)]
 )
+"""A product that may be rounded."""
 inner = Operation("inner", _inner, [Backend("float32 without TF32", "cuda", Inner.apply)])
 gram = Operation("gram", _gram, [Backend("float32 or Triton's tf32x3", "cuda", _gram_cuda)])
 affine_rows = Operation(

@@ -10,7 +10,6 @@ is the only file to adapt. Interfaces are looked up when they are needed: import
 | `torch._inductor.codecache.CppCodeCache` | Philox in C++ | Philox in PyTorch |
 | `torch.fx.experimental.proxy_tensor.make_fx` | tracing steps | steps run uncompiled, with a warning |
 | `torch.cuda._compile_kernel` | the Cholesky kernel | `torch.linalg` |
-| `torch.nn.modules.batchnorm._BatchNorm` | recognising BatchNorm layers | PyTorch's public BatchNorm classes |
 """
 
 from __future__ import annotations
@@ -25,8 +24,10 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import GraphModule
+
+from kcl.errors import KclError
 
 
 def _private(module: str, name: str) -> Any:
@@ -49,27 +50,38 @@ def make_fx(function: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
     return (lambda *_: function) if trace is None else trace(function)
 
 
-def can_compile() -> bool:
-    """Whether steps can be traced and PyTorch has its compiler. Otherwise they run uncompiled."""
-    return _private("torch.fx.experimental.proxy_tensor", "make_fx") is not None and _has_inductor()
-
-
 def _has_inductor() -> bool:
     return importlib.util.find_spec("torch._inductor") is not None
 
 
-def compile_graph(graph: GraphModule, examples: Sequence[Tensor]) -> Callable[..., Any]:
-    """A traced graph compiled for tensors like these, without the guards that `torch.compile` checks before each call.
+def compile_step(traced: Callable[..., Any], examples: Sequence[Tensor]) -> Callable[..., Any]:
+    """A traced function of tensors like `examples`, compiled. On a CPU without the guards that `torch.compile` checks
+    before every call: the tensors never change, and a step is short.
 
-    Without the interface: `torch.compile`, which gives the same numbers. Without a compiler: the graph as it is.
+    Without the interface for that: `torch.compile`, which gives the same numbers. Without a compiler: as it is.
     """
+    if not isinstance(traced, GraphModule):  # it could not be traced: `need_compiler` has warned
+        return traced
     compile_alone = _private("torch._inductor", "compile")
-    if compile_alone is not None:
-        return compile_alone(graph, list(examples))
-    return torch.compile(graph, dynamic=False, fullgraph=True) if _has_inductor() else graph
+    if compile_alone is not None and not examples[0].is_cuda:
+        return compile_alone(traced, list(examples))
+    return torch.compile(traced, dynamic=False, fullgraph=True) if _has_inductor() else traced
 
 
-def cpp_compiler_found() -> bool:
+def need_compiler() -> None:
+    """Refuse to compile steps for a CPU where PyTorch finds no C++ compiler, in which its compiler writes."""
+    if _private("torch.fx.experimental.proxy_tensor", "make_fx") is None or not _has_inductor():
+        warnings.warn(
+            f"--compile on: PyTorch {torch.__version__} cannot compile steps, so they run uncompiled", stacklevel=2
+        )
+    elif not _cpp_compiler_found():
+        raise KclError(
+            "--compile on needs a C++ compiler on a CPU, and PyTorch finds none: install g++, or name another in the "
+            "environment variable CXX"
+        )
+
+
+def _cpp_compiler_found() -> bool:
     """Whether there is a C++ compiler. Without the interface: whether `$CXX` or g++ is on the search path."""
     find = _private("torch._inductor.cpp_builder", "get_cpp_compiler")
     if find is None:
@@ -88,7 +100,7 @@ def cpp_compiler_found() -> bool:
 @cache
 def can_load_cpp() -> bool:
     """Whether `load_cpp` works: PyTorch has its cache of compiled C++, and there is a compiler."""
-    return _private("torch._inductor.codecache", "CppCodeCache") is not None and cpp_compiler_found()
+    return _private("torch._inductor.codecache", "CppCodeCache") is not None and _cpp_compiler_found()
 
 
 def load_cpp(source: str) -> Any:
@@ -105,17 +117,6 @@ def can_compile_cuda() -> bool:
 def compile_cuda(source: str, name: str) -> Any:
     """The kernel of this name in CUDA C source, compiled at run time."""
     return torch.cuda._compile_kernel(source, name)
-
-
-# Modules and containers
-
-BatchNormBase: Any = _private("torch.nn.modules.batchnorm", "_BatchNorm") or (
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-    nn.SyncBatchNorm,
-)
-"""What `isinstance` recognises a BatchNorm layer by."""
 
 
 # In place of `torch.utils._pytree`, for nested tuples, lists and dicts

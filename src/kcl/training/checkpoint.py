@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,14 +134,6 @@ def digest(tree: Tree) -> str:
     return sha256.hexdigest()
 
 
-def branch(tree: Any, name: str) -> Tree:
-    """An inner dictionary of a checkpoint; empty if it is missing."""
-    inner = tree.get(name, {}) if isinstance(tree, dict) else None
-    if not isinstance(inner, dict):
-        raise KclError(f"the checkpoint does not fit the run: {name} is not a group of tensors")
-    return inner
-
-
 def fit_all(saved: Any, like: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
     """Tensors of a checkpoint by name, checked to have the names, shapes and data types that the run needs."""
     tensors = saved if isinstance(saved, dict) else {}
@@ -156,15 +148,12 @@ def fit_all(saved: Any, like: Mapping[str, Tensor], what: str) -> dict[str, Tens
     return tensors
 
 
-def load_into(present: Tree, saved: Any, what: str) -> None:
-    """Copy the tensors of a checkpoint into the existing ones, after the checks of `fit_all`."""
+def load_into(present: Tree, saved: Any, what: str, ignored: Collection[str] = ()) -> None:
+    """Copy the tensors of a checkpoint into the existing ones, after the checks of `fit_all`. `ignored`: names, as in
+    "buffers/gamma", of tensors that older checkpoints contain.
+    """
     like = dict(_flat(present))
-    for name, tensor in fit_all(dict(_flat(saved)) if isinstance(saved, dict) else {}, like, what).items():
+    tensors = dict(_flat(saved)) if isinstance(saved, dict) else {}
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in ignored}
+    for name, tensor in fit_all(tensors, like, what).items():
         like[name].copy_(tensor)
-
-
-def whole_number(value: Any, what: str, most: int) -> int:
-    """A count in a checkpoint, checked to be an integer from 0 to `most`."""
-    if type(value) is int and 0 <= value <= most:
-        return value
-    raise KclError(f"the checkpoint does not fit the run: {what} is {str(value)[:40]!r}")

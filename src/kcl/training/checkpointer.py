@@ -73,8 +73,6 @@ class Checkpointer:
         self.stop.check()
 
     def _due(self, task_ended: bool) -> bool:
-        if self.folder is None or self.every.never:
-            return False
         if self.every.steps is not None:
             return self._steps >= self.every.steps or task_ended
         least = 0.0 if task_ended else self.every.seconds or 0.0

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from kcl.core.randomness import derive
-from kcl.core.shapes import Float
-from kcl.errors import KclError
-from kcl.functional.noise import RunNoise
 from kcl.ops import draw_philox, philox
-from kcl.training.checkpoint import fit_all, load_into
 
 
 class Request(NamedTuple):
@@ -67,80 +65,36 @@ def merge(requests: Sequence[Sequence[Request]]) -> list[Request]:
 
 class DrawnNoise:
     """Hands out draws made beforehand, in the order of the requests. `ready` is called before any draw that is not
-    uniform (see `PhiloxSource.draw_uniforms`).
+    uniform (see `Source.draw_uniforms`).
     """
 
     def __init__(self, drawn: Sequence[Tensor], ready: Callable[[], None] = lambda: None) -> None:
         self._left, self._ready = iter(drawn), ready
 
-    def normal(self, *shape: int) -> Tensor:  # noqa: ARG002
+    def uniform(self, *_: int) -> Tensor:
+        return next(self._left)
+
+    def normal(self, *_: Any) -> Tensor:
         self._ready()
         return next(self._left)
 
-    def uniform(self, *shape: int) -> Tensor:  # noqa: ARG002
-        return next(self._left)
-
-    def kept(self, rate: Tensor, *shape: int) -> Tensor:  # noqa: ARG002
-        self._ready()
-        return next(self._left)
+    kept = normal
 
 
-class SeparateSource:
-    """The draws that each of s runs would get from a `RunNoise`, step after step: for the CPU."""
-
-    drawn: list[Float[Tensor, "s ..."]]
-    changes: Sequence[Tensor] = ()
-    """Tensors that a draw changes, apart from `drawn`."""
-
-    def __init__(self, requests: Sequence[Request], noises: Sequence[RunNoise]) -> None:
-        self.requests, self.noises = requests, noises
-
-    def draw(self) -> None:
-        """Fill `drawn` for the next step."""
-        runs = [[self._one(noise, request, run) for request in self.requests] for run, noise in enumerate(self.noises)]
-        alone = len(runs) == 1  # no copy is needed
-        self.drawn = [same[0][None] if alone else torch.stack(same) for same in zip(*runs, strict=True)]
-
-    def _one(self, noise: RunNoise, request: Request, run: int) -> Tensor:
-        if request.kind == philox.KEPT:
-            return noise.kept(torch.tensor(request.rates[run]), *request.shape)
-        return (noise.normal if request.kind == philox.NORMAL else noise.uniform)(*request.shape)
-
-    def share(self, other: Any) -> None:
-        """Draw from the same sequence of steps as another source."""
-        self.noises = other.noises
-
-    def renew(self, other: Any) -> None:
-        """Continue as `other`, a new source with the same requests, but in the existing tensors."""
-        self.noises = other.noises
-
-    def state(self) -> dict[str, Tensor]:
-        """The position in the sequence of draws."""
-        return {str(run): noise.generator.get_state() for run, noise in enumerate(self.noises)}
-
-    def restore(self, state: Any) -> None:
-        """Continue from a saved `state`."""
-        generators = fit_all(state, self.state(), "noise")
-        try:
-            for run, noise in enumerate(self.noises):
-                noise.generator.set_state(generators[str(run)])
-        except RuntimeError as error:
-            raise KclError(f"the checkpoint does not fit the run: {str(error).splitlines()[0][:100]}") from None
-
-
-class PhiloxSource:
-    """The same by one kernel per kind of draw for all runs, into tensors at fixed addresses: for CUDA graphs and
-    compiled steps.
+class Source:
+    """Draws for one purpose of s runs, step after step: by one kernel per kind of draw for all runs, into tensors at
+    fixed addresses, as CUDA graphs and compiled steps need them.
     """
 
     def __init__(
         self, requests: Sequence[Request], device: torch.device, seeds: Sequence[int], purpose: str, *indices: int
     ) -> None:
-        derived = [derive(seed, purpose, *indices) for seed in seeds]
-        self.key = torch.tensor([[seed & 0xFFFFFFFF, seed >> 32] for seed in derived], device=device)
-        self.step = torch.zeros(1, dtype=torch.int64, device=device)
-        self.changes = [self.step]
+        self.key = torch.empty(len(seeds), 2, dtype=torch.int64, device=device)
+        self.step = torch.empty(1, dtype=torch.int64, device=device)
+        """The number of draws made, which a draw changes."""
+        self.begin(seeds, purpose, *indices)
         self.drawn = [torch.empty(0)] * len(requests)
+        """What was requested, in this order (s × …)."""
         self._fill: list[tuple[Tensor, int, Tensor | None, int]] = []
         for kind in (philox.NORMAL, philox.UNIFORM, philox.KEPT):
             numbers = [number for number, request in enumerate(requests) if request.kind == kind]
@@ -158,7 +112,14 @@ class PhiloxSource:
                     rates_tensor = torch.tensor(rates, device=device) if rates else None
                     self._fill.append((flat[:, start:end], kind, rates_tensor, start // 4))
 
+    def begin(self, seeds: Sequence[int], purpose: str, *indices: int) -> None:
+        """Start the draws for a purpose, in the existing tensors."""
+        derived = [derive(seed, purpose, *indices) for seed in seeds]
+        self.key.copy_(torch.tensor([[seed & 0xFFFFFFFF, seed >> 32] for seed in derived]))
+        self.step.zero_()
+
     def draw(self) -> None:
+        """Fill `drawn` for the next step."""
         self.draw_uniforms()
         self.draw_others()
 
@@ -175,20 +136,33 @@ class PhiloxSource:
             if kind in kinds:
                 draw_philox(out, self.key, self.step, kind, rates, first)
 
-    def share(self, other: Any) -> None:
-        self.step = other.step
-        self.changes = [self.step]
+    def share(self, other: Source) -> None:
+        """Draw from the same sequence of steps as another source."""
+        self.key, self.step = other.key, other.step
 
-    def renew(self, other: Any) -> None:
-        self.key.copy_(other.key)
-        self.step.zero_()
-
-    def state(self) -> dict[str, Tensor]:
+    def position(self) -> dict[str, Tensor]:
+        """In the sequence of steps, for checkpoints: the tensors themselves."""
         return {"step": self.step}
 
-    def restore(self, state: Any) -> None:
-        load_into(self.state(), state, "noise")
+
+@contextmanager
+def drawn_beside(source: Source, device: torch.device) -> Iterator[Callable[[], None]]:
+    """Draw a step's noise in parallel with the beginning of the step, which needs uniforms at most. Yields a function
+    to call before any other noise is used.
+    """
+    if device.type != "cuda":
+        source.draw()
+        yield lambda: None
+        return
+    source.draw_uniforms()
+    present, side = torch.cuda.current_stream(device), _side(device)
+    side.wait_stream(present)
+    with torch.cuda.stream(side):
+        source.draw_others()
+    yield lambda: present.wait_stream(side)
+    present.wait_stream(side)
 
 
-Source = SeparateSource | PhiloxSource
-"""Draws for one purpose of s runs, step after step."""
+@cache
+def _side(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)

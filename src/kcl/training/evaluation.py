@@ -1,4 +1,4 @@
-"""Testing the runs of a stack: solve the head of a task at the current weights, and score the test samples with it."""
+"""Testing the runs of a stack: how they are grouped for it, the heads of tasks at the current weights, their scores."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from kcl.core.randomness import numpy_generator
 from kcl.core.shapes import Float, Int
 from kcl.errors import KclError
 from kcl.functional.noise import RunNoise
-from kcl.methods.method import Memory
+from kcl.methods.method import Memory, Method
 from kcl.methods.views import copies_at_test
 from kcl.ops.precision import answering
+from kcl.ops.torch_private import tree_map
 from kcl.training.draws import DrawnNoise, Recorder, Request, merge
-from kcl.training.state import for_one_run, memory_of, over_runs, stack_memories
-from kcl.training.variants import TestGroup
+from kcl.training.state import memory_of, over_runs, stack_memories
+from kcl.training.weight_average import horizon, horizons
 
 QUERIES_ON_CPU = 2048
 BATCHES = 16
@@ -39,6 +40,40 @@ def as_seen(memory: Memory, view: View) -> Memory:
         return memory
     inputs = memory["inputs"]
     return memory | {"inputs": view.scale(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])}
+
+
+class Variant(NamedTuple):
+    """One run: its training, and the weight average it is tested with (None: the last weights)."""
+
+    training: int
+    average: int | None
+
+
+class TestGroup(NamedTuple):
+    """Runs of different trainings that are tested in the same way, and therefore together."""
+
+    method: Method
+    runs: list[int]
+    trainings: list[int]
+    average: int | None
+
+
+def grouped(methods: Sequence[Sequence[Method]]) -> tuple[list[Variant], list[TestGroup]]:
+    """Every run, training by training, and all runs grouped by how they are tested. `methods`: the methods that each
+    training is tested with.
+    """
+    runs: list[Variant] = []
+    groups: dict[Any, TestGroup] = {}
+    for training, tested_by in enumerate(methods):
+        averages = horizons(tested_by)
+        for method in tested_by:
+            averaged = horizon(method.settings)
+            average = averages.index(averaged) if averaged in averages else None
+            group = groups.setdefault((method.settings.testing_key(), average), TestGroup(method, [], [], average))
+            group.runs.append(len(runs))
+            group.trainings.append(training)
+            runs.append(Variant(training, average))
+    return runs, list(groups.values())
 
 
 class Union(NamedTuple):
@@ -61,10 +96,7 @@ class Evaluator:
         self._shared: dict[int, Memory] = {}
         """By the first run of a group: what the heads of all tasks have in common at the current weights."""
         self._unions: dict[int, Union] = {}
-
-    def weights_changed(self) -> None:
-        self._shared.clear()
-        self._unions.clear()
+        self._version = stack.version
 
     @torch.no_grad()
     def accuracy(self, tasks: Sequence[Task]) -> list[float]:
@@ -175,8 +207,7 @@ class Evaluator:
 
     def _common(self, group: TestGroup) -> Memory:
         """What the heads of all tasks have in common, for every run of a group."""
-        if self.stack.learning:  # the weights change from step to step
-            self._shared.clear()
+        self._forget_old_weights()
         method, first = group.method, group.runs[0]
         if method.shares and first not in self._shared:
 
@@ -190,21 +221,20 @@ class Evaluator:
 
     def _union(self, group: TestGroup) -> Union:
         """The classifiers over all classes seen so far, one run after another: λ is chosen by what a run has."""
+        self._forget_old_weights()
         stack, method, first = self.stack, group.method, group.runs[0]
-        if stack.learning:  # the weights change from step to step
-            self._unions.clear()
         if first not in self._unions:
             memories = [self._of_group(group, as_seen(*kept)) for kept in stack.kept.values()]
             heads, places, owners = [], [], []
             for position, (run, training) in enumerate(zip(group.runs, group.trainings, strict=True)):
-                among_all = places_of([classes[training] for classes in stack.classes.values()])
+                among_all, owners_of_run = _places({task: each[training] for task, each in stack.classes.items()})
                 united = method.united([memory_of(position, memory) for memory in memories], among_all)
                 rng = numpy_generator(stack.training_seeds[training], "classes of all tasks")
                 with answering(stack.precision):
                     model = stack.model_at_test(run)
                     heads.append(method.classifier_of_all(model, method.show(united), rng))
                 places.append(among_all)
-                owners.append(_owners(among_all, list(stack.classes)))
+                owners.append(owners_of_run)
             by_task = {
                 index: torch.tensor(several, device=stack.device)
                 for index, several in zip(stack.classes, zip(*places, strict=True), strict=True)
@@ -214,12 +244,20 @@ class Evaluator:
             )
         return self._unions[first]
 
+    def _forget_old_weights(self) -> None:
+        if self._version != self.stack.version:
+            self._shared.clear()
+            self._unions.clear()
+            self._version = self.stack.version
+
     def _call(self, group: TestGroup, function: Callable[..., Any], *arguments: Any) -> Any:
         """function(model, *arguments) for every run of a group, with the weights it is tested with."""
         stack = self.stack
         with answering(stack.precision):
             if stack.plain:
-                return for_one_run(function, stack.state.model_at_test(0, group.average), *arguments)
+                alone = tree_map(lambda tensor: tensor[0], arguments)
+                answer = function(stack.state.model_at_test(0, group.average), *alone)
+                return tree_map(lambda tensor: tensor[None], answer)
             state = self._of_group(group, stack.state.used_at_test(group.average))
             return over_runs(stack.models[0], function, state, *arguments)
 
@@ -241,27 +279,20 @@ class Evaluator:
         key = (len(task.test), task.test.inputs.shape[1:], group.runs[0])
         if key not in self._batch_sizes:
             each = copies * (128 * task.test.inputs[0].numel() + 16 * group.method.settings.random_features)
-            fitting = max(1, _free_memory(self.stack.device) // 4 // (each * len(group.runs)))
+            device = self.stack.device
+            unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # held by PyTorch
+            free = torch.cuda.mem_get_info(device)[0] + unused
+            fitting = max(1, free // 4 // (each * len(group.runs)))
             self._batch_sizes[key] = min(len(task.test), 1 << fitting.bit_length() - 1)
         return self._batch_sizes[key]
 
 
-def places_of(classes: Sequence[Sequence[int]]) -> list[list[int]]:
-    """For every task, the place of each of its classes among all classes, in the order in which they were seen."""
-    order: dict[int, int] = {}
-    return [[order.setdefault(number, len(order)) for number in several] for several in classes]
-
-
-def _owners(places: Sequence[Sequence[int]], tasks: Sequence[int]) -> list[int]:
-    """The first task of each place."""
+def _places(classes: dict[int, tuple[int, ...]]) -> tuple[list[list[int]], list[int]]:
+    """For every task, the place of each of its classes among all classes, in the order in which they were seen; and the
+    first task of each place.
+    """
     owners: dict[int, int] = {}
-    for task, several in zip(tasks, places, strict=True):
-        for place in several:
-            owners.setdefault(place, task)
-    return [owners[place] for place in range(len(owners))]
-
-
-def _free_memory(device: torch.device) -> int:
-    """Free bytes, including those that PyTorch has reserved but does not use."""
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + unused
+    for task, several in classes.items():
+        owners |= {number: task for number in several if number not in owners}
+    order = {number: place for place, number in enumerate(owners)}
+    return [[order[number] for number in several] for several in classes.values()], list(owners.values())

@@ -20,21 +20,19 @@ from kcl.benchmarks.task import Task, View
 from kcl.core.randomness import check_seed, numpy_generator
 from kcl.core.shapes import Float
 from kcl.errors import KclError
-from kcl.functional.noise import RunNoise
 from kcl.methods.method import Learnable, Memory, Method
 from kcl.nets.backbone import Backbone
 from kcl.ops.precision import answering, products, used
 from kcl.ops.torch_private import tree_map
-from kcl.training.checkpoint import Saved, Tree, branch, digest, fit_all, load_into, whole_number
-from kcl.training.draws import PhiloxSource, Request, SeparateSource, Source
-from kcl.training.evaluation import Evaluator
+from kcl.training.checkpoint import Saved, Tree, digest, fit_all, load_into
+from kcl.training.draws import Request, Source
+from kcl.training.evaluation import Evaluator, grouped
 from kcl.training.optimizers import OPTIMIZERS
 from kcl.training.stacked_task import StackedTask
 from kcl.training.stacked_trainer import StackedTrainer
-from kcl.training.state import StackState, build_model, check_device, memory_of, stack_memories
+from kcl.training.state import StackState, build_model, memory_of, stack_memories
 from kcl.training.step_progress import BetweenSteps, OnStep
 from kcl.training.trainer import PlainTrainer, Trainer
-from kcl.training.variants import test_groups, variants_of
 from kcl.training.weight_average import horizons, weights_size
 
 PerRun = TypeVar("PerRun")
@@ -66,10 +64,12 @@ class RunStack:
             check_seed(seed)
         if plain and (len(seeds) != 1 or compiled):
             raise ValueError("a plain stack has one training and is not compiled")
-        self.methods, self.training_seeds, self.device = methods, seeds, check_device(device)
+        if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+            raise KclError(f"device {str(device)!r}: PyTorch finds no CUDA GPU on this machine; use 'cpu'")
+        self.methods, self.training_seeds, self.device = methods, seeds, torch.device(device)
         self.method, self.count, self.plain = methods[0], len(seeds), plain
         self.variants = variants or [[method] for method in methods]
-        self.runs, self.test_groups = variants_of(self.variants), test_groups(self.variants)
+        self.runs, self.test_groups = grouped(self.variants)
         self.seeds = [seeds[run.training] for run in self.runs]
         self.joint, self.answers_unseen = self.method.joint, self.method.answers_unseen
         self.compares_tasks = any(group.method.settings.scenario == "class" for group in self.test_groups)
@@ -110,11 +110,6 @@ class RunStack:
         saved, self._resume_from = self._resume_from, None
         if saved is not None:
             self.state.load(saved.tensors)  # beginning a task has reset the head
-
-        def after_step() -> None:
-            self.version += 1
-            between_steps()
-
         trained_state: Memory = {}
         if self.method.trains:
             with products(self.precision):
@@ -123,7 +118,7 @@ class RunStack:
                     kind = PlainTrainer if self.plain else StackedTrainer
                     self._trainer = kind(self, stacked_task)
                 self.learning = True
-                self._trainer.train(stacked_task, on_step, after_step, saved)
+                self._trainer.train(stacked_task, on_step, between_steps, saved)
                 self.learning = False
             trained_state = self._trainer.trained_state()
         self.state.gather_buffers()
@@ -133,7 +128,6 @@ class RunStack:
     def weights_changed(self) -> None:
         """Invalidate heads that were solved before."""
         self.version += 1
-        self._evaluator.weights_changed()
 
     def learnables(self, tasks: Sequence[Task]) -> list[Learnable]:
         return [
@@ -180,9 +174,21 @@ class RunStack:
 
     def rehearse_classifier(self, tasks: Sequence[Task]) -> None:
         """Solve the head of a task for every test group, to measure the memory that takes. One task per training."""
-        pairs = zip(self.methods, self.models, self.learnables(tasks), strict=True)
-        ended = [method.end_task(model, learnable.memory) for method, model, learnable in pairs]
-        self._evaluator.rehearse(stack_memories(ended, self.device), tasks[0].view.to(self.device), tasks[0].index)
+        memory = stack_memories([memories[0] for memories in self._untrained_memories(tasks)], self.device)
+        self._evaluator.rehearse(memory, tasks[0].view.to(self.device), tasks[0].index)
+
+    @torch.no_grad()
+    def _untrained_memories(self, tasks: Sequence[Task]) -> list[list[Memory]]:
+        """For every training, the memory of each part of its task if nothing is trained. Resets the models' heads."""
+        memories = []
+        for method, task in zip(self.methods, tasks, strict=True):
+            method.check(task)
+        for method, model, task, learnable in zip(
+            self.methods, self.models, tasks, self.learnables(tasks), strict=True
+        ):
+            ended = method.end_task(model, learnable.memory)
+            memories.append([ended if part is task else method.unseen_memory(part) for part in task.parts])
+        return memories
 
     # Answering
 
@@ -245,20 +251,19 @@ class RunStack:
         self.state.load(saved.tensors)
         self.weights_changed()
         if saved.about.get("step") is not None:
-            whole_number(saved.about["step"], "the step", 2**53)
             self._resume_from = saved
 
     def _restore_memories(self, tree: Tree, training_tasks: Sequence[Sequence[Task]]) -> None:
         """`training_tasks`: what each training learns, in order."""
-        saved = branch(tree, "kept")
-        learned = sum(str(task.parts[0].index) in saved for task in training_tasks[0])
-        if set(saved) != {str(part.index) for task in training_tasks[0][:learned] for part in task.parts}:
+        saved = tree.get("kept", {})
+        names = set(saved) if isinstance(saved, dict) else {"no group of tensors"}
+        learned = sum(str(task.parts[0].index) in names for task in training_tasks[0])
+        if names != {str(part.index) for task in training_tasks[0][:learned] for part in task.parts}:
             raise KclError("the checkpoint does not fit the run: its tasks are not the first ones of the stream")
         for number in range(learned):
             tasks = [of_run[number] for of_run in training_tasks]
-            parts = zip(self.methods, self.models, tasks, self.training_seeds, strict=True)
-            templates = [_memory_template(*each) for each in parts]
-            for place, (part, memories) in enumerate(zip(tasks[0].parts, zip(*templates, strict=True), strict=True)):
+            templates = zip(*self._untrained_memories(tasks), strict=True)
+            for place, (part, memories) in enumerate(zip(tasks[0].parts, templates, strict=True)):
                 template = stack_memories(memories, self.device)
                 memory = fit_all(saved.get(str(part.index)), template, f"kept/{part.index}")
                 for name, tensor in memory.items():  # what depends on the data alone must match the present data
@@ -322,9 +327,7 @@ class RunStack:
 
     def source(self, requests: Sequence[Request], purpose: str, index: int, seeds: Sequence[int]) -> Source:
         """The noise of the trainings with these seeds."""
-        if self.device.type == "cpu" and not self.compiled:
-            return SeparateSource(requests, [RunNoise(self.device, seed, purpose, index) for seed in seeds])
-        return PhiloxSource(requests, self.device, seeds, purpose, index)
+        return Source(requests, self.device, seeds, purpose, index)
 
     def stored(self, inputs: Tensor) -> Tensor:
         """A stored array on the device: moved once for all runs and tasks, without conversion."""
@@ -342,12 +345,3 @@ class RunStack:
             raise ValueError(f"{len(values)} values for {len(self.runs)} runs")
         firsts = [0, *itertools.accumulate(len(several) for several in self.variants)][:-1]
         return [values[first] for first in firsts]
-
-
-def _memory_template(method: Method, model: nn.Module, task: Task, seed: int) -> list[Memory]:
-    """The memory of every part of a task if nothing had been learned. Resets the model's head."""
-    method.check(task)
-    with torch.no_grad():
-        memory = method.begin_task(model, task, numpy_generator(seed, "coreset", task.index)).memory
-        ended = method.end_task(model, memory)
-    return [ended if part is task else method.unseen_memory(part) for part in task.parts]

@@ -5,6 +5,7 @@ graph and replayed.
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,11 +18,11 @@ from torch.func import vmap
 
 from kcl.core.shapes import Float
 from kcl.methods.method import Memory, Replayed
-from kcl.ops import compiler
+from kcl.ops import torch_private
 from kcl.ops.operation import tracing
+from kcl.ops.streams import passing
 from kcl.ops.torch_private import make_fx, tree_flatten, tree_map, tree_unflatten
-from kcl.training.cuda_graph import GraphedStep, drawn_beside
-from kcl.training.draws import DrawnNoise, Recorder, Request, Source, merge
+from kcl.training.draws import DrawnNoise, Recorder, Request, drawn_beside, merge
 from kcl.training.optimizers import SGD, OptimizerState, descend_in_parts, move, per_run
 from kcl.training.stacked_task import StackedTask
 from kcl.training.state import CannotStack, over_runs
@@ -45,6 +46,38 @@ class StepTensors(NamedTuple):
     method_state: Memory
 
 
+class GraphedStep:
+    """Captures `step` once; every call replays it. `changed`: tensors that a step changes in place. `another`: a graph
+    never replayed at the same time, whose memory pool is shared.
+    """
+
+    def __init__(self, step: Callable[[], None], changed: Sequence[Tensor], another: GraphedStep | None = None) -> None:
+        saved = [tensor.clone() for tensor in changed]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # rehearsals choose algorithms and compile kernels
+            for _ in range(3):  # each restored to the start: after the last batch there is no next
+                step()
+                for tensor, value in zip(changed, saved, strict=True):
+                    tensor.copy_(value)
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        gc.collect()  # freeing a graph during a capture would break the capture
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            device = torch.device("cuda", torch.cuda.current_device())
+            pool = None if another is None else another.graph.pool()
+            with torch.cuda.graph(self.graph, pool=pool, stream=passing(device)):
+                step()
+        finally:
+            if collecting:
+                gc.enable()
+
+    def __call__(self) -> None:
+        self.graph.replay()
+
+
 class StackedTrainer(Trainer):
     """Holds the samples of a whole epoch on the device, so that a step needs nothing from the host."""
 
@@ -62,11 +95,17 @@ class StackedTrainer(Trainer):
         self.offsets = torch.arange(max(self.sizes), device=device)
         self.replays = self._planned(task)
         self._await_draws: Callable[[], None] = lambda: None
-        self.requests = {size: self._requests(size) for size in set(self.sizes)}
-        self._check_that_it_stacks(self.sizes[0])
+        requests = {size: self._requests(size) for size in set(self.sizes)}
+        self._check_that_it_stacks(self.sizes[0], requests[self.sizes[0]])
+        self.sources = {
+            size: stack.source(each, "training noise", task.index, stack.training_seeds)
+            for size, each in requests.items()
+        }
+        self.source = self.sources[self.sizes[0]]
+        for source in self.sources.values():
+            source.share(self.source)  # batches of all sizes draw from one sequence of steps
         self.graphs: dict[int, GraphedStep] = {}
         self.compiled: dict[int, Callable[[], Any]] = {}
-        self.sources: dict[int, Source] = {}
 
     def suits(self, task: StackedTask) -> bool:
         """Whether another task has the shapes that this trainer was built for."""
@@ -84,13 +123,12 @@ class StackedTrainer(Trainer):
         self._restart(0)
         for number in self.state.numbers.values():
             number.zero_()
-        self._renew_noise(0)
         self._uncaptured_step(self.sizes[0])
 
     def _begin(self, task: StackedTask) -> None:
         for tensor, planned in zip(self.replays, self._planned(task), strict=True):
             tensor.copy_(planned)
-        self._renew_noise(task.index)
+        self.source.begin(self.stack.training_seeds, "training noise", task.index)
 
     def _begin_epoch(self, task: StackedTask, epoch: int, first: int) -> None:
         inputs, labels = task.in_order(epoch)
@@ -114,7 +152,7 @@ class StackedTrainer(Trainer):
             return True
         if size not in self.graphs:
             changed = [*self.state.changed(), *self.method_state.values(), self.cursor, self.done]
-            changed += [*self.trained_state().values(), *self.velocities.values(), *self.sources[size].changes]
+            changed += [*self.trained_state().values(), *self.velocities.values(), self.source.step]
             another = next(iter(self.graphs.values()), None)
             self.graphs[size] = GraphedStep(lambda: self._uncaptured_step(size), changed, another)
         self.graphs[size]()
@@ -141,7 +179,7 @@ class StackedTrainer(Trainer):
         copies = [tensor.clone() for tensor in tensors]  # tracing runs the step
         with tracing():
             traced = make_fx(lambda *flat: self._next_batch(*tree_unflatten(list(flat), structure)))(*copies)
-        return partial(compiler.compile_step(traced, copies), *tensors)
+        return partial(torch_private.compile_step(traced, copies), *tensors)
 
     def _arguments(self, size: int) -> tuple[Any, ...]:
         """Everything that a step on `size` samples reads and changes."""
@@ -191,7 +229,7 @@ class StackedTrainer(Trainer):
         """One update of every run, in place; returns the first loss of each."""
         optimizer, running = tensors.optimizer, tensors.running
         running_before = [flat.clone() for flat in running]
-        with torch.enable_grad(), self._weights_beside():
+        with torch.enable_grad(), self.overlapping():
             parameters = self.state.parameters(optimizer.weights)
             for leaf, trained in zip(parameters.values(), self.state.layout.trained, strict=True):
                 leaf.requires_grad_(trained)
@@ -240,6 +278,9 @@ class StackedTrainer(Trainer):
 
     # Noise
 
+    def _noise_state(self) -> dict[str, Tensor]:
+        return self.source.position()
+
     def _requests(self, size: int) -> list[Request]:
         """The noise that a step on `size` samples requests, recorded in a dry pass on a copy of each model."""
         requests = []
@@ -252,9 +293,9 @@ class StackedTrainer(Trainer):
             requests.append(recorder.requests)
         return merge(requests)
 
-    def _check_that_it_stacks(self, size: int) -> None:
+    def _check_that_it_stacks(self, size: int, requests: list[Request]) -> None:
         """Compute one loss of all runs on copies, to detect a module that cannot be vmapped before anything changes."""
-        drawn = [request.placeholder(self.stack.count, device=self.stack.device) for request in self.requests[size]]
+        drawn = [request.placeholder(self.stack.count, device=self.stack.device) for request in requests]
         statistics = self.state.statistics([flat.clone() for flat in self.state.running])
         state = self.state.parameters() | self.state.buffers | statistics
         arguments = self.memory, self.inputs[:, :size], self.labels[:, :size], self._first_replayed(), drawn
@@ -269,19 +310,3 @@ class StackedTrainer(Trainer):
     def _first_replayed(self) -> list[Replayed]:
         planned = [plan[0] for plan in self.replays]
         return self._replayed(self.memory, self.method_state, planned, self.inputs, self.labels)
-
-    def _renew_noise(self, index: int) -> None:
-        """The noise of a new task. Batches of all sizes draw from one sequence of steps."""
-        seeds = self.stack.training_seeds
-        fresh = {
-            size: self.stack.source(requests, "training noise", index, seeds)
-            for size, requests in self.requests.items()
-        }
-        first = fresh[self.sizes[0]]
-        for size, source in fresh.items():
-            source.share(first)
-            if size in self.sources:
-                self.sources[size].renew(source)
-            else:
-                self.sources[size] = source
-        self.source = self.sources[self.sizes[0]]  # the other sizes share its state

@@ -13,14 +13,13 @@ from torch.func import functional_call, vmap
 
 from kcl.core.randomness import derive
 from kcl.core.shapes import Float
-from kcl.errors import KclError
 from kcl.methods.method import Memory, Method
-from kcl.nets.backbone import Backbone
+from kcl.nets.backbone import BATCH_NORMS, Backbone
 from kcl.nets.flat import Layout
-from kcl.ops.torch_private import BatchNormBase, tree_map
-from kcl.training.checkpoint import Tree, branch, load_into
+from kcl.ops.torch_private import tree_map
+from kcl.training.checkpoint import Tree, load_into
 from kcl.training.optimizers import OptimizerState, zeros_beside
-from kcl.training.weight_average import AverageHorizon, WeightAverage, average_name
+from kcl.training.weight_average import AverageHorizon, WeightAverage
 
 
 class CannotStack(Exception):
@@ -78,12 +77,12 @@ class StackState:
             self.running.append(torch.cat([tensor.flatten() for tensor in tensors]))
             runs = torch.arange(len(self.models), device=tensors[0].device)
             self.owners.append(torch.cat([runs.repeat_interleave(tensor[0].numel()) for tensor in tensors]))
-        for name, stacked in (self.buffers | self.statistics()).items():
-            for run, model in enumerate(self.models):
-                model.get_buffer(name).data = stacked[run]
+        self.gather_buffers()
 
     def gather_buffers(self) -> None:
-        """Copy back buffers that a module has replaced instead of changing them in place."""
+        """Make the models' buffers views of the stacked ones: at first, and where a module has replaced its own instead
+        of changing it in place.
+        """
         for name, stacked in (self.buffers | self.statistics()).items():
             for run, model in enumerate(self.models):
                 buffer = model.get_buffer(name)
@@ -146,20 +145,18 @@ class StackState:
         """The state of the runs between tasks, without buffers that are determined by settings."""
         self.gather_buffers()
         running = {str(place): flat for place, flat in enumerate(self.running)}
-        tree: Tree = {"weights": self.flat, "alive": self.alive, "running": running, "buffers": self._kept_buffers()}
-        return tree | {average_name(place): average.saved() for place, average in enumerate(self.averages)}
-
-    def _kept_buffers(self) -> dict[str, Tensor]:
-        kept = self.models[0].state_dict()
-        return {name: tensor for name, tensor in self.buffers.items() if name in kept}
+        saved = self.models[0].state_dict()
+        buffers = {name: tensor for name, tensor in self.buffers.items() if name in saved}
+        tree: Tree = {"weights": self.flat, "alive": self.alive, "running": running, "buffers": buffers}
+        for place, average in enumerate(self.averages):
+            tree[f"average {place}" if place else "average"] = average.saved()
+        return tree
 
     def load(self, tree: Tree) -> None:
         """The inverse of `saved`, into the existing tensors."""
-        saved = branch(tree, "stack")
-        # Buffers that are determined by settings; older checkpoints contain them.
-        fixed = {"gamma", "tau", "soft_targets"} | (self.buffers.keys() - self._kept_buffers().keys())
-        buffers = {name: value for name, value in branch(saved, "buffers").items() if name not in fixed}
-        load_into(self.saved(), saved | {"buffers": buffers}, "stack")
+        present = self.saved()
+        by_settings = {"gamma", "tau", "soft_targets"} | (self.buffers.keys() - present["buffers"].keys())
+        load_into(present, tree.get("stack"), "stack", ignored={f"buffers/{name}" for name in by_settings})
 
     def changed(self) -> list[Tensor]:
         """The tensors that a step changes."""
@@ -169,13 +166,8 @@ class StackState:
 
 def running_statistics(model: nn.Module) -> list[Tensor]:
     """The buffers that a forward pass changes: BatchNorm's running averages."""
-    norms = [module for module in model.modules() if isinstance(module, BatchNormBase)]
+    norms = [module for module in model.modules() if isinstance(module, BATCH_NORMS)]
     return [buffer for norm in norms for buffer in norm.buffers()]
-
-
-def for_one_run(function: Callable[..., Any], model: nn.Module, *arguments: Any) -> Any:
-    """function(model, *arguments) for the only run of a stack; arguments and result have a leading run dimension."""
-    return tree_map(lambda tensor: tensor[None], function(model, *tree_map(lambda tensor: tensor[0], arguments)))
 
 
 def over_runs(
@@ -230,10 +222,3 @@ def build_model(method: Method, make_backbone: Callable[[], Backbone], seed: int
     with torch.random.fork_rng(devices=[]):  # initialisers can only draw from the global generator
         torch.manual_seed(derive(seed, "initial weights"))
         return method.make(make_backbone())
-
-
-def check_device(device: str | torch.device) -> torch.device:
-    device = torch.device(device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise KclError(f"device {str(device)!r}: PyTorch finds no CUDA GPU on this machine; use 'cpu'")
-    return device

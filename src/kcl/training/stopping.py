@@ -54,11 +54,8 @@ class Stop:
         """Handle signals in here. Only possible in the main thread; without effect in others."""
         before = {}
         try:
-            for name in SIGNALS:
-                number = getattr(signal, name, None)  # Windows has no SIGHUP
-                if (
-                    number is not None and signal.getsignal(number) is not signal.SIG_IGN
-                ):  # the parent process wants it ignored
+            for number in (getattr(signal, name) for name in SIGNALS if hasattr(signal, name)):  # Windows has no SIGHUP
+                if signal.getsignal(number) is not signal.SIG_IGN:  # otherwise the parent process wants it ignored
                     before[number] = signal.signal(number, self._receive)
         except ValueError:
             pass

@@ -134,30 +134,22 @@ class _History:
             older = record.get("matrices")  # of versions that kept them as text
             matrices = [AccuracyMatrix.from_lists(rows) for rows in older or _rows(saved.tensors["accuracies"])]
             count = self.matrices[0].task_count
-            initial, learning = record["initial"], record["learning"]
-            learned, tested, resumed = (record[name] for name in ("learned", "tested", "resumed"))
+            self.initial, self.learning = record["initial"], [float(seconds) for seconds in record["learning"]]
+            self.learned, self.tested, self.resumed = (int(record[name]) for name in ("learned", "tested", "resumed"))
+            self._start -= float(record["seconds"])
             valid = (
                 [matrix.task_count for matrix in matrices] == [count] * len(self.matrices)
-                and len(initial) <= count
-                and all(len(row) == len(matrices) for row in initial)
-                and all(value is None or 0.0 <= value <= 100.0 for row in initial for value in row)
-                and all(type(number) is int for number in (learned, tested, resumed))
-                and 0 <= learned - tested <= 1
-                and 0 <= tested <= count
-                and resumed >= 0
-                and len(learning) - learned in (0, 1)
-                and all(
-                    type(seconds) in (int, float) and math.isfinite(seconds) and seconds >= 0.0
-                    for seconds in (*learning, record["seconds"])
-                )
+                and len(self.initial) <= count
+                and all(len(row) == len(matrices) for row in self.initial)
+                and 0 <= self.tested <= self.learned <= self.tested + 1 <= count + 1
+                and len(self.learning) - self.learned in (0, 1)
             )
-        except (KeyError, TypeError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError):
             valid = False
         if not valid:
             raise KclError("the checkpoint does not fit the run: its record of progress is missing or inconsistent")
-        self.matrices, self.initial, self.learning = matrices, initial, learning
-        self.learned, self.tested, self.resumed = learned, tested, resumed + 1
-        self._start -= record["seconds"]
+        self.matrices = matrices
+        self.resumed += 1
 
 
 def _rows(matrices: Tensor) -> list[list[list[float | None]]]:
@@ -184,7 +176,8 @@ class _StreamRun:
         """Learn and test all tasks that are left."""
         self._resume()
         with self._interruptible():
-            self._test_untrained()
+            for index in range(len(self.history.initial), self.task_count if self.learner.answers_unseen else 0):
+                self.history.initial.append(self._accuracy(index))
         for number in range(self.history.tested, self.training_count):
             self._learn(number, on_progress)
             if all(self.learner.diverged):
@@ -196,37 +189,25 @@ class _StreamRun:
 
     def outcomes(self) -> list[Outcome]:
         learner, history, seconds = self.learner, self.history, self.history.seconds
-        memory, fingerprints, confusions = learner.memory_use(), learner.fingerprints(), self._confusions()
-        return [
-            Outcome(
-                history.matrices[run],
-                self._initial(run),
-                seconds,
-                history.learning,
-                learner.diverged[run],
-                memory[run],
-                history.resumed,
-                fingerprints[run],
-                confusions[run],
-            )
+        initial = [
+            [value for of_runs in history.initial if (value := of_runs[run]) is not None] or None
             for run in range(len(self.streams))
         ]
-
-    def _initial(self, run: int) -> list[float] | None:
-        """Accuracies of the untrained run on all tasks."""
-        accuracies = [value for of_runs in self.history.initial if (value := of_runs[run]) is not None]
-        return accuracies or None
+        by_run = (history.matrices, initial, learner.diverged, learner.memory_use(), learner.fingerprints())
+        return [
+            Outcome(matrix, untrained, seconds, history.learning, diverged, memory, history.resumed, *rest)
+            for matrix, untrained, diverged, memory, *rest in zip(*by_run, self._confusions(), strict=True)
+        ]
 
     def _confusions(self) -> list[list[list[int]] | None]:
         """Of every run that has learned all tasks and compares the classes of all."""
-        learner, run_count, alive = self.learner, len(self.streams), self._alive()
-        if not learner.compares_tasks or self.history.tested < self.training_count:  # or all have diverged
-            return [None] * run_count
-        by_task = [
-            learner.answered_tasks([stream[index] for stream in self.streams]) for index in range(self.task_count)
-        ]
-        rows = [[row for of_runs in by_task if (row := of_runs[run]) is not None] for run in range(run_count)]
-        return [several or None if run in alive else None for run, several in enumerate(rows)]
+        confusions: list[list[list[int]]] = [[] for _ in self.streams]
+        if self.learner.compares_tasks and self.history.tested == self.training_count:  # not if all have diverged
+            for index in range(self.task_count):
+                answered = self.learner.answered_tasks([stream[index] for stream in self.streams])
+                for run in self._alive():
+                    confusions[run] += [row] if (row := answered[run]) is not None else []
+        return [rows or None for rows in confusions]
 
     def _resume(self) -> None:
         """Restore the newest checkpoint, if there is one."""
@@ -253,12 +234,6 @@ class _StreamRun:
             if self.history.learned:
                 self.checkpointer.save(self._state)
             raise
-
-    def _test_untrained(self) -> None:
-        """Test the untrained runs, if the method can answer at all before it has learned."""
-        if self.learner.answers_unseen:
-            for index in range(len(self.history.initial), self.task_count):
-                self.history.initial.append(self._accuracy(index))
 
     def _learn(self, number: int, on_progress: OnProgress) -> None:
         """Learn a training task, or the rest of it."""

@@ -8,18 +8,19 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from kcl.core.shapes import Float
+from kcl.errors import KclError
 from kcl.functional.noise import Noise, RunNoise
 from kcl.methods.method import Batch, Memory, Replayed
 from kcl.ops.convolution_cuda import weights_beside
-from kcl.training.checkpoint import Saved, Tree, load_into, whole_number
-from kcl.training.draws import SeparateSource, Source
+from kcl.training.checkpoint import Saved, Tree, load_into
 from kcl.training.optimizers import OPTIMIZERS, SGD, fused_sgd, move
 from kcl.training.stacked_task import StackedTask
 from kcl.training.state import memory_of
@@ -35,9 +36,6 @@ LARGEST_REUSED = 31 << 20
 class Trainer(ABC):
     """Trains a stack on one task after another. Its tensors keep their addresses as long as shapes do not change."""
 
-    source: Source
-    """The noise of the current task."""
-
     def __init__(self, stack: RunStack, task: StackedTask) -> None:
         self.stack, self.state, self.method, self.view = stack, stack.state, stack.method, task.view
         self.memory = {name: tensor.clone() for name, tensor in task.memory.items()}
@@ -50,6 +48,9 @@ class Trainer(ABC):
         """The batch size of every update of an epoch."""
         self.steps = self.epochs * len(self.sizes)
         self.optimizer = OPTIMIZERS[settings.optimizer](stack.models[0], stack.state.layout)
+        beside = stack.device.type == "cuda" and not stack.compiled
+        self.overlapping = partial(weights_beside, stack.device) if beside else nullcontext
+        """The context of a step's passes."""
         self.losses = torch.zeros(self.steps, stack.count, device=stack.device)
         self.steps_done = 0
 
@@ -57,13 +58,7 @@ class Trainer(ABC):
         """Whether this trainer can be used for another task, instead of a new one."""
         return False
 
-    def train(
-        self,
-        task: StackedTask,
-        on_step: OnStep,
-        between_steps: BetweenSteps = lambda: None,
-        saved: Saved | None = None,
-    ) -> None:
+    def train(self, task: StackedTask, on_step: OnStep, between_steps: BetweenSteps, saved: Saved | None) -> None:
         """Learn a task, or the rest of it from a state `saved` in the middle of the task."""
         for name, tensor in task.memory.items():
             self.memory[name].copy_(tensor)
@@ -80,6 +75,7 @@ class Trainer(ABC):
                 if not self._step(size):
                     return
                 self.steps_done += 1
+                self.stack.version += 1
                 watcher.one_more()
                 between_steps()
         watcher.finish()
@@ -89,19 +85,22 @@ class Trainer(ABC):
 
     def saved(self) -> Saved:
         """What the steps of a task have changed apart from the weights. Call between two steps."""
-        return Saved(self._training_state() | {"noise": self.source.state()}, {"step": self.steps_done})
+        return Saved(self._training_state(), {"step": self.steps_done})
 
     def _resume(self, saved: Saved) -> int:
         """The inverse of `saved`; returns the number of steps done."""
         present = self._training_state()
         load_into(present, {name: saved.tensors[name] for name in present if name in saved.tensors}, "training")
-        self.source.restore(saved.tensors.get("noise"))
-        return whole_number(saved.about.get("step"), "the step", self.steps)
+        step = saved.about.get("step")
+        if type(step) is not int or not 0 <= step <= self.steps:
+            raise KclError(f"the checkpoint does not fit the run: the step is {str(step)[:40]!r}")
+        return step
 
     def _training_state(self) -> Tree:
-        """The optimiser's moments, and the task state that it trains, under their names in a checkpoint."""
+        """The optimiser's moments, the task state that it trains and the noise, by their names in a checkpoint."""
         moments = {f"moment {place}" if place else "velocity": each for place, each in enumerate(self.state.moments)}
-        return moments | {"trained": self.trained_state(), "velocities": self.velocities}
+        trained = {"trained": self.trained_state(), "velocities": self.velocities}
+        return moments | trained | {"noise": self._noise_state()}
 
     def trained_state(self) -> Memory:
         """Task state that is trained together with the parameters, at its current values."""
@@ -122,10 +121,9 @@ class Trainer(ABC):
         parts.append(parts[0].new_zeros(runs, self.state.layout.padding))
         return torch.cat([part.reshape(runs, -1) for part in parts], dim=1)
 
-    def _weights_beside(self) -> AbstractContextManager[None]:
-        if self.stack.device.type != "cuda" or self.stack.compiled:
-            return nullcontext()
-        return weights_beside(self.stack.device)
+    @abstractmethod
+    def _noise_state(self) -> dict[str, Tensor]:
+        """The position in the sequence of draws."""
 
     @abstractmethod
     def _begin(self, task: StackedTask) -> None:
@@ -170,11 +168,21 @@ class PlainTrainer(Trainer):
         self.task = self.stack.on_device(task.tasks[0])
         self.plan = task.plans[0] if task.plans and task.replayed_per_step else None
         self.noise = RunNoise(self.stack.device, self.stack.training_seeds[0], "training noise", task.index)
-        self.source = SeparateSource([], [self.noise])
         self._numbers = self.optimizer.numbers(self.method.settings, task.index)
         velocities = self.state.parameters(self.state.moments[0])
         trained = [name for name, leaf in self._parameters.items() if leaf.requires_grad]
         self._weight_velocities = [velocities[name][0] for name in trained]
+
+    def _noise_state(self) -> dict[str, Tensor]:
+        return {"0": self.noise.generator.get_state()}
+
+    def _resume(self, saved: Saved) -> int:
+        steps = super()._resume(saved)
+        try:
+            self.noise.generator.set_state(saved.tensors["noise"]["0"])
+        except RuntimeError as error:
+            raise KclError(f"the checkpoint does not fit the run: {str(error).splitlines()[0][:100]}") from None
+        return steps
 
     def _begin_epoch(self, task: StackedTask, epoch: int, first: int) -> None:
         order = torch.from_numpy(task.orders[0][epoch]).to(self.stack.device)
@@ -186,7 +194,7 @@ class PlainTrainer(Trainer):
             self._batch = next(self._batches)
         inputs, labels = self.task.moved(self._batch), self.task.train.labels[self._batch]
         running_before = [flat.clone() for flat in self.state.running]
-        with torch.enable_grad(), self._weights_beside():
+        with torch.enable_grad(), self.overlapping():
             task_state = {name: self._memory[name].detach().requires_grad_() for name in self.velocities}
             memory = self._memory | task_state
             losses = self._observe(self.model, memory, inputs, labels, self._replayed(), self.noise)

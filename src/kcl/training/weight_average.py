@@ -42,11 +42,6 @@ def weights_size(model: nn.Module) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
 
 
-def average_name(place: int) -> str:
-    """The name of an average in a checkpoint; a training with several variants may have several."""
-    return "average" if place == 0 else f"average {place}"
-
-
 class WeightAverage:
     """The average of the flat parameters and of the running statistics of s runs."""
 
