@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("sklearn", minversion="1.6")
 
@@ -48,7 +49,10 @@ def _data(seed: int, samples: int = 80) -> tuple[np.ndarray, np.ndarray]:
 
 def _expected(model: Any, x: np.ndarray, y: np.ndarray, queries: np.ndarray) -> np.ndarray:
     """Ridge regression of the deviations from the mean, on the same features."""
-    psi = [model.model_.heads.features(model.model_.view, model._queries(part)).numpy() for part in (x, queries)]
+    psi = [
+        model.model_.heads.features(model.model_.view, torch.from_numpy(model._queries(part))).numpy()
+        for part in (x, queries)
+    ]
     ridge = Ridge(alpha=model.model_.solution().strength, fit_intercept=False).fit(psi[0], y - y.mean(0))
     return ridge.predict(psi[1]) + y.mean(0)
 
@@ -114,7 +118,7 @@ def test_what_is_refused_changes_nothing() -> None:
     with pytest.raises(ValueError, match="was not learned"):
         model.forget(task="b")
     for match, arguments in {
-        "fewer than are to be forgotten": (np.repeat(x, 2, 0), np.repeat(y, 2, 0)),
+        "fewer samples than are to be forgotten": (np.repeat(x, 2, 0), np.repeat(y, 2, 0)),
         "not among those": (x[:1] + 5.0, y[:1]),
         "not among": (x[:1], 1e3 * y[:1]),
         "finite": (x[:1], y[:1] * np.nan),
@@ -134,5 +138,5 @@ def test_what_is_refused_changes_nothing() -> None:
         with pytest.raises(kcl.KclError, match=match):
             kcl.merge(model, other)
     model.forget(task="a")
-    with pytest.raises(ValueError, match="learn something first"):
+    with pytest.raises(ValueError, match="learn a task first"):
         model.predict(x)

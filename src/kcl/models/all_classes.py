@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from kcl.core.shapes import Float
 from kcl.models.inference import Answers
 from kcl.models.lessons import LearnedTask, places_among_all
-from kcl.models.streaming_ridge import Solution, StreamingRidge
+from kcl.models.streaming_ridge import StreamingRidge
 from kcl.models.unknowns import SCORES, KnownScores
 
 
@@ -27,22 +27,20 @@ class ClassAnswers(ABC):
     tells_variance = True
     """Whether the classifier has one, without which there is no answer."""
 
-    def __init__(
-        self,
-        tasks: Mapping[str, LearnedTask],
-        places: Mapping[str, Sequence[int]],
-        device: torch.device,
-        named: bool = False,
-    ) -> None:
-        """`places`: for every task, the place of each of its classes. `named`: whether there is one task only, because
-        it was named.
-        """
-        self._alone = named
+    def __init__(self, tasks: Mapping[str, LearnedTask], device: torch.device, task: str | None = None) -> None:
+        """`task`: the only one whose classes compete; by default those of all tasks do."""
+        self._task_named = task is not None
+        self.places = places_among_all(tasks) if task is None else {task: list(range(len(tasks[task].labels)))}
+        """For every task, the place of each of its classes."""
+        bounds = itertools.pairwise([0, *itertools.accumulate(map(len, self.places.values()))])
+        self.places_apart = {name: range(*bound) for name, bound in zip(self.places, bounds, strict=True)}
+        """The same, as if no class belonged to several tasks."""
         owners = [
             (tasks[name].lesson, position, place)
-            for name, of_task in places.items()
+            for name, of_task in self.places.items()
             for position, place in enumerate(of_task)
         ]
+        self.classes_are_shared = len({place for *_, place in owners}) < len(owners)
         self._lessons, self._positions, self._labels = torch.tensor(owners, device=device).unbind(1)
 
     @abstractmethod
@@ -76,7 +74,7 @@ class ClassAnswers(ABC):
         probabilities = (responses / self.temperature).softmax(-1).float()
         best = probabilities.topk(min(2, probabilities.shape[1]), dim=-1)
         confidence, label = best.values[:, 0], best.indices[:, 0]
-        alone = self._alone or probabilities.shape[1] == 1
+        alone = self._task_named or probabilities.shape[1] == 1
         margin = torch.full_like(confidence, torch.inf) if alone else confidence - best.values[:, 1]
         owner = apart.masked_fill(self._labels != label[:, None], -torch.inf).argmax(-1)
         answered, known = confidence >= abstain_below, torch.full_like(confidence, torch.nan)
@@ -97,18 +95,9 @@ class SumAnswers(ClassAnswers):
 
     def __init__(self, ridge: StreamingRidge, tasks: Mapping[str, LearnedTask], task: str | None = None) -> None:
         self.ridge = ridge
-        places = places_among_all(tasks) if task is None else {task: list(range(len(tasks[task].labels)))}
-        self.solution: Solution = ridge.solution(places, task)
+        super().__init__(tasks, next(iter(ridge.units.values())).cross.device, task)
+        self.solution = ridge.solution(self.places, task)
         self.temperature = self.solution.temperature
-        super().__init__(tasks, places, self.solution.weights.device, task is not None)
-        self._apart = self.solution.weights
-        """One column for each class of each task."""
-        if len(self._labels) > self._apart.shape[1]:
-            counts = [0, *itertools.accumulate(map(len, places.values()))]
-            apart = {
-                name: range(first, last) for name, (first, last) in zip(places, itertools.pairwise(counts), strict=True)
-            }
-            self._apart = ridge.weights_apart(self.solution, places, apart)
 
     def responses(self, batch: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
         return self.ridge.features(batch).float() @ self._single
@@ -117,6 +106,13 @@ class SumAnswers(ClassAnswers):
     def _single(self) -> Float[Tensor, "D c"]:
         """In single precision: one query among many classes takes as long as it takes to read these weights."""
         return self.solution.weights.float()
+
+    @cached_property
+    def _apart(self) -> Float[Tensor, "D p"]:
+        """One column for each class of each task."""
+        if not self.classes_are_shared:
+            return self.solution.weights
+        return self.ridge.weights_apart(self.solution, self.places, self.places_apart)
 
     def judged(
         self, batch: Float[Tensor, "n ..."], known_score: str | None

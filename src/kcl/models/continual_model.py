@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,16 +19,9 @@ from kcl.models import defaults, scaling
 from kcl.models.coreset_heads import CoresetHeads
 from kcl.models.defaults import HEADS
 from kcl.models.inference import name_or_module
-from kcl.models.inputs import (
-    Label,
-    checked,
-    column_names,
-    labelled,
-    sample_weights,
-)
+from kcl.models.inputs import Label, checked, column_names, labelled, weighted
 from kcl.models.learned_model import LearnedModel
-from kcl.models.lessons import LearnedTask, Samples
-from kcl.models.model_state import ModelState
+from kcl.models.lessons import LearnedTask, Samples, samples_by_class
 from kcl.models.streaming_heads import StreamingHeads, StreamingSettings, features_given
 from kcl.models.unlearning import Receipt
 from kcl.training.step_progress import OnStep
@@ -81,15 +74,15 @@ class ContinualModel(LearnedModel):
             raise KclError(f"unknown head {head!r}; {nearest(head, list(HEADS))}")
         named, backbone = name_or_module(backbone)
         settings |= named
+        self.undecided = head == "auto" and not settings and backbone is None
+        """Whether head and settings are still to be chosen, from the first samples."""
+        self.head = "coreset" if head == "auto" else head
         self.streaming = StreamingSettings().replace(**(settings if head == "streaming" else {}))
-        self.state = ModelState(
-            open=head == "auto" and not settings and backbone is None,
-            head="coreset" if head == "auto" else head,
-            settings=KclSettings().replace(**({} if head == "streaming" else settings)),
-            standardise=standardise,
-        )
-        self.module, self.landmarks, self.frequencies = backbone, landmarks, frequencies
-        self.seed, self.device, self.held_out_share, self.given = seed, device, held_out_share, settings
+        self.settings = KclSettings().replace(**({} if head == "streaming" else settings))
+        self.module, self.landmarks, self.frequencies, self.given = backbone, landmarks, frequencies, settings
+        self.seed, self.device, self.held_out_share, self.standardise = seed, device, held_out_share, standardise
+        self.tasks, self.history, self.columns, self.view, self.dtype = {}, [], (), View(), torch.float32
+        self.input_shape, self._heads = None, None
 
     # Beginning
 
@@ -103,25 +96,21 @@ class ContinualModel(LearnedModel):
     ) -> None:
         """Use these heads as the model's state."""
         self._heads, self.input_shape, self.dtype, self.view = heads, tuple(input_shape), dtype, view
-        self.open = False
+        self.undecided = False
 
     def blank_copy(self) -> ContinualModel:
         """A model that has learned nothing, with this one's features, scaling and settings: where models that are to be
         merged begin.
         """
-        heads = self._streaming()
-        model = ContinualModel(
-            self.seed, None, self.device, self.standardise, self.held_out_share, "streaming", **heads.settings.to_dict()
-        )
-        blank = StreamingHeads(heads.settings, heads.ridge.features, self.seed, heads.device)
-        model.adopt(blank, self.input_shape or (), self.dtype, self.view)
-        model.columns = self.columns
+        model, heads = self.as_it_is(), self._streaming()
+        model._heads = StreamingHeads(heads.settings, heads.ridge.features, self.seed, heads.device, self.numbers)
+        model.tasks, model.history = {}, []
         return model
 
     def _choose(self, x: Tensor) -> None:
         """Choose head, settings and scaling from the first samples, where they were left open, and begin."""
         rows = x.ndim == 2 and x.dtype != torch.uint8
-        if self.open and defaults.streams(x.shape[1:], rows):
+        if self.undecided and defaults.streams(x.shape[1:], rows):
             self.head = "streaming"
         elif self.head == "coreset" and self.module is None:
             self.settings = defaults.coreset_settings(x.shape[1:], rows, self.given)
@@ -137,7 +126,7 @@ class ContinualModel(LearnedModel):
             view = scaling.measured(x, self._by_root_of_columns())
         if self.head == "streaming":
             given = features_given(self.landmarks, self.frequencies, view, x.shape[1:])
-            heads = StreamingHeads.begin(self.streaming, view.scale(x), self.seed, self.device, given)
+            heads = StreamingHeads.begin(self.streaming, view.scale(x), self.seed, self.device, given, self.numbers)
             self.adopt(heads, x.shape[1:], x.dtype, view)
         else:
             self.begin(x.shape[1:], x.dtype, view)
@@ -183,38 +172,47 @@ class ContinualModel(LearnedModel):
         name = next(new for new in unused if new not in self.tasks) if task is None else str(task)
         if not name.strip():
             raise KclError("a task needs a name with at least one visible character")
-        x, sample_labels = labelled(inputs, labels)
-        names, weights = column_names(inputs), sample_weights(sample_weight, len(x))
-        if weights is not None:  # a sample of weight zero is as if it were not there
-            kept = weights > 0
-            sample_labels = [label for label, learned in zip(sample_labels, kept.tolist(), strict=True) if learned]
-            x, weights = x[kept], weights[kept]
+        names, (x, y, weights) = column_names(inputs), weighted(*self._labelled(inputs, labels), sample_weight)
         with self._changed() as model:
             if model._heads is None:
                 model._choose(checked(x, x.shape[1:], names))
                 model.columns = names or model.columns
-            model._learn(model._as_stored(x, names), sample_labels, name, on_step, classes, weights)
+            old = model.tasks.get(name, LearnedTask(-1, (), ()))
+            all_classes = model._classes(name, old.labels, y, classes)
+            samples = Samples(name, model._as_stored(x, names), model._targets(name, y, all_classes), weights)
+            model._learn(samples, old, all_classes, on_step)
 
-    def _learn(
-        self,
-        x: Tensor,
-        sample_labels: list[Label],
-        name: str,
-        on_step: OnStep,
-        announced: Sequence[Label],
-        weights: Tensor | None,
-    ) -> None:
+    def _learn(self, samples: Samples, old: LearnedTask, classes: tuple[Label, ...], on_step: OnStep) -> None:
+        name, count = samples.task, len(samples.targets)
         number = 1 + max((task.lesson for task in self.tasks.values()), default=-1)
-        old = self.tasks.get(name, LearnedTask(-1, (), ()))
-        if len({isinstance(label, str) for label in (*old.labels, *sample_labels, *announced)}) > 1:
+        counts = itertools.zip_longest(old.seen, samples_by_class(samples.targets, len(classes)), fillvalue=0)
+        task = LearnedTask(number, classes, tuple(map(sum, counts)))
+        notes = self.heads.learn(samples, old, task, self.view, self.held_out_share, on_step)
+        self.tasks[name] = task
+        self.history.append({"task": name, "samples": count, "classes": len(classes)} | notes)
+        defaults.warn(name, notes, task, self.head == "coreset", count)
+
+    # What a model of numbers does in another way
+
+    numbers = False
+    """Whether targets are numbers instead of classes."""
+    _labelled = staticmethod(labelled)
+
+    def _classes(
+        self, name: str, old: tuple[Label, ...], y: np.ndarray, announced: Sequence[Label]
+    ) -> tuple[Label, ...]:
+        """Those of a task when it has learned these samples."""
+        new = {*y.tolist(), *announced}
+        if len({isinstance(label, str) for label in (*old, *new)}) > 1:
             raise KclError(f"the labels of task {name!r} mix text and numbers: use one or the other")
-        classes = old.labels + tuple(sorted({*sample_labels, *announced} - set(old.labels)))
+        return old + tuple(sorted(new - set(old)))
+
+    def _targets(self, name: str, y: np.ndarray, classes: tuple[Label, ...]) -> Tensor:
+        """The position of each label among the classes of the task."""
         positions = {label: position for position, label in enumerate(classes)}
-        y = torch.tensor([positions[label] for label in sample_labels])
-        samples = Samples(name, number, x, y, classes, weights)
-        self.tasks[name], notes = self.heads.learn(samples, old, self.view, self.held_out_share, on_step)
-        self.history.append({"task": name, "samples": len(sample_labels), "classes": len(classes)} | notes)
-        defaults.warn(name, notes, self.tasks[name], self.head == "coreset", len(sample_labels))
+        if unknown := [label for label in y.tolist() if label not in positions]:
+            raise KclError(f"task {name!r} never learned class {unknown[0]!r}, so none of its samples can be forgotten")
+        return torch.tensor([positions[label] for label in y.tolist()])
 
     # Forgetting
 
@@ -248,8 +246,9 @@ class ContinualModel(LearnedModel):
             raise KclError("give classes or samples, not both")
         given = None
         if samples is not None:
-            x, labels = labelled(*samples)
-            given = self._as_stored(x, column_names(samples[0])), labels, sample_weights(sample_weight, len(labels))
+            names, (x, y, weights) = column_names(samples[0]), weighted(*self._labelled(*samples), sample_weight)
+            targets = self._targets(name, y, self.tasks[name].labels)
+            given = Samples(name, self._as_stored(x, names), targets, weights)
         with self._changed() as model:
             model.tasks, receipt = model.heads.forget(model.tasks, name, classes, given, model.view)
             if name not in model.tasks:
@@ -261,10 +260,11 @@ class ContinualModel(LearnedModel):
 
     @contextmanager
     def _changed(self) -> Iterator[ContinualModel]:
-        """A copy to be changed, whose state becomes that of this model at the end, unless there was an error."""
-        before, model = self.state, copy.copy(self)
-        model.state = before.fork()
+        """A copy to be changed, whose attributes become this model's at the end, unless there was an error."""
+        before, model = self.__dict__, self.as_it_is()
+        model.tasks, model.history = dict(model.tasks), list(model.history)
+        model._heads = None if model._heads is None else model._heads.fork()
         yield model
-        if self.state is not before:
+        if self.__dict__ is not before:
             raise KclError("the model was taught by two threads at once, and only the first lesson is kept: take turns")
-        self.state = model.state
+        self.__dict__ = model.__dict__

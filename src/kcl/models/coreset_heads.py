@@ -57,21 +57,19 @@ class CoresetHeads:
         self,
         samples: Samples,
         old: LearnedTask,
+        task: LearnedTask,
         view: View,
         held_out_share: float,
         on_step: OnStep,
-    ) -> tuple[LearnedTask, dict[str, Any]]:
-        """The task after the lesson, and what is to be said of it. `old`: the task before it."""
-        stack, (name, number, x, y, classes, weights) = self.stack, samples
-        method = stack.method
+    ) -> dict[str, Any]:
+        """What is to be said of the lesson. `old`: the task before it, `task`: after it."""
+        stack, method, (name, x, y, weights) = self.stack, self.stack.method, samples
         assert isinstance(method, LessonLearning)  # noqa: S101 - `fork` refuses others
         if weights is not None and bool((weights != weights[0]).any()):
             raise KclError("unequal sample weights need a streaming head: a network learns every sample once")
-        if len(classes) < 2:
-            raise KclError(f"task {name!r} has only one class, {classes[0]!r}; it needs at least two")
-        rng = numpy_generator(stack.seeds[0], "lesson", number)
-        seen = (*old.seen, *[0] * (len(classes) - len(old.labels)))
-        seen_now = (torch.tensor(seen) + torch.bincount(y, minlength=len(classes))).tolist()
+        if len(task.labels) < 2:
+            raise KclError(f"task {name!r} has only one class, {task.labels[0]!r}; it needs at least two")
+        rng = numpy_generator(stack.seeds[0], "lesson", task.lesson)
         x, y, held_x, held_y = hold_out(x, y, held_out_share, rng)
         old_size = 0
         if old.lesson >= 0:
@@ -79,14 +77,16 @@ class CoresetHeads:
             old_size = len(memory["inputs"])
             x = torch.cat([memory["inputs"].cpu(), x])
             y = torch.cat([memory["targets"].argmax(-1).cpu(), y])
+        seen = (*old.seen, *[0] * (len(task.labels) - len(old.labels)))
         coreset, learned = choose_coreset(y.numpy(), old_size, seen, method.settings.coreset_size_per_class, rng)
         train, no_test = Examples(x, torch.arange(len(y)), y), Examples(x[:0], torch.arange(0), y[:0])
-        lesson = Lesson(number, train, no_test, tuple(range(len(classes))), view, coreset, learned)
+        lesson = Lesson(task.lesson, train, no_test, tuple(range(len(task.labels))), view, coreset, learned)
         notes = self._train(lesson, name, on_step)
         stack.kept.pop(old.lesson, None)
         if len(held_y):
-            notes |= held_out_notes(self.answerer.logits(view.scale(held_x.to(self.device)), number).cpu(), held_y)
-        return LearnedTask(number, classes, tuple(seen_now)), notes
+            logits = self.answerer.logits(view.scale(held_x.to(self.device)), task.lesson)
+            notes |= held_out_notes(logits.cpu(), held_y)
+        return notes
 
     def _train(self, lesson: Lesson, name: str, on_step: OnStep) -> dict[str, Any]:
         """Train on a lesson; if the loss stops being finite, go back and try again with a smaller learning rate."""

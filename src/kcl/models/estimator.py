@@ -2,20 +2,126 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets, unique_labels
 
 from kcl.errors import KclError
 from kcl.models.continual_model import ContinualModel
-from kcl.models.streaming_heads import StreamingSettings
-from kcl.models.task_classifier import NORMS, TaskClassifier, as_value_error, python_number, seed_of
+from kcl.models.inference import finite
+from kcl.models.task_estimator import StreamingEstimator, TaskEstimator, as_value_error, named, python_number
 from kcl.models.unknowns import DEFAULT_RATE, DEFAULT_SCORE
 from kcl.models.unlearning import Receipt
 
-STREAMING = StreamingSettings.names()
+
+class TaskClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
+    """What both classifiers share."""
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, task: Hashable | None = None, sample_weight: Any = None
+    ) -> Self:
+        """Learn a new task, or more of an old one. Without a name, it is the same task every time.
+
+        Parameters
+        ----------
+        X : (n, d)
+            Rows: an array, a table or a sparse matrix.
+        y : (n,)
+            Their labels.
+        classes : (c,), optional
+            Labels whose samples may come later.
+        task : str, optional
+            The task's name.
+        sample_weight : (n,), optional
+            Where a network or kernel learns, samples can be left out by a weight of zero, and the others must weigh the
+            same.
+        """
+        return self._learn(X, y, task, sample_weight, not hasattr(self, "model_"), classes)
+
+    def _learn(
+        self, X: Any, y: Any, task: Hashable | None, sample_weight: Any, reset: bool, classes: Any = None
+    ) -> Self:
+        X, y = self._rows(X, y, reset)
+        check_classification_targets(y)
+        announced = [] if classes is None else list(unique_labels(classes))
+        # One known label is enough to refuse others of another kind: with all of thousands it would take long.
+        known: Any = [] if reset else self.classes_
+        added = unique_labels(*(labels for labels in (y, announced, known[:1]) if len(labels)))
+        all_classes = added if reset else np.union1d(known, added)
+        self._teach(X, y, task, reset, classes=np.array(announced).tolist(), sample_weight=sample_weight)
+        self.classes_: npt.NDArray[Any] = all_classes
+        return self
+
+    def predict(self, X: Any, task: Any = None) -> npt.NDArray[Any]:
+        """The class of each row, (n,): among those of its task, or if no task is named, of all tasks.
+
+        Parameters
+        ----------
+        X : (n, d)
+            Rows.
+        task : str or (n,) of str, optional
+            One name, or one for each row.
+        """
+        probabilities = self.predict_proba(X, task)
+        return self.classes_[probabilities.argmax(1)]
+
+    def predict_proba(self, X: Any, task: Any = None) -> npt.NDArray[np.float64]:
+        """The probability of each of `classes_`, (n, classes); zero for those that the row cannot have."""
+        X = self._queries(X)
+        probabilities = np.zeros((len(X), len(self.classes_)))
+        for name, rows in self._tasks(X, task):
+            labels = self.model_.labels if name is None else self.model_.tasks[name].labels
+            columns = np.searchsorted(self.classes_, np.array(labels, dtype=self.classes_.dtype))
+            with as_value_error():
+                scores = finite(self.model_.logits(X[rows], name).softmax(-1), rows.tolist())
+            of_task = scores.double().cpu().numpy()
+            probabilities[np.ix_(rows, columns)] = of_task / of_task.sum(1, keepdims=True)
+        return probabilities
+
+    def predict_task(self, X: Any) -> npt.NDArray[Any]:
+        """The task inferred for each row, (n,)."""
+        return self.model_.predict(self._queries(X)).task
+
+    def predict_variance(self, X: Any, task: Any = None) -> npt.NDArray[np.float64]:
+        """The predictive variance of each row, (n,): near zero close to what was learned, large far from it."""
+        X = self._queries(X)
+        variance = np.zeros(len(X))
+        for name, rows in self._tasks(X, task):
+            of_task = torch.from_numpy(self.model_.predict(X[rows], name).variance)
+            with as_value_error():
+                variance[rows] = finite(of_task[:, None], rows.tolist())[:, 0]
+        return variance
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, task: Any = None) -> float:
+        """The share of rows classified correctly, between 0 and 1."""
+        from sklearn.metrics import accuracy_score
+
+        return float(accuracy_score(y, self.predict(X, task), sample_weight=sample_weight))
+
+    def _tasks(self, X: npt.NDArray[np.float32], task: Any) -> Iterator[tuple[str | None, npt.NDArray[np.intp]]]:
+        """Task names with the rows that belong to them; None where all classes are compared at once."""
+        if task is None and len(self.model_.tasks) == 1:
+            task = next(iter(self.model_.tasks))
+        if task is None:
+            yield None, np.arange(len(X))
+            return
+        with as_value_error():
+            if isinstance(task, Iterable) and not isinstance(task, str):  # a list, an array, a column of a table
+                names = np.array([str(name) for name in task])
+            else:
+                names = np.full(len(X), str(task))
+            if len(names) != len(X):
+                raise KclError(f"{len(names)} task names for {len(X)} rows: give one name, or one for each row")
+            for name in dict.fromkeys(names.tolist()):
+                if name not in self.model_.tasks:
+                    raise KclError(f"task {name!r} was not learned; learned: {', '.join(self.model_.tasks)}")
+        for name in dict.fromkeys(names.tolist()):
+            yield name, np.flatnonzero(names == name)
 
 
 class KernelContinualClassifier(TaskClassifier):
@@ -65,45 +171,21 @@ lr_decay, momentum
         held_out_share: float = 0.0,
         random_state: Any = None,
     ) -> None:
-        self.kernel = kernel
-        self.coreset_size_per_class = coreset_size_per_class
-        self.bases = bases
-        self.ridge_strength = ridge_strength
-        self.test_draws = test_draws
-        self.backbone = backbone
-        self.width = width
-        self.layers = layers
-        self.dropout = dropout
-        self.normalise = normalise
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.lr = lr
-        self.lr_decay = lr_decay
-        self.momentum = momentum
-        self.held_out_share = held_out_share
-        self.random_state = random_state
+        self._keep(locals())
 
     def _make(self) -> ContinualModel:
-        options = {"normalise", "held_out_share", "random_state"}
-        given = {name: value for name, value in self.get_params(deep=False).items() if name not in options}
-        settings = {name: python_number(value) for name, value in given.items() if value is not None}
+        others = {"normalise", "held_out_share", "random_state"}
+        given = self.get_params(deep=False).items()
+        settings = {name: value for name, value in given if name not in others and value is not None}
         if self.backbone not in (None, "identity", "mlp"):
             raise KclError(f"unknown backbone {self.backbone!r}: use 'identity' (none) or 'mlp'")
-        if self.normalise not in NORMS:
-            raise KclError(f"unknown normalise {self.normalise!r}: use one of {', '.join(NORMS)}")
-        streaming, by_length = not settings, self.normalise == "l2"
-        if by_length:
+        streaming, share = not settings, float(self.held_out_share)
+        if self.normalise == "l2":
             settings |= {"unit_length": True} if streaming else {"feature_norm": "l2"}
-        return ContinualModel(
-            seed=seed_of(self.random_state),
-            standardise=self.normalise == "standardise",
-            held_out_share=float(self.held_out_share),
-            head="streaming" if streaming else "coreset",
-            **settings,
-        )
+        return self._made(ContinualModel, "streaming" if streaming else "coreset", held_out_share=share, **settings)
 
 
-class StreamingKernelClassifier(TaskClassifier):
+class StreamingKernelClassifier(StreamingEstimator, TaskClassifier):
     """Kernel ridge regression on frozen features, learned in any order and any portions, as a scikit-learn classifier.
 
     No samples are kept: after every `partial_fit` the classifier is the exact batch solution for all samples learned so
@@ -124,6 +206,8 @@ class StreamingKernelClassifier(TaskClassifier):
         Fixes the random features. Models that are to be merged need the same.
     """
 
+    _kind = ContinualModel
+
     def __init__(
         self,
         features: str = "rbf",
@@ -139,31 +223,7 @@ class StreamingKernelClassifier(TaskClassifier):
         normalise: str = "standardise",
         random_state: Any = None,
     ) -> None:
-        self.features = features
-        self.bases = bases
-        self.width = width
-        self.keep = keep
-        self.strength_rule = strength_rule
-        self.ridge_strength = ridge_strength
-        self.balanced = balanced
-        self.landmarks = landmarks
-        self.frequencies = frequencies
-        self.normalise = normalise
-        self.random_state = random_state
-
-    def _make(self) -> ContinualModel:
-        if self.normalise not in NORMS:
-            raise KclError(f"unknown normalise {self.normalise!r}: use one of {', '.join(NORMS)}")
-        settings = {name: python_number(getattr(self, name)) for name in STREAMING if name != "unit_length"}
-        return ContinualModel(
-            seed=seed_of(self.random_state),
-            standardise=self.normalise == "standardise",
-            head="streaming",
-            unit_length=self.normalise == "l2",
-            landmarks=self.landmarks,
-            frequencies=self.frequencies,
-            **settings,
-        )
+        self._keep(locals())
 
     def reject_unknown(
         self, X: Any, error_rate: float = DEFAULT_RATE, score: str = DEFAULT_SCORE, task: Hashable | None = None
@@ -183,7 +243,7 @@ class StreamingKernelClassifier(TaskClassifier):
         """
         X = self._queries(X)
         with as_value_error():
-            self.model_.reject_unknown(X, error_rate, score, None if task is None else str(task))
+            self.model_.reject_unknown(X, error_rate, score, named(task))
         return self
 
     def score_samples(
@@ -192,13 +252,13 @@ class StreamingKernelClassifier(TaskClassifier):
         """How well each row is known, (n,), higher is better; `score` as for `reject_unknown`."""
         X = self._queries(X)
         with as_value_error():
-            return self.model_.known_scores(X, score, None if task is None else str(task)).cpu().numpy()
+            return self.model_.known_scores(X, score, named(task)).cpu().numpy()
 
     def is_known(self, X: Any, task: Hashable | None = None) -> npt.NDArray[np.bool_]:
         """Which rows are known, (n,), after `reject_unknown`. `predict` names a class for the others too."""
         X = self._queries(X)
         with as_value_error():
-            prediction = self.model_.predict(X, None if task is None else str(task))
+            prediction = self.model_.predict(X, named(task))
             if np.isnan(prediction.known).all():
                 raise KclError("call reject_unknown with known rows first")
         return np.array([label is not None for label in prediction.label])
@@ -210,14 +270,7 @@ class StreamingKernelClassifier(TaskClassifier):
         samples: tuple[Any, Any] | None = None,
     ) -> Receipt:
         """Forget a task, classes of it, or samples (X, y) that are handed in again; see `ContinualModel.forget`."""
-        model = self._learned()
-        if samples is not None:
-            samples = self._queries(samples[0]), np.asarray(samples[1])
-        with as_value_error():
-            receipt = model.forget(
-                None if task is None else str(task),
-                None if classes is None else [python_number(label) for label in classes],
-                samples,
-            )
+        labels = None if classes is None else [python_number(label) for label in classes]
+        receipt = self._forget(task, labels, samples)
         self.classes_ = np.array(sorted(self.model_.labels), dtype=self.classes_.dtype)
         return receipt

@@ -56,7 +56,7 @@ def check_columns(expected: Sequence[str], found: Sequence[str]) -> None:
     raise KclError(f"all tasks of a model have the same columns, and the table {' and '.join(filter(None, parts))}")
 
 
-def labelled(inputs: Any, labels: Any) -> tuple[Tensor, list[Label]]:
+def labelled(inputs: Any, labels: Any) -> tuple[Tensor, np.ndarray]:
     """Inputs with their labels. A dataset or loader of pairs brings its own labels."""
     if isinstance(inputs, Dataset | DataLoader):
         if labels is not None:
@@ -70,25 +70,25 @@ def labelled(inputs: Any, labels: Any) -> tuple[Tensor, list[Label]]:
         raise KclError(f"inputs of shape {tuple(x.shape)} do not match labels of shape {y.shape}: give one label each")
     if len(y) == 0:
         raise KclError("there are no samples to learn from")
-    values = y.tolist()
-    kinds = {type(value) for value in values}
+    kinds = {type(value) for value in y.tolist()}
     if not kinds <= {str, int, float, bool} or len(kinds) > 1:
         raise KclError(f"labels must be all text or all numbers, not {', '.join(sorted(k.__name__ for k in kinds))}")
     if float in kinds and not np.isfinite(y).all():
         raise KclError("some labels are not finite numbers")
-    return (x if x.dtype == torch.uint8 else x.float()), values
+    return (x if x.dtype == torch.uint8 else x.float()), y
 
 
-def sample_weights(values: Any, count: int) -> Float[Tensor, " n"] | None:
-    """Weights of `count` samples, if any are given."""
-    if values is None:
-        return None
-    given = as_tensor(values).double()
-    if given.shape != (count,) or not bool(torch.isfinite(given).all()) or bool((given < 0).any()):
-        raise KclError(f"sample_weight must be {count} numbers that are not negative, one for each sample")
-    if not bool((given > 0).any()):
+def weighted(x: Tensor, y: np.ndarray, sample_weight: Any) -> tuple[Tensor, np.ndarray, Float[Tensor, " n"] | None]:
+    """Samples and their weights, if any are given. A sample of weight zero is as if it were not there."""
+    if sample_weight is None:
+        return x, y, None
+    weights = as_tensor(sample_weight).double()
+    if weights.shape != (len(x),) or not bool(torch.isfinite(weights).all()) or bool((weights < 0).any()):
+        raise KclError(f"sample_weight must be {len(x)} numbers that are not negative, one for each sample")
+    kept = weights > 0
+    if not bool(kept.any()):
         raise KclError("all sample weights are zero, so that there is nothing to learn")
-    return given
+    return x[kept], y[kept.numpy()], weights[kept]
 
 
 def checked(x: Tensor, shape: Sequence[int], columns: Sequence[str] = ()) -> Tensor:

@@ -4,7 +4,6 @@ coresets, at the present weights. Nothing but the coresets is kept, and nothing 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -18,7 +17,7 @@ from kcl.methods.method import Memory
 from kcl.models.all_classes import ClassAnswers
 from kcl.models.calibration import fit_temperature
 from kcl.models.inference import Answerer
-from kcl.models.lessons import LearnedTask, places_among_all
+from kcl.models.lessons import LearnedTask
 from kcl.models.streaming_ridge import usual_temperature
 
 MOST_TO_CALIBRATE = 1000
@@ -32,26 +31,21 @@ class JointAnswers(ClassAnswers):
 
     @torch.no_grad()
     def __init__(self, answerer: Answerer, tasks: Mapping[str, LearnedTask]) -> None:
+        super().__init__(tasks, answerer.stack.device)
         self.answerer, self.settings = answerer, answerer.method.settings
-        lessons, places = [task.lesson for task in tasks.values()], places_among_all(tasks)
-        super().__init__(tasks, places, answerer.stack.device)
-        self.tensors, ridge, memory = self._head(lessons, list(places.values()))
-        self.temperature = 1.0
+        self._turns, self._mirrors = views.rotations(self.settings), views.mirrors(self.settings)
+        lessons = [task.lesson for task in tasks.values()]
+        self.tensors, ridge, memory = self._head(lessons, list(self.places.values()))
+        self.temperature, self.tells_variance = 1.0, ridge is not None
+        self.explaining: Tensor | None = None
+        """What explains the variance of queries: known as far as coresets resemble them."""
         if ridge is not None:
             self.temperature = self._fitted_temperature(ridge, memory)
             shrunk = ridge.spectrum.values / (ridge.spectrum.values + ridge.strength)
-            self.explaining: Tensor | None = (ridge.spectrum.vectors * shrunk.sqrt()).float()
-            """What explains the variance of queries: known as far as coresets resemble them."""
-        else:
-            self.explaining, self.tells_variance = None, False
+            self.explaining = (ridge.spectrum.vectors * shrunk.sqrt()).float()
         self.apart = self.tensors
-        counts = [0, *itertools.accumulate(map(len, places.values()))]
-        if counts[-1] > len(memory["classes"]) // self._turns:
-            self.apart, _, _ = self._head(lessons, [range(*several) for several in itertools.pairwise(counts)])
-
-    @property
-    def _turns(self) -> int:
-        return views.rotations(self.settings)
+        if self.classes_are_shared:
+            self.apart, _, _ = self._head(lessons, list(self.places_apart.values()))
 
     def _head(
         self, lessons: Sequence[int], places: Sequence[Sequence[int]]
@@ -65,9 +59,9 @@ class JointAnswers(ClassAnswers):
 
     def _fitted_temperature(self, ridge: ClassRidge, memory: Memory) -> float:
         """The usual one times what fits the samples left out. Of a class with one sample, the others know nothing."""
-        copies = views.copies_at_test(self.settings)
+        copies = self._turns * self._mirrors
         labels = memory["labels"][ridge.rows[: len(ridge.rows) // copies]] // self._turns
-        votes = views.vote(ridge.left_out, self._turns, views.mirrors(self.settings))
+        votes = views.vote(ridge.left_out, self._turns, self._mirrors)
         several = (torch.bincount(labels)[labels] > 1).nonzero().flatten()[:: 1 + len(labels) // MOST_TO_CALIBRATE]
         usual = usual_temperature(ridge.error, len(memory["classes"]) // self._turns)
         return usual * fit_temperature(votes[several] / usual, labels[several])
@@ -80,12 +74,11 @@ class JointAnswers(ClassAnswers):
         batch: Float[Tensor, "n ..."],
         known_score: str | None,  # noqa: ARG002
     ) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n p"], Float[Tensor, " n"], Float[Tensor, " n"] | None]:
-        mirrored = views.mirrors(self.settings)
-        x = self.answerer.plain_features(views.copies(batch, self._turns, mirrored))
+        x = self.answerer.plain_features(views.copies(batch, self._turns, self._mirrors))
         features = class_heads.features_of(self.settings, self.tensors, x)
 
         def votes(head: Memory) -> Float[Tensor, "n p"]:
-            return views.vote(torch.addmm(head["shift"], features, head["weights"]), self._turns, mirrored)
+            return views.vote(torch.addmm(head["shift"], features, head["weights"]), self._turns, self._mirrors)
 
         responses = votes(self.tensors)
         variance = responses.new_full((len(features),), torch.nan)
@@ -93,4 +86,4 @@ class JointAnswers(ClassAnswers):
             explained = (features @ self.explaining).square().sum(-1)
             variance = (features.square().sum(-1) - explained).clamp_min(0.0)
         apart = responses if self.apart is self.tensors else votes(self.apart)
-        return responses, apart, views.mean_over_copies(variance, self._turns * mirrored), None
+        return responses, apart, views.mean_over_copies(variance, self._turns * self._mirrors), None

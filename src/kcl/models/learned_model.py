@@ -18,7 +18,6 @@ from kcl.models.coreset_heads import CoresetHeads
 from kcl.models.inference import JOINT, NOTHING_LEARNED, Answerer, finite
 from kcl.models.inputs import Label, as_tensor, check_columns, checked, column_names, label_array, labelled
 from kcl.models.lessons import LearnedTask
-from kcl.models.model_state import ModelState, StatePart
 from kcl.models.streaming_heads import StreamingHeads
 from kcl.models.unknowns import DEFAULT_RATE, DEFAULT_SCORE, Drift, KnownScores
 from kcl.training.stack import RunStack
@@ -44,15 +43,20 @@ class Prediction(NamedTuple):
 
 
 class LearnedModel:
-    """What was learned. A prediction reads the state once, and so sees a lesson entirely or not at all."""
+    """What was learned. A lesson replaces all attributes at once, and a prediction takes one reference to them
+    (`as_it_is`): it sees a lesson in another thread entirely or not at all.
+    """
 
-    state: ModelState
     module: nn.Module | None
-    open, head, settings = StatePart[bool](), StatePart[str](), StatePart[KclSettings]()
-    standardise, view, dtype = StatePart[bool | None](), StatePart[View](), StatePart[torch.dtype]()
-    tasks, history = StatePart[dict[str, LearnedTask]](), StatePart[list[dict[str, Any]]]()
-    columns, input_shape = StatePart[tuple[str, ...]](), StatePart[tuple[int, ...] | None]()
-    _heads = StatePart[CoresetHeads | StreamingHeads | None]()
+    settings: KclSettings
+    tasks: dict[str, LearnedTask]
+    history: list[dict[str, Any]]
+    view: View
+    dtype: torch.dtype
+    columns: tuple[str, ...]
+    """Names of the input features, where they come from a table."""
+    input_shape: tuple[int, ...] | None
+    _heads: CoresetHeads | StreamingHeads | None
 
     # What was learned
 
@@ -197,7 +201,7 @@ class LearnedModel:
         """Percent of inputs classified correctly, whose labels are (n,) or come with a dataset."""
         _, expected = labelled(inputs, labels)
         predicted = self.predict(inputs, task).label.tolist()
-        return 100.0 * sum(a == b for a, b in zip(predicted, expected, strict=True)) / len(expected)
+        return 100.0 * sum(a == b for a, b in zip(predicted, expected.tolist(), strict=True)) / len(expected)
 
     def _known(self, name: str) -> str:
         if str(name) not in self.tasks:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from kcl.benchmarks.task import Task
@@ -38,15 +39,21 @@ def places_among_all(tasks: Mapping[str, LearnedTask]) -> dict[str, list[int]]:
     return {name: [order.setdefault(label, len(order)) for label in task.labels] for name, task in tasks.items()}
 
 
+def samples_by_class(targets: Tensor, classes: int) -> list[int]:
+    """How many samples have each class. If targets are numbers, every sample has all of them."""
+    if targets.ndim == 2:
+        return [len(targets)] * classes
+    counts: list[int] = torch.bincount(targets, minlength=classes).tolist()
+    return counts
+
+
 class Samples(NamedTuple):
-    """What a lesson brings: samples as stored, with labels as positions among the task's classes."""
+    """Samples of a task, as stored."""
 
     task: str
-    lesson: int
     inputs: Shaped[Tensor, "n ..."]
-    labels: Int[Tensor, " n"]
-    classes: tuple[Label, ...]
-    """Those of the task so far, and the new ones."""
+    targets: Int[Tensor, " n"] | Float[Tensor, "n c"]
+    """Positions among the task's classes, or numbers."""
     weights: Float[Tensor, " n"] | None = None
 
 

@@ -46,6 +46,8 @@ def save_model(model: ContinualModel, folder: str | Path) -> Path:
     from safetensors.torch import save
 
     folder, model = Path(folder), model.as_it_is()
+    if model.numbers:
+        raise KclError("a model of numbers cannot be saved in a folder: pickle its estimator")
     if folder.exists():
         raise KclError(f"{folder} exists already; choose a new folder")
     tensors = save(_tensors(model), metadata={"format": f"kcl model {FORMAT}"})

@@ -7,25 +7,20 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils.multiclass import type_of_target
-from sklearn.utils.validation import check_is_fitted, validate_data
 
-from kcl.core.shapes import Float
-from kcl.errors import KclError
 from kcl.models.inference import finite
-from kcl.models.inputs import sample_weights
-from kcl.models.streaming_heads import StreamingSettings
 from kcl.models.streaming_regression import StreamingRegression
-from kcl.models.task_classifier import NORMS, ONLY_TASK, as_value_error, python_number, seed_of
+from kcl.models.task_estimator import StreamingEstimator, as_value_error, named
 from kcl.models.unlearning import Receipt
 
-SETTINGS = ("features", "bases", "width", "strength_rule", "ridge_strength")
 
+class _StreamingTargets(MultiOutputMixin, StreamingEstimator):  # type: ignore[misc]
+    """What both estimators share: numbers as targets."""
 
-class _StreamingTargets(MultiOutputMixin, BaseEstimator):  # type: ignore[misc]
-    """What both estimators share: numbers as targets, tasks by name or without one."""
+    _kind = StreamingRegression
+    model_: StreamingRegression
 
     def __init__(
         self,
@@ -40,24 +35,7 @@ class _StreamingTargets(MultiOutputMixin, BaseEstimator):  # type: ignore[misc]
         normalise: str = "standardise",
         random_state: Any = None,
     ) -> None:
-        self.features = features
-        self.bases = bases
-        self.width = width
-        self.strength_rule = strength_rule
-        self.ridge_strength = ridge_strength
-        self.landmarks = landmarks
-        self.frequencies = frequencies
-        self.normalise = normalise
-        self.random_state = random_state
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
-    def fit(self, X: Any, y: Any, task: Hashable | None = None, sample_weight: Any = None) -> Self:
-        """Discard everything learned so far and learn one task."""
-        return self._learn(X, y, task, sample_weight, reset=True)
+        self._keep(locals())
 
     def partial_fit(self, X: Any, y: Any, task: Hashable | None = None, sample_weight: Any = None) -> Self:
         """Learn a new task, or more of an old one. Without a name, it is the same task every time."""
@@ -67,39 +45,19 @@ class _StreamingTargets(MultiOutputMixin, BaseEstimator):  # type: ignore[misc]
         """Forget a task, or samples (X, y) of it that are handed in again: afterwards the model equals one that never
         learned them.
         """
-        check_is_fitted(self, "model_")
-        given = None
-        if samples is not None:
-            x = self._queries(samples[0])
-            y = torch.from_numpy(self._columns(np.asarray(samples[1], np.float64)))
-            if len(x) != len(y) or not bool(torch.isfinite(y).all()):
-                raise ValueError(f"{len(x)} rows need as many targets, which are finite numbers; there are {len(y)}")
-            given = x, y
-        with as_value_error():
-            return self.model_.forget(None if task is None else str(task), given)
+        return self._forget(task, None, samples)
 
-    def _begun(self, x: Float[torch.Tensor, "n d"]) -> StreamingRegression:
-        if self.normalise not in NORMS:
-            raise KclError(f"unknown normalise {self.normalise!r}: use one of {', '.join(NORMS)}")
-        values = {name: python_number(getattr(self, name)) for name in SETTINGS}
-        settings = StreamingSettings().replace(**values, unit_length=self.normalise == "l2")
-        seed, standardise = seed_of(self.random_state), self.normalise == "standardise"
-        return StreamingRegression.begin(x, settings, seed, standardise, self.landmarks, self.frequencies)
-
-    def _learn(self, X: Any, y: Any, task: Hashable | None, sample_weight: Any, reset: bool) -> Self:
-        X, y = validate_data(
-            self, X, y, dtype=np.float32, reset=reset, accept_sparse="csr", multi_output=True, y_numeric=True
-        )
-        y = self._checked(np.asarray(y, np.float64))
-        x, targets = torch.from_numpy(_dense(X)), torch.from_numpy(self._columns(y))
-        with as_value_error():
-            weights = sample_weights(sample_weight, len(x))
-            if weights is not None:
-                kept = weights > 0
-                x, targets, weights = x[kept], targets[kept], weights[kept]
-            model = self._begun(x) if reset else self.model_
-            model.learn(x, targets, ONLY_TASK if task is None else str(task), weights)
-        self.model_: StreamingRegression = model
+    def _learn(
+        self,
+        X: Any,
+        y: Any,
+        task: Hashable | None,
+        sample_weight: Any,
+        reset: bool,
+        classes: Any = None,  # noqa: ARG002
+    ) -> Self:
+        X, y = self._rows(X, y, reset, multi_output=True, y_numeric=True)
+        self._teach(X, self._checked(np.asarray(y, np.float64)), task, reset, sample_weight=sample_weight)
         if reset:
             self.one_target_ = y.ndim == 1
         return self
@@ -107,17 +65,10 @@ class _StreamingTargets(MultiOutputMixin, BaseEstimator):  # type: ignore[misc]
     def _checked(self, y: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         return y
 
-    def _columns(self, y: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        return np.array(y if y.ndim == 2 else y[:, None])
-
-    def _queries(self, X: Any) -> Float[torch.Tensor, "n d"]:
-        check_is_fitted(self, "model_")
-        return torch.from_numpy(_dense(validate_data(self, X, dtype=np.float32, reset=False, accept_sparse="csr")))
-
     def _responses(self, X: Any, task: Hashable | None) -> npt.NDArray[np.float64]:
-        x = self._queries(X)
+        X = self._queries(X)
         with as_value_error():
-            return finite(self.model_.predict(x, None if task is None else str(task))).numpy()
+            return finite(self.model_.respond(X, named(task))).numpy()
 
 
 class StreamingKernelRegressor(RegressorMixin, _StreamingTargets):  # type: ignore[misc]
@@ -161,7 +112,3 @@ class StreamingMultilabelClassifier(ClassifierMixin, _StreamingTargets):  # type
     def predict(self, X: Any, task: Hashable | None = None) -> npt.NDArray[np.int64]:
         """The indicator matrix of the labels of each row, (n, labels), by everything learned or by one task."""
         return (self.decision_function(X, task) > 0.0).astype(np.int64)
-
-
-def _dense(X: Any) -> npt.NDArray[np.float32]:
-    return X.toarray() if hasattr(X, "toarray") else np.array(X)

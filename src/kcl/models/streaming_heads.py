@@ -29,7 +29,7 @@ from kcl.models.features import Features, Given
 from kcl.models.inference import JOINT, Answers
 from kcl.models.inputs import Label, as_tensor, checked
 from kcl.models.lessons import LearnedTask, Samples, hold_out
-from kcl.models.streaming_ridge import HELD_OUT, KEPT, RULES, StreamingRidge
+from kcl.models.streaming_ridge import HELD_OUT, KEPT, RULES, StreamingRidge, Units
 from kcl.models.unknowns import KnownScores, checked_score
 from kcl.models.unlearning import Receipt
 from kcl.training.step_progress import OnStep
@@ -71,8 +71,6 @@ class StreamingHeads:
         )
         self.known: dict[str | None, KnownScores] = {}
         """By task, or None for all classes together: what decides which queries are not answered."""
-        self._classifiers: tuple[int, dict[str | None, SumAnswers]] = (self.ridge.version, {})
-        """The version of the sums, and what was made of them."""
 
     @classmethod
     def begin(
@@ -102,37 +100,39 @@ class StreamingHeads:
     def learn(
         self,
         samples: Samples,
-        old: LearnedTask,
+        old: LearnedTask,  # noqa: ARG002
+        task: LearnedTask,
         view: View,
         held_out_share: float,
         on_step: OnStep,  # noqa: ARG002
-    ) -> tuple[LearnedTask, dict[str, Any]]:
+    ) -> dict[str, Any]:
         """Add a lesson. Held-out samples test the model before they are learned too: nothing is lost to the test."""
-        name, number, x, y, classes, weights = samples
-        seen = (*old.seen, *[0] * (len(classes) - len(old.labels)))
-        seen_now = (torch.tensor(seen) + torch.bincount(y, minlength=len(classes))).tolist()
-        task, notes = LearnedTask(number, classes, tuple(seen_now)), {}
+        name, x, y, weights = samples
+        notes: dict[str, Any] = {}
         if weights is None:
-            rng = numpy_generator(self.seed, "lesson", number)
+            rng = numpy_generator(self.seed, "lesson", task.lesson)
             x, y, held_x, held_y = hold_out(x, y, held_out_share, rng)
             if len(held_y):
-                self._add(name, x, y, view, classes, None)
-                notes = held_out_notes(
-                    self.logits(view.scale(held_x.to(self.device)), {name: task}, name).cpu(), held_y
-                )
+                self._add(Samples(name, x, y), task, view)
+                queries = view.scale(held_x.to(self.device))
+                notes = held_out_notes(self.logits(queries, {name: task}, name).cpu(), held_y)
                 x, y = held_x, held_y
-        self._add(name, x, y, view, classes, weights)
+        self._add(Samples(name, x, y, weights), task, view)
         touched = {key: replace(scores, stale=True) for key, scores in self.known.items() if key in (None, name)}
         self.known = self.known | touched
-        return task, notes
+        return notes
 
-    def _add(
-        self, name: str, x: Tensor, y: Tensor, view: View, classes: Sequence[Label], weights: Tensor | None
-    ) -> None:
+    def _add(self, samples: Samples, task: LearnedTask, view: View) -> None:
+        name, x, y, weights = samples
         for rows in torch.arange(len(x)).split(BATCH):
-            part = None if weights is None else weights[rows].to(self.device)
-            labels, held_out = y[rows].to(self.device), self.held_out(x[rows])
-            self.ridge.learn(name, self.features(view, x[rows]), labels, len(classes), part, held_out)
+            part = Samples(name, x[rows], y[rows], None if weights is None else weights[rows])
+            self.ridge.learn(self._statistics(part, task, view))
+
+    def _statistics(self, samples: Samples, task: LearnedTask, view: View) -> Units:
+        name, x, y, weights = samples
+        weights = None if weights is None else weights.to(self.device)
+        features, held_out = self.features(view, x), self.held_out(x)
+        return self.ridge.parts(name, features, y.to(self.device), len(task.labels), weights, held_out)
 
     def features(self, view: View, x: Tensor) -> Float[Tensor, "n D"]:
         """ψ of samples as stored."""
@@ -152,21 +152,19 @@ class StreamingHeads:
         tasks: dict[str, LearnedTask],
         task: str,
         classes: Sequence[Label] | None,
-        samples: tuple[Tensor, Sequence[Label], Tensor | None] | None,
+        samples: Samples | None,
         view: View,
     ) -> tuple[dict[str, LearnedTask], Receipt]:
         """The tasks that remain when a task, some of its classes or some of its samples are forgotten."""
+        what = f"task {task!r}"
         if samples is not None:
-            x, labels, weights = samples
-            weights = None if weights is None else weights.to(self.device)
-            features, held_out = self.features(view, x), self.held_out(x)
-            removal = unlearning.of_samples(self.ridge, tasks, task, features, labels, weights, held_out)
-            what = f"{len(labels)} samples of task {task!r}"
-        elif classes is not None:
-            removal = unlearning.of_classes(self.ridge, tasks, task, classes)
-            what = f"classes {', '.join(map(str, classes))} of task {task!r}"
+            forgotten = self._statistics(samples, tasks[task], view)
+            removal = unlearning.of_samples(self.ridge, tasks, task, samples.targets, forgotten)
+            what = f"{len(samples.targets)} samples of {what}"
         else:
-            removal, what = unlearning.of_task(self.ridge, tasks, task), f"task {task!r}"
+            removal = unlearning.of_classes(self.ridge, tasks, task, classes)
+            if classes is not None:
+                what = f"classes {', '.join(map(str, classes))} of {what}"
         receipt = unlearning.carry_out(self.ridge, tasks, removal, what)
         # Scores by a model that knew what is forgotten would tell of it.
         self.known = {key: scores for key, scores in self.known.items() if key not in (None, task)}
@@ -214,10 +212,7 @@ class StreamingHeads:
 
     def classifier(self, tasks: Mapping[str, LearnedTask], task: str | None) -> SumAnswers:
         """The classifier of a task, or of all classes; made when it is first needed after a lesson."""
-        version, classifiers = self._classifiers
-        if version != self.ridge.version:
-            classifiers = {}  # a new one: other threads may be reading the old
-            self._classifiers = self.ridge.version, classifiers
+        classifiers = self.ridge.classifiers
         if task not in classifiers:
             classifiers[task] = SumAnswers(self.ridge, tasks, task)
         return classifiers[task]

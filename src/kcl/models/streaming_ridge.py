@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kcl.core.settings import nearest
 from kcl.core.shapes import Bool, Float, Int
 from kcl.errors import KclError
 from kcl.functional import primal, statistics
@@ -93,12 +92,6 @@ class StreamingRidge:
         balanced: bool = False,
         numbers: bool = False,
     ) -> None:
-        if keep not in KEPT:
-            raise KclError(f"unknown keep {keep!r}; {nearest(keep, list(KEPT))}")
-        if rule not in RULES:
-            raise KclError(f"unknown rule for λ {rule!r}; {nearest(rule, list(RULES))}")
-        if strength is not None and not strength > 0.0:
-            raise KclError(f"the ridge strength must be positive, not {strength}")
         if balanced and keep != "class":
             raise KclError("balanced needs keep='class', which keeps the statistics of each class apart")
         self.features, self.keep, self.rule, self.strength, self.balanced = features, keep, rule, strength, balanced
@@ -106,36 +99,24 @@ class StreamingRidge:
         self.units: Units = {}
         self.moment: SecondMoment | None = None
         """The sum of the second moments of all units."""
-        self.version = 0
-        """Counts changes, after which solutions are others."""
-        self._solutions: dict[str | None, Solution] = {}
+        self.classifiers: dict[str | None, Any] = {}
+        """Those made of these statistics, by task, or None for all classes. Every change begins a new table, because
+        other threads may be reading the old one."""
 
     # Learning and forgetting
 
-    def learn(
-        self,
-        task: str,
-        features: Float[Tensor, "n D"],
-        targets: Int[Tensor, " n"] | Float[Tensor, "n c"],
-        classes: int,
-        weights: Float[Tensor, " n"] | None = None,
-        held_out: Bool[Tensor, " n"] | None = None,
-    ) -> None:
-        """Add samples of a task that has `classes` classes, or targets, by now."""
-        parts = self.parts(task, features, targets, classes, weights, held_out)
-        moments = [part.moment for part in parts.values()]
+    def learn(self, parts: Units) -> None:
+        """Add the statistics of samples."""
         units = add_units([self.units, parts])
-        if len(units) == 1:
-            moment = next(iter(units.values())).moment
-        else:
-            moment = add_moments(moments if self.moment is None else [self.moment, *moments])
-        self.install(units, moment)
+        moments = [part.moment for part in parts.values()]
+        several = moments if self.moment is None else [self.moment, *moments]
+        self.install(units, next(iter(units.values())).moment if len(units) == 1 else add_moments(several))
 
     def install(self, units: Units, moment: SecondMoment | None = None) -> None:
         """Go on with these statistics. Without `moment`, their sum is taken anew, so that nothing of former ones is
         left in it.
         """
-        self.units, self._solutions, self.version = units, {}, self.version + 1
+        self.units, self.classifiers = units, {}
         self.moment = moment or (add_moments([part.moment for part in units.values()]) if units else None)
 
     def without(self, parts: Units) -> Units:
@@ -161,24 +142,23 @@ class StreamingRidge:
         weights: Float[Tensor, " n"] | None = None,
         held_out: Bool[Tensor, " n"] | None = None,
     ) -> Units:
-        """The statistics of samples of a task. `targets`: the class of each, or numbers. `held_out`: which choose λ,
-        with the rule `HELD_OUT`.
+        """The statistics of samples of a task that has `classes` classes, or targets, by now. `targets`: the class of
+        each, or numbers. `held_out`: which choose λ, with the rule `HELD_OUT`.
         """
+        everything = torch.ones(len(features), dtype=torch.bool, device=features.device)
+        of_label = {WHOLE: everything}
+        if self.keep == "class":
+            of_label = {label: targets == label for label in targets.unique().tolist()}
+            targets = torch.ones(len(targets), 1, dtype=torch.float64, device=features.device)
+        elif not self.numbers:
+            targets = F.one_hot(targets, classes)
+        of_held_out = {False: everything} if held_out is None else {False: ~held_out, True: held_out}
         parts: Units = {}
-        if held_out is not None and bool(held_out.any()):
-            for chosen, held in ((~held_out, False), (held_out, True)):
-                part = None if weights is None else weights[chosen]
-                units = self.parts(task, features[chosen], targets[chosen], classes, part) if bool(chosen.any()) else {}
-                parts |= {unit._replace(held_out=held): sums for unit, sums in units.items()}
-            return parts
-        if self.keep == "task":
-            one_hot = targets if self.numbers else F.one_hot(targets, classes)
-            return {Unit(task, WHOLE): statistics.of_samples(features, one_hot, weights)}
-        for label in targets.unique().tolist():
-            rows = targets == label
-            ones = torch.ones(int(rows.sum()), 1, dtype=torch.float64, device=features.device)
-            part_weights = None if weights is None else weights[rows]
-            parts[Unit(task, label)] = statistics.of_samples(features[rows], ones, part_weights)
+        for held, of_held in of_held_out.items():
+            for label, of_class in of_label.items():
+                if bool((rows := of_held & of_class).any()):
+                    part = None if weights is None else weights[rows]
+                    parts[Unit(task, label, held)] = statistics.of_samples(features[rows], targets[rows], part)
         return parts
 
     # Answering
@@ -187,11 +167,6 @@ class StreamingRidge:
         """The classifier of a task, or over all classes. `places`: for every task, the place of each of its classes
         among all classes.
         """
-        if task not in self._solutions:
-            self._solutions[task] = self._solve(places, task)
-        return self._solutions[task]
-
-    def _solve(self, places: Mapping[str, Sequence[int]], task: str | None) -> Solution:
         units, moment = self.units, self.moment
         if task is not None:
             places = {task: range(len(places[task]))}
@@ -200,21 +175,14 @@ class StreamingRidge:
         if self.balanced:
             units, moment = _balanced(units, places), None
         whole = joined(units, places, moment, outputs)
-        if self.numbers:
-            return self._regression(whole, units, places)
-        spectrum = primal.spectrum(whole)
-        strength = self.best_strength(spectrum, units, places)
-        residual = primal.generalised_cross_validation(spectrum, strength) / whole.count
-        temperature = usual_temperature(residual, outputs)
-        return Solution(primal.weights(spectrum, strength), spectrum, strength, temperature, whole.sums)
-
-    def _regression(self, whole: Statistics, units: Units, places: Mapping[str, Sequence[int]]) -> Solution:
-        """Every target counts the same when λ is chosen, whatever its unit."""
-        scale = TargetScale.of(whole)
-        spectrum = primal.spectrum(scale.apply(whole))
+        scale = TargetScale.of(whole) if self.numbers else None  # with which every target counts the same, choosing λ
+        spectrum = primal.spectrum(whole if scale is None else scale.apply(whole))
         strength = self.best_strength(spectrum, units, places, scale)
-        weights = primal.weights(spectrum, strength) * scale.deviation
-        return Solution(weights, spectrum, strength, 1.0, whole.sums[:-1], scale.mean)
+        weights = primal.weights(spectrum, strength)
+        if scale is not None:
+            return Solution(weights * scale.deviation, spectrum, strength, 1.0, whole.sums[:-1], scale.mean)
+        residual = primal.generalised_cross_validation(spectrum, strength) / whole.count
+        return Solution(weights, spectrum, strength, usual_temperature(residual, outputs), whole.sums)
 
     def best_strength(
         self,
@@ -263,14 +231,11 @@ def joined(
     `moment`: the sum of the second moments, if it is known.
     """
     outputs = 1 + max(max(several) for several in places.values()) if outputs is None else outputs
-    return statistics.add_placed(
-        [(part, _places_of(unit, part, places)) for unit, part in units.items()], outputs, moment
-    )
-
-
-def _places_of(unit: Unit, part: Statistics, places: Mapping[str, Sequence[int]]) -> Sequence[int]:
-    of_task = places[unit.task]
-    return [of_task[unit.label]] if unit.label != WHOLE else of_task[: part.targets]
+    placed = []
+    for unit, part in units.items():
+        of_task = places[unit.task]
+        placed.append((part, of_task[: part.targets] if unit.label == WHOLE else [of_task[unit.label]]))
+    return statistics.add_placed(placed, outputs, moment)
 
 
 def _balanced(units: Units, places: Mapping[str, Sequence[int]]) -> Units:

@@ -7,18 +7,17 @@ be handed in again. Features, and the scaling and kernel width measured on the f
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import torch
+from torch import Tensor
 
 from kcl.core.settings import nearest
-from kcl.core.shapes import Bool, Float
 from kcl.errors import KclError
 from kcl.functional import primal, statistics
 from kcl.models.inputs import Label
-from kcl.models.lessons import LearnedTask, places_among_all
+from kcl.models.lessons import LearnedTask, places_among_all, samples_by_class
 from kcl.models.streaming_ridge import WHOLE, StreamingRidge, Units, joined
 
 Tasks = dict[str, LearnedTask]
@@ -47,78 +46,36 @@ class Removal(NamedTuple):
     tasks: Tasks
 
 
-def of_task(ridge: StreamingRidge, tasks: Tasks, task: str) -> Removal:
-    """Remove a whole task."""
-    forgotten = {unit: part for unit, part in ridge.units.items() if unit.task == task}
-    left = {unit: part for unit, part in ridge.units.items() if unit.task != task}
-    return Removal(forgotten, left, {name: known for name, known in tasks.items() if name != task})
-
-
-def of_classes(ridge: StreamingRidge, tasks: Tasks, task: str, classes: Collection[Label]) -> Removal:
-    """Remove classes of a task, whose statistics must be kept apart."""
+def of_classes(ridge: StreamingRidge, tasks: Tasks, task: str, classes: Collection[Label] | None = None) -> Removal:
+    """Remove a whole task, or classes of it, whose statistics must be kept apart."""
     known = tasks[task]
-    for label in classes:
+    for label in classes or ():
         if label not in known.labels:
             raise KclError(f"task {task!r} has no class {label!r}; {nearest(str(label), list(map(str, known.labels)))}")
-    dropped = {known.labels.index(label) for label in classes}
-    if len(dropped) == len(known.labels):
-        return of_task(ridge, tasks, task)
-    if any(unit.task == task and unit.label == WHOLE for unit in ridge.units):
-        raise KclError(
-            "this model keeps one sum for all classes of a task: to forget a class, hand its samples in again, or "
-            "start a model with keep='class'"
-        )
-    forgotten = {unit: part for unit, part in ridge.units.items() if unit.task == task and unit.label in dropped}
+    dropped = {known.labels.index(label) for label in (known.labels if classes is None else classes)}
+    forgotten = {unit: part for unit, part in ridge.units.items() if unit.task == task}
+    if len(dropped) < len(known.labels):
+        if any(unit.label == WHOLE for unit in forgotten):
+            raise KclError(
+                "this model keeps one sum for all classes of a task: to forget a class, hand its samples in again, or "
+                "start a model with keep='class'"
+            )
+        forgotten = {unit: part for unit, part in forgotten.items() if unit.label in dropped}
     left = {unit: part for unit, part in ridge.units.items() if unit not in forgotten}
-    return Removal(forgotten, left, tasks | {task: _without(known, dropped)})
+    return Removal(forgotten, left, _without(tasks, task, known, dropped))
 
 
-def of_samples(
-    ridge: StreamingRidge,
-    tasks: Tasks,
-    task: str,
-    features: Float[torch.Tensor, "n D"],
-    labels: Sequence[Label],
-    weights: Float[torch.Tensor, " n"] | None = None,
-    held_out: Bool[torch.Tensor, " n"] | None = None,
-) -> Removal:
-    """Remove samples, given by their features. A class that has no samples left is removed too."""
+def of_samples(ridge: StreamingRidge, tasks: Tasks, task: str, targets: Tensor, forgotten: Units) -> Removal:
+    """Remove samples, by their targets and statistics. A class that has no samples left is removed too."""
     known = tasks[task]
-    if unknown := [label for label in labels if label not in known.labels]:
-        raise KclError(f"task {task!r} never learned class {unknown[0]!r}, so none of its samples can be forgotten")
-    places = torch.tensor([known.labels.index(label) for label in labels])
-    counts = torch.bincount(places, minlength=len(known.labels)).tolist()
+    counts = samples_by_class(targets, len(known.labels))
     seen = tuple(before - count for before, count in zip(known.seen, counts, strict=True))
     for label, count in zip(known.labels, seen, strict=True):
         if count < 0:
-            raise KclError(f"task {task!r} learned fewer samples of class {label!r} than are to be forgotten")
-    forgotten = ridge.parts(task, features, places.to(features.device), len(known.labels), weights, held_out)
-    left = ridge.without(forgotten)
+            of_class = "" if ridge.numbers else f" of class {label!r}"
+            raise KclError(f"task {task!r} learned fewer samples{of_class} than are to be forgotten")
     emptied = {place for place, count in enumerate(seen) if count == 0 < counts[place]}
-    if len(emptied) == len(seen):
-        return Removal(forgotten, left, {name: other for name, other in tasks.items() if name != task})
-    return Removal(forgotten, left, tasks | {task: _without(replace(known, seen=seen), emptied)})
-
-
-def of_numbers(
-    ridge: StreamingRidge,
-    tasks: Tasks,
-    task: str,
-    features: Float[torch.Tensor, "n D"],
-    targets: Float[torch.Tensor, "n c"],
-    weights: Float[torch.Tensor, " n"] | None = None,
-    held_out: Bool[torch.Tensor, " n"] | None = None,
-) -> Removal:
-    """Remove samples whose targets are numbers."""
-    known = tasks[task]
-    count = known.seen[0] - len(features)
-    if count < 0:
-        raise KclError(f"task {task!r} learned {known.seen[0]} samples, fewer than are to be forgotten")
-    forgotten = ridge.parts(task, features, targets, len(known.labels), weights, held_out)
-    left = ridge.without(forgotten)
-    others = {name: other for name, other in tasks.items() if name != task}
-    kept = tasks | {task: replace(known, seen=(count,) * len(known.seen))}
-    return Removal(forgotten, left, kept if count else others)
+    return Removal(forgotten, ridge.without(forgotten), _without(tasks, task, replace(known, seen=seen), emptied))
 
 
 def carry_out(ridge: StreamingRidge, tasks: Tasks, removal: Removal, what: str) -> Receipt:
@@ -155,6 +112,8 @@ def digest(units: Units) -> str:
     return content.hexdigest()
 
 
-def _without(task: LearnedTask, places: Collection[int]) -> LearnedTask:
-    kept = [place for place in range(len(task.labels)) if place not in places]
-    return replace(task, labels=tuple(task.labels[k] for k in kept), seen=tuple(task.seen[k] for k in kept))
+def _without(tasks: Tasks, task: str, known: LearnedTask, dropped: Collection[int]) -> Tasks:
+    """The tasks when a task, now `known`, loses the classes at some places, and goes with the last one."""
+    kept = [place for place in range(len(known.labels)) if place not in dropped]
+    left = replace(known, labels=tuple(known.labels[k] for k in kept), seen=tuple(known.seen[k] for k in kept))
+    return {name: left if name == task else other for name, other in tasks.items() if kept or name != task}
