@@ -174,7 +174,7 @@ class TestRefused:
     def test_settings_that_do_not_go_with_the_weights_before_anything_is_allocated(self, folder: Path) -> None:
         about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
         self._change(folder, settings=about["settings"] | {"width": 65_536, "layers": 64})  # a terabyte
-        with pytest.raises(kcl.KclError, match="shapes"):
+        with pytest.raises(kcl.KclError, match="the tensor model"):
             kcl.load_model(folder)
 
     def test_a_setting_that_is_missing_is_not_made_up(self, folder: Path) -> None:
@@ -234,7 +234,7 @@ class TestRefused:
         name = next(name for name in tensors if name.endswith("head.weights"))
         save_file(tensors | {name: tensors[name][:, 1:].contiguous()}, folder / "tensors.safetensors")
         self._change(folder, sha256=hashlib.sha256((folder / "tensors.safetensors").read_bytes()).hexdigest())
-        with pytest.raises(kcl.KclError, match="shape of a head"):
+        with pytest.raises(kcl.KclError, match=r"the tensor .*head\.weights"):
             kcl.load_model(folder)
 
     @pytest.mark.parametrize("keep", [slice(1, None), slice(0, 0)], ids=["other", "none"])
@@ -250,7 +250,7 @@ class TestRefused:
         other = tensors | {names[0]: tensors[names[0]][keep].contiguous()}
         save_file(other, folder / "tensors.safetensors")
         self._change(folder, sha256=hashlib.sha256((folder / "tensors.safetensors").read_bytes()).hexdigest())
-        with pytest.raises(kcl.KclError, match="of a coreset"):
+        with pytest.raises(kcl.KclError, match=r"the tensor .*kept\.correction"):
             kcl.load_model(folder)
         other.pop(names[0])
         save_file(other, folder / "tensors.safetensors")

@@ -79,15 +79,17 @@ def load_model(
     """
     folder = newest(folder)
     about = read_about(folder)
-    with as_kcl_error(folder), _opened(folder, about["sha256"]) as file:
+    with as_kcl_error(folder):
+        tensors = {name: _finite(name, tensor) for name, tensor in _stored_tensors(folder, about["sha256"]).items()}
         model = ContinualModel(
             about["seed"], backbone, device, about["standardise"], about["held_out_share"], about["head"]
         )
         model.tasks = {name: _task(entry) for name, entry in about["tasks"].items()}
         model.history, model.columns = list(about["history"]), tuple(about["columns"])
-        shape = tuple(int(size) for size in about["input_shape"])
-        view = _view(*about["view"], columns=shape[0])
-        _KINDS[about["head"]].restore(model, about, file, shape, _TYPES[about["dtype"]], view)
+        model.input_shape, model.dtype = tuple(about["input_shape"]), _TYPES[about["dtype"]]
+        view, kind = _view(*about["view"], columns=about["input_shape"][0]), _KINDS[about["head"]]
+        _check_tensors(tensors, kind.required(model, about, tensors))
+        kind.restore(model, about, tensors, view)
     return model
 
 
@@ -111,9 +113,9 @@ def read_about(folder: Path) -> dict[str, Any]:
 def describe(folder: Path) -> dict[str, Any]:
     """The content of `model.json` and the sizes of what the model keeps, without loading it."""
     about = read_about(folder)
-    with as_kcl_error(folder), _opened(folder) as file:
+    with as_kcl_error(folder):
         total = sum((folder / name).stat().st_size for name in (ABOUT, TENSORS))
-        return about | _KINDS[about["head"]].sizes(about, file) | {"bytes": total}
+        return about | _KINDS[about["head"]].sizes(_stored_tensors(folder)) | {"bytes": total}
 
 
 # Versions of a model
@@ -233,9 +235,8 @@ def _task(entry: dict[str, Any]) -> LearnedTask:
     return LearnedTask(int(entry["lesson"]), tuple(entry["labels"]), tuple(map(int, entry["seen"])))
 
 
-@contextmanager
-def _opened(folder: Path, sha256: str | None = None) -> Iterator[Any]:
-    """The open tensor file, after its digest was checked, if it is given."""
+def _stored_tensors(folder: Path, sha256: str | None = None) -> dict[str, Tensor]:
+    """The tensors of the file, whose digest is checked if it is given. They are read from disk when they are used."""
     from safetensors import SafetensorError, safe_open
 
     path = folder / TENSORS
@@ -247,26 +248,28 @@ def _opened(folder: Path, sha256: str | None = None) -> Iterator[Any]:
                 raise ValueError(f"{TENSORS} does not have the SHA-256 in {ABOUT}: it was changed or is incomplete")
     try:
         with safe_open(path, framework="pt") as file:
-            yield _Finite(file)
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{TENSORS} cannot be read ({error})") from None
 
 
-class _Finite:
-    """An open safetensors file whose tensors are read only if they are finite, into memory of their own: products of
-    tensors that begin anywhere in a file differ from those of aligned ones in the last digit.
+def _finite(name: str, stored: Tensor) -> Tensor:
+    """A tensor of finite numbers, in memory of its own: products of tensors that begin anywhere in a file differ from
+    those of aligned ones in the last digit.
     """
+    tensor = stored.clone()
+    if tensor.is_floating_point() and not bool(
+        torch.isfinite(tensor.float() if tensor.element_size() < 2 else tensor).all()
+    ):
+        raise ValueError(f"the tensor {name} has values that are not finite")
+    return tensor
 
-    def __init__(self, file: Any) -> None:
-        self.keys, self.get_slice, self._file = file.keys, file.get_slice, file
 
-    def get_tensor(self, name: str) -> Tensor:
-        tensor: Tensor = self._file.get_tensor(name).clone()
-        if tensor.is_floating_point() and not bool(
-            torch.isfinite(tensor.float() if tensor.element_size() < 2 else tensor).all()
-        ):
-            raise ValueError(f"the tensor {name} has values that are not finite")
-        return tensor
+def _check_tensors(tensors: dict[str, Tensor], required: dict[str, Tensor]) -> None:
+    kinds = [{name: (each.shape, each.dtype) for name, each in several.items()} for several in (tensors, required)]
+    for name in sorted(kinds[0].keys() | kinds[1].keys()):
+        if kinds[0].get(name) != kinds[1].get(name):
+            raise ValueError(f"the tensor {name} is missing, or not what its tasks and settings require")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ the sum of all second moments, `known` the scores of known queries. Which unit h
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -55,16 +55,9 @@ def about(model: ContinualModel) -> dict[str, Any]:
     """What `model.json` says of these heads."""
     heads = _heads(model)
     units = [
-        [
-            unit.task,
-            unit.label,
-            AS_MATRIX if part.moment.rows is None else len(part.moment.rows),
-            part.targets,
-            unit.held_out,
-        ]
+        [unit.task, unit.label, _rows(part.moment), part.targets, unit.held_out]
         for unit, part in heads.ridge.units.items()
     ]
-    moment = heads.ridge.moment
     return {
         "settings": heads.settings.to_dict(),
         "features": heads.ridge.features.identity(),
@@ -73,54 +66,66 @@ def about(model: ContinualModel) -> dict[str, Any]:
             {"task": task} | {name: getattr(known, name) for name in _OF_KNOWN} | {"queries": len(known.scores)}
             for task, known in heads.known.items()
         ],
-        "total": None if moment is None else AS_MATRIX if moment.rows is None else len(moment.rows),
+        "total": None if heads.ridge.moment is None else _rows(heads.ridge.moment),
     }
 
 
-def restore(
-    model: ContinualModel, about: Mapping[str, Any], file: Any, shape: tuple[int, ...], dtype: torch.dtype, view: View
-) -> None:
-    """Fill a model from an open safetensors file. Its tasks are known already."""
-    model.streaming = StreamingSettings().replace(**about["settings"])
-    features = _features(about["features"], file, math.prod(shape))
+def required(model: ContinualModel, about: Mapping[str, Any], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of the names, shapes and types that the file must have, of which nothing is allocated."""
+    features = _features(about["features"], tensors, math.prod(model.input_shape or ()))
+    dimension, units = features.dimension, about["units"]
+    rows, width = [int(count) for _, _, count, *_ in units], sum(int(width) for *_, width, _ in units)
+    sizes: dict[str, tuple[int, ...]] = {
+        "rows": (sum(count for count in rows if count != AS_MATRIX), dimension),
+        "matrices": (rows.count(AS_MATRIX), dimension * (dimension + 1) // 2),
+        "cross": (dimension, width),
+        "sums": (width,),
+        "squares": (width,),
+        "counts": (len(units),),
+    }
+    if about.get("known"):
+        sizes["known"] = (sum(int(known["queries"]) for known in about["known"]),)
+    if (total := about["total"]) is not None:
+        sizes["total"] = (dimension if total == AS_MATRIX else int(total), dimension)
+    of_features = {f"features.{name}": tensor for name, tensor in features.buffers.items()}
+    return of_features | {n: torch.empty(size, dtype=torch.float64, device="meta") for n, size in sizes.items()}
+
+
+def restore(model: ContinualModel, about: Mapping[str, Any], tensors: dict[str, Tensor], view: View) -> None:
+    """Fill a model with the required tensors. Its tasks are known already."""
+    model.streaming, shape = StreamingSettings().replace(**about["settings"]), model.input_shape or ()
+    features = _features(about["features"], tensors, math.prod(shape))
     heads = StreamingHeads(model.streaming, features, model.seed, torch.device(model.device))
-    dimension, device = features.dimension, heads.device
-    tensors = {name: file.get_tensor(name) for name in file.keys() if not name.startswith("features.")}  # noqa: SIM118
-    optional = {name for name, there in (("known", about.get("known")), ("total", about["total"] is not None)) if there}
-    if tensors.keys() != {"rows", "matrices", "cross", "sums", "squares", "counts", *optional}:
-        raise ValueError("it does not have the tensors that its statistics consist of")
-    if any(tensor.dtype != torch.float64 for tensor in tensors.values()):
-        raise ValueError("its statistics are not in double precision")
+    tensors = {name: tensor.to(heads.device) for name, tensor in tensors.items()}
     entries = [(Unit(str(task), int(label), bool(held)), int(rows), int(width))
                for task, label, rows, width, held in about["units"]]  # fmt: skip
-    moments = _moments([rows for _, rows, _ in entries], tensors["rows"], tensors["matrices"], dimension)
-    widths = [width for *_, width in entries]
-    parts = [tensors[name].split(widths, dim=-1) for name in ("cross", "sums", "squares")]
+    moments = _moments([rows for _, rows, _ in entries], tensors["rows"], tensors["matrices"])
+    parts = [tensors[name].split([width for *_, width in entries], dim=-1) for name in ("cross", "sums", "squares")]
     units = {}
     for (unit, _, width), moment, cross, sums, squares, count in zip(
         entries, moments, *parts, tensors["counts"].tolist(), strict=True
     ):
         known = len(model.tasks[unit.task].labels)
-        if not (unit.label == WHOLE and 0 < width <= known) and not (0 <= unit.label < known and width == 1):
+        places = range(1, known + 1) if unit.label == WHOLE else range(1, 2)
+        if width not in places or unit.label not in range(WHOLE, known) or not count > 0.0:
             raise ValueError("its statistics do not match its tasks")
-        if cross.shape != (dimension, width) or not sums.shape == squares.shape == (width,) or not count > 0.0:
-            raise ValueError("the shapes of its statistics do not match its features")
-        cross, sums, squares = (tensor.contiguous().to(device) for tensor in (cross, sums, squares))
-        units[unit] = Statistics(_to(moment, device), cross, sums, squares, count)
+        units[unit] = Statistics(moment, cross.contiguous(), sums.contiguous(), squares.contiguous(), count)
     total = tensors.get("total")
-    if total is not None and total.shape != (dimension if about["total"] == AS_MATRIX else about["total"], dimension):
-        raise ValueError("the shape of its total does not match its features")
-    moment = SecondMoment(matrix=total) if about["total"] == AS_MATRIX else SecondMoment(rows=total)
-    heads.ridge.install(units, None if total is None else _to(moment, device))
-    heads.known = _known(model, about.get("known", []), tensors.get("known", torch.zeros(0)).to(device))
-    model.adopt(heads, shape, dtype, view)
+    kind = "matrix" if about["total"] == AS_MATRIX else "rows"
+    heads.ridge.install(units, None if total is None else SecondMoment(**{kind: total}))
+    heads.known = _known(model, about.get("known", []), tensors.get("known", torch.zeros(0)))
+    model.adopt(heads, shape, model.dtype, view)
 
 
-def sizes(about: Mapping[str, Any], file: Any) -> dict[str, int]:
-    """Of what the statistics consist, without loading them."""
-    kinds = ("rows", "matrices", "cross", "sums", "squares", "counts", "total")
-    shapes = [file.get_slice(name).get_shape() for name in file.keys() if name in kinds]  # noqa: SIM118
-    return {"units": len(about["units"]), "statistics_bytes": 8 * sum(map(math.prod, shapes))}
+def sizes(tensors: dict[str, Tensor]) -> dict[str, int]:
+    """Of what the statistics consist."""
+    names = ("rows", "matrices", "cross", "sums", "squares", "counts", "total")
+    size = sum(tensors[name].nbytes for name in names if name in tensors)
+    return {"units": len(tensors["counts"]), "statistics_bytes": size}
+
+
+def _rows(moment: SecondMoment) -> int:
+    return AS_MATRIX if moment.rows is None else len(moment.rows)
 
 
 def _heads(model: ContinualModel) -> StreamingHeads:
@@ -128,18 +133,17 @@ def _heads(model: ContinualModel) -> StreamingHeads:
     return model.heads
 
 
-def _features(saved: Mapping[str, Any], file: Any, inputs: int) -> Features:
+def _features(saved: Mapping[str, Any], tensors: dict[str, Tensor], inputs: int) -> Features:
     """The feature map, checked against the shapes that its kind requires."""
     identity = dict(saved)
     sha256, kind = identity.pop("sha256"), FEATURE_MAPS[identity["kind"]]
-    prefix = "features."
-    buffers = {name.removeprefix(prefix): file.get_tensor(name) for name in file.keys() if name.startswith(prefix)}  # noqa: SIM118
     StreamingSettings(bases=identity["bases"], width=identity["width"])  # in range
     if inputs != identity["inputs"]:
         raise ValueError("its features do not match its inputs")
-    required = kind.shapes(buffers, inputs, identity["bases"])
-    features = Features(**identity, buffers=buffers)
-    if {name: tuple(tensor.shape) for name, tensor in buffers.items()} != required:
+    prefix = "features."
+    buffers = {name.removeprefix(prefix): each for name, each in tensors.items() if name.startswith(prefix)}
+    expected, features = kind.shapes(buffers, inputs, identity["bases"]), Features(**identity, buffers=buffers)
+    if {name: tuple(tensor.shape) for name, tensor in buffers.items()} != expected:
         raise ValueError("the shapes of its features are not those of their kind")
     if features.identity()["sha256"] != sha256:
         raise ValueError("its features do not have the SHA-256 that it says")
@@ -159,22 +163,15 @@ def _known(model: ContinualModel, entries: list[dict[str, Any]], scores: Tensor)
     return known
 
 
-def _moments(counts: list[int], rows: Tensor, matrices: Tensor, dimension: int) -> list[SecondMoment]:
-    several = iter(rows.split([count for count in counts if count != AS_MATRIX]))
+def _moments(counts: list[int], rows: Tensor, matrices: Tensor) -> Iterator[SecondMoment]:
+    """Those of all units, from so many rows for each or from its upper triangle."""
+    of_rows, triangles = iter(rows.split([count for count in counts if count != AS_MATRIX])), iter(matrices)
+    dimension = rows.shape[1]
     upper = torch.triu_indices(dimension, dimension)
-    if rows.shape[1:] != (dimension,) or matrices.shape != (counts.count(AS_MATRIX), upper.shape[1]):
-        raise ValueError("the shapes of its second moments do not match its features")
-    triangles = iter(matrices)
-    moments = []
     for count in counts:
         if count == AS_MATRIX:
-            matrix = torch.zeros(dimension, dimension, dtype=torch.float64)
+            matrix = rows.new_zeros(dimension, dimension)
             matrix[upper[0], upper[1]] = next(triangles)
-            moments.append(SecondMoment(matrix=matrix + matrix.triu(1).mT))
+            yield SecondMoment(matrix=matrix + matrix.triu(1).mT)
         else:
-            moments.append(SecondMoment(rows=next(several)))
-    return moments
-
-
-def _to(moment: SecondMoment, device: torch.device) -> SecondMoment:
-    return SecondMoment(*(None if part is None else part.to(device) for part in (moment.rows, moment.matrix)))
+            yield SecondMoment(rows=next(of_rows))
