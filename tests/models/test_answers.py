@@ -143,6 +143,6 @@ def test_an_answer_for_a_named_task_looks_at_no_other(head: str) -> None:
     model.learn(*_points(0.7, ["c", "d"]), task="two")
     queries = _points(0.0, ["a", "b"])[0]
     expected = model.predict(queries, "one").label.tolist(), model.logits(queries, "one")
-    model.tasks = _Unseen(model.tasks)
+    model.heads.tasks = _Unseen(model.tasks)
     assert model.predict(queries, "one").label.tolist() == expected[0]
     assert torch.equal(model.logits(queries, "one"), expected[1])

@@ -31,11 +31,11 @@ def _head(model: kcl.ContinualModel) -> StreamingHeads:
 
 
 def _solution(model: kcl.ContinualModel) -> Any:
-    return _head(model).classifier(model.tasks, None).solution
+    return _head(model).classifier().solution
 
 
 def _psi(model: kcl.ContinualModel, x: np.ndarray) -> np.ndarray:
-    return _head(model).features(model.view, torch.from_numpy(x)).numpy()
+    return _head(model).features(torch.from_numpy(x)).numpy()
 
 
 class History:

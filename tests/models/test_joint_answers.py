@@ -31,7 +31,7 @@ def _model(**settings: Any) -> kcl.ContinualModel:
 
 def _joint(model: kcl.ContinualModel) -> JointAnswers:
     assert isinstance(model.heads, CoresetHeads)
-    return model.heads.joint(model.tasks)
+    return model.heads.joint()
 
 
 @pytest.mark.parametrize("features", ["relu", "linear", "rbf"])

@@ -47,7 +47,7 @@ def test_a_streaming_head_has_them_as_its_features(trained: kcl.ContinualModel, 
     model.learn(inputs[:60], y[:60], "one")
     model.learn(inputs[60:], y[60:], "one")
     assert model.accuracy(kcl.kernel_inputs(trained, queries), truth) > 80.0
-    psi = model.heads.features(model.view, torch.from_numpy(inputs)).numpy()
+    psi = model.heads.features(torch.from_numpy(inputs)).numpy()
     phases = model.heads.ridge.features.buffers["phases"].numpy()
     np.testing.assert_allclose(psi, np.sqrt(2.0 / 100) * np.cos(inputs @ frequencies.T + phases), atol=1e-6)
     loaded = kcl.load_model(kcl.save_model(model, tmp_path / "model"))

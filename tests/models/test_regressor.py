@@ -49,10 +49,7 @@ def _data(seed: int, samples: int = 80) -> tuple[np.ndarray, np.ndarray]:
 
 def _expected(model: Any, x: np.ndarray, y: np.ndarray, queries: np.ndarray) -> np.ndarray:
     """Ridge regression of the deviations from the mean, on the same features."""
-    psi = [
-        model.model_.heads.features(model.model_.view, torch.from_numpy(model._queries(part))).numpy()
-        for part in (x, queries)
-    ]
+    psi = [model.model_.heads.features(torch.from_numpy(model._queries(part))).numpy() for part in (x, queries)]
     ridge = Ridge(alpha=model.model_.solution().strength, fit_intercept=False).fit(psi[0], y - y.mean(0))
     return ridge.predict(psi[1]) + y.mean(0)
 

@@ -5,24 +5,26 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from kcl.benchmarks.task import View
+from kcl.core.randomness import numpy_generator
 from kcl.core.settings import nearest
 from kcl.errors import KclError
 from kcl.methods.kcl_settings import KclSettings
 from kcl.models import defaults, scaling
+from kcl.models.calibration import held_out_notes
 from kcl.models.coreset_heads import CoresetHeads
 from kcl.models.defaults import HEADS
 from kcl.models.inference import name_or_module
-from kcl.models.inputs import Label, checked, column_names, labelled, weighted
+from kcl.models.inputs import Label, as_tensor, checked, column_names, labelled, weighted
 from kcl.models.learned_model import LearnedModel
-from kcl.models.lessons import LearnedTask, Samples, samples_by_class
-from kcl.models.streaming_heads import StreamingHeads, StreamingSettings, features_given
+from kcl.models.lessons import LearnedTask, Samples, hold_out, samples_by_class
+from kcl.models.streaming_heads import StreamingHeads, StreamingSettings, chosen_features
 from kcl.models.unlearning import Receipt
 from kcl.training.step_progress import OnStep
 
@@ -81,30 +83,21 @@ class ContinualModel(LearnedModel):
         self.settings = KclSettings().replace(**({} if head == "streaming" else settings))
         self.module, self.landmarks, self.frequencies, self.given = backbone, landmarks, frequencies, settings
         self.seed, self.device, self.held_out_share, self.standardise = seed, device, held_out_share, standardise
-        self.tasks, self.history, self.columns, self.view, self.dtype = {}, [], (), View(), torch.float32
-        self.input_shape, self._heads = None, None
+        self._heads, self.input_shape, self.dtype, self.columns, self.history = None, None, torch.float32, (), []
 
     # Beginning
 
-    def begin(self, input_shape: Sequence[int], dtype: torch.dtype, view: View) -> None:
+    def begin(self, view: View) -> None:
         """Create the untrained network, once the shape of the inputs is known."""
-        heads = CoresetHeads.begin(self.settings, self.module, input_shape, self.seed, self.device)
-        self.adopt(heads, input_shape, dtype, view)
+        shape = self.input_shape or ()
+        self._heads = CoresetHeads.begin(self.settings, self.module, shape, view, self.seed, self.device)
 
-    def adopt(
-        self, heads: CoresetHeads | StreamingHeads, input_shape: Sequence[int], dtype: torch.dtype, view: View
-    ) -> None:
-        """Use these heads as the model's state."""
-        self._heads, self.input_shape, self.dtype, self.view = heads, tuple(input_shape), dtype, view
-        self.undecided = False
-
-    def blank_copy(self) -> ContinualModel:
+    def blank_copy(self) -> Self:
         """A model that has learned nothing, with this one's features, scaling and settings: where models that are to be
         merged begin.
         """
-        model, heads = self.as_it_is(), self._streaming()
-        model._heads = StreamingHeads(heads.settings, heads.ridge.features, self.seed, heads.device, self.numbers)
-        model.tasks, model.history = {}, []
+        model = self.as_it_is()
+        model._heads, model.history = self._streaming().blank(), []
         return model
 
     def _choose(self, x: Tensor) -> None:
@@ -117,19 +110,24 @@ class ContinualModel(LearnedModel):
         if self.standardise is None:
             by_length = self.head == "streaming" and self.streaming.unit_length
             self.standardise = rows and self.module is None and not by_length
-        view = View()
+        view, self.input_shape, self.dtype = View(), tuple(x.shape[1:]), x.dtype
         if self.standardise:
             if not rows:
                 kind = f"inputs of shape {tuple(x.shape)} and type {x.dtype}"
                 raise KclError(f"standardise needs rows of numbers, not {kind}")
             defaults.warn_of_scaling(x)
             view = scaling.measured(x, self._by_root_of_columns())
-        if self.head == "streaming":
-            given = features_given(self.landmarks, self.frequencies, view, x.shape[1:])
-            heads = StreamingHeads.begin(self.streaming, view.scale(x), self.seed, self.device, given, self.numbers)
-            self.adopt(heads, x.shape[1:], x.dtype, view)
-        else:
-            self.begin(x.shape[1:], x.dtype, view)
+        if self.head == "coreset":
+            self.begin(view)
+            return
+        given = {}
+        if self.frequencies is not None:
+            frequencies = as_tensor(self.frequencies).double()
+            given["frequencies"] = checked(frequencies, frequencies.shape[1:])
+        if self.landmarks is not None:
+            given["landmarks"] = view.scale(checked(as_tensor(self.landmarks), self.input_shape))
+        features = chosen_features(self.streaming, view.scale(x), self.seed, given)
+        self._heads = StreamingHeads(self.streaming, features, view, self.device, self.numbers)
 
     def _by_root_of_columns(self) -> bool:
         """Without a backbone and without normalisation, the width of a coreset's kernel is fixed, so that distances
@@ -172,25 +170,33 @@ class ContinualModel(LearnedModel):
         name = next(new for new in unused if new not in self.tasks) if task is None else str(task)
         if not name.strip():
             raise KclError("a task needs a name with at least one visible character")
-        names, (x, y, weights) = column_names(inputs), weighted(*self._labelled(inputs, labels), sample_weight)
+        names, (x, y) = column_names(inputs), self._labelled(inputs, labels)
+        x, y, weights = weighted(x, y, sample_weight)
         with self._changed() as model:
             if model._heads is None:
                 model._choose(checked(x, x.shape[1:], names))
                 model.columns = names or model.columns
-            old = model.tasks.get(name, LearnedTask(-1, (), ()))
-            all_classes = model._classes(name, old.labels, y, classes)
+            all_classes = model._classes(name, y, classes)
             samples = Samples(name, model._as_stored(x, names), model._targets(name, y, all_classes), weights)
-            model._learn(samples, old, all_classes, on_step)
+            model._learn(samples, all_classes, on_step)
 
-    def _learn(self, samples: Samples, old: LearnedTask, classes: tuple[Label, ...], on_step: OnStep) -> None:
-        name, count = samples.task, len(samples.targets)
+    def _learn(self, samples: Samples, classes: tuple[Label, ...], on_step: OnStep) -> None:
+        name, count, heads = samples.task, len(samples.targets), self.heads
         number = 1 + max((task.lesson for task in self.tasks.values()), default=-1)
-        counts = itertools.zip_longest(old.seen, samples_by_class(samples.targets, len(classes)), fillvalue=0)
-        task = LearnedTask(number, classes, tuple(map(sum, counts)))
-        notes = self.heads.learn(samples, old, task, self.view, self.held_out_share, on_step)
-        self.tasks[name] = task
+        seen = self.tasks[name].seen if name in self.tasks else ()
+        counts = itertools.zip_longest(seen, samples_by_class(samples.targets, len(classes)), fillvalue=0)
+        task, rng = LearnedTask(number, classes, tuple(map(sum, counts))), numpy_generator(self.seed, "lesson", number)
+        streaming = isinstance(heads, StreamingHeads)
+        share = 0.0 if streaming and samples.weights is not None else self.held_out_share
+        samples, held = hold_out(samples, share, rng)
+        notes = heads.learn(samples, task, rng, on_step)
+        if held is not None:
+            logits = heads.logits(self.view.scale(held.inputs.to(heads.device)), name)
+            notes |= held_out_notes(logits.cpu(), held.targets)
+            if streaming:  # nothing is lost to the test
+                heads.learn(held, task, rng, on_step)
         self.history.append({"task": name, "samples": count, "classes": len(classes)} | notes)
-        defaults.warn(name, notes, task, self.head == "coreset", count)
+        defaults.warn(name, notes, task, not streaming, count)
 
     # What a model of numbers does in another way
 
@@ -198,10 +204,9 @@ class ContinualModel(LearnedModel):
     """Whether targets are numbers instead of classes."""
     _labelled = staticmethod(labelled)
 
-    def _classes(
-        self, name: str, old: tuple[Label, ...], y: np.ndarray, announced: Sequence[Label]
-    ) -> tuple[Label, ...]:
+    def _classes(self, name: str, y: np.ndarray, announced: Sequence[Label]) -> tuple[Label, ...]:
         """Those of a task when it has learned these samples."""
+        old = self.tasks[name].labels if name in self.tasks else ()
         new = {*y.tolist(), *announced}
         if len({isinstance(label, str) for label in (*old, *new)}) > 1:
             raise KclError(f"the labels of task {name!r} mix text and numbers: use one or the other")
@@ -246,11 +251,12 @@ class ContinualModel(LearnedModel):
             raise KclError("give classes or samples, not both")
         given = None
         if samples is not None:
-            names, (x, y, weights) = column_names(samples[0]), weighted(*self._labelled(*samples), sample_weight)
+            names, (x, y) = column_names(samples[0]), self._labelled(*samples)
+            x, y, weights = weighted(x, y, sample_weight)
             targets = self._targets(name, y, self.tasks[name].labels)
             given = Samples(name, self._as_stored(x, names), targets, weights)
         with self._changed() as model:
-            model.tasks, receipt = model.heads.forget(model.tasks, name, classes, given, model.view)
+            receipt = model.heads.forget(name, classes, given)
             if name not in model.tasks:
                 model.history = [lesson for lesson in model.history if lesson["task"] != name]
             else:
@@ -262,8 +268,7 @@ class ContinualModel(LearnedModel):
     def _changed(self) -> Iterator[ContinualModel]:
         """A copy to be changed, whose attributes become this model's at the end, unless there was an error."""
         before, model = self.__dict__, self.as_it_is()
-        model.tasks, model.history = dict(model.tasks), list(model.history)
-        model._heads = None if model._heads is None else model._heads.fork()
+        model._heads, model.history = None if model._heads is None else model._heads.fork(), list(model.history)
         yield model
         if self.__dict__ is not before:
             raise KclError("the model was taught by two threads at once, and only the first lesson is kept: take turns")

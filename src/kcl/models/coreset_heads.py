@@ -7,18 +7,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from kcl.benchmarks.task import Examples, View
-from kcl.core.randomness import numpy_generator
 from kcl.errors import KclError
 from kcl.methods.kcl import KernelModel
 from kcl.methods.kcl_settings import KclSettings
-from kcl.models.calibration import held_out_notes
 from kcl.models.inference import DEFAULT_SCORE, JOINT, Answerer, Answers, start_run
 from kcl.models.joint_head import JointAnswers
-from kcl.models.lessons import LearnedTask, Lesson, LessonLearning, Samples, choose_coreset, hold_out
+from kcl.models.lessons import LearnedTask, Lesson, LessonLearning, Samples, choose_coreset
 from kcl.training.stack import RunStack
 from kcl.training.step_progress import OnStep
 
@@ -29,8 +28,8 @@ CAUTION = (1.0, 0.1, 0.01)
 class CoresetHeads:
     """What a `ContinualModel` asks of its heads, with a run of kernel continual learning behind it."""
 
-    def __init__(self, answerer: Answerer) -> None:
-        self.answerer = answerer
+    def __init__(self, answerer: Answerer, view: View, tasks: dict[str, LearnedTask]) -> None:
+        self.answerer, self.view, self.tasks = answerer, view, tasks
         self._joint_version = -1
 
     @classmethod
@@ -39,11 +38,13 @@ class CoresetHeads:
         settings: KclSettings,
         module: nn.Module | None,
         input_shape: Sequence[int],
+        view: View,
         seed: int,
         device: str | torch.device,
     ) -> CoresetHeads:
         """An untrained network. `module`: the user's own backbone, if any."""
-        return cls(Answerer(start_run(LessonLearning(settings, 0), input_shape, module, seed, device), calibrated=True))
+        stack = start_run(LessonLearning(settings, 0), input_shape, module, seed, device)
+        return cls(Answerer(stack, calibrated=True), view, {})
 
     @property
     def stack(self) -> RunStack:
@@ -53,39 +54,29 @@ class CoresetHeads:
     def device(self) -> torch.device:
         return self.stack.device
 
-    def learn(
-        self,
-        samples: Samples,
-        old: LearnedTask,
-        task: LearnedTask,
-        view: View,
-        held_out_share: float,
-        on_step: OnStep,
-    ) -> dict[str, Any]:
-        """What is to be said of the lesson. `old`: the task before it, `task`: after it."""
+    def learn(self, samples: Samples, task: LearnedTask, rng: np.random.Generator, on_step: OnStep) -> dict[str, Any]:
+        """Learn more of a task, or a new one; what is to be said of the lesson. `task`: as it is afterwards."""
         stack, method, (name, x, y, weights) = self.stack, self.stack.method, samples
         assert isinstance(method, LessonLearning)  # noqa: S101 - `fork` refuses others
         if weights is not None and bool((weights != weights[0]).any()):
             raise KclError("unequal sample weights need a streaming head: a network learns every sample once")
         if len(task.labels) < 2:
             raise KclError(f"task {name!r} has only one class, {task.labels[0]!r}; it needs at least two")
-        rng = numpy_generator(stack.seeds[0], "lesson", task.lesson)
-        x, y, held_x, held_y = hold_out(x, y, held_out_share, rng)
-        old_size = 0
-        if old.lesson >= 0:
+        old, old_size = self.tasks.get(name), 0
+        seen = [*old.seen] if old else []
+        if old:
             memory = stack.memory_kept(0, old.lesson)
             old_size = len(memory["inputs"])
             x = torch.cat([memory["inputs"].cpu(), x])
             y = torch.cat([memory["targets"].argmax(-1).cpu(), y])
-        seen = (*old.seen, *[0] * (len(task.labels) - len(old.labels)))
+        seen += [0] * (len(task.labels) - len(seen))
         coreset, learned = choose_coreset(y.numpy(), old_size, seen, method.settings.coreset_size_per_class, rng)
         train, no_test = Examples(x, torch.arange(len(y)), y), Examples(x[:0], torch.arange(0), y[:0])
-        lesson = Lesson(task.lesson, train, no_test, tuple(range(len(task.labels))), view, coreset, learned)
+        lesson = Lesson(task.lesson, train, no_test, tuple(range(len(task.labels))), self.view, coreset, learned)
         notes = self._train(lesson, name, on_step)
-        stack.kept.pop(old.lesson, None)
-        if len(held_y):
-            logits = self.answerer.logits(view.scale(held_x.to(self.device)), task.lesson)
-            notes |= held_out_notes(logits.cpu(), held_y)
+        if old:
+            del stack.kept[old.lesson]
+        self.tasks[name] = task
         return notes
 
     def _train(self, lesson: Lesson, name: str, on_step: OnStep) -> dict[str, Any]:
@@ -107,29 +98,22 @@ class CoresetHeads:
             "its inputs, or start a new model with a smaller lr or another kernel"
         )
 
-    def answer(
-        self,
-        queries: Tensor,
-        tasks: dict[str, LearnedTask],
-        task: str | None,
-        score: str = JOINT,
-        abstain_below: float = 0.0,
-    ) -> Answers:
-        if task is None and score == JOINT and len(tasks) > 1:
-            return self.joint(tasks).answer(self.answerer.batches(queries), abstain_below)
+    def answer(self, queries: Tensor, task: str | None, score: str = JOINT, abstain_below: float = 0.0) -> Answers:
+        if task is None and score == JOINT and len(self.tasks) > 1:
+            return self.joint().answer(self.answerer.batches(queries), abstain_below)
         score = DEFAULT_SCORE if score == JOINT else score
-        return self.answerer.answer(queries, None if task is None else tasks[task].lesson, score, abstain_below)
+        return self.answerer.answer(queries, None if task is None else self.tasks[task].lesson, score, abstain_below)
 
-    def logits(self, queries: Tensor, tasks: dict[str, LearnedTask], task: str | None) -> Tensor:
+    def logits(self, queries: Tensor, task: str | None) -> Tensor:
         """Calibrated scores of a task's classes; without a task, those of all classes, each once."""
         if task is None:
-            return self.joint(tasks).logits(self.answerer.batches(queries))
-        return self.answerer.logits(queries, tasks[task].lesson)
+            return self.joint().logits(self.answerer.batches(queries))
+        return self.answerer.logits(queries, self.tasks[task].lesson)
 
-    def joint(self, tasks: dict[str, LearnedTask]) -> JointAnswers:
+    def joint(self) -> JointAnswers:
         """The classifier over all classes, made when it is first needed after the weights have changed."""
         if self._joint_version != self.stack.version:
-            self._joint_head, self._joint_version = JointAnswers(self.answerer, tasks), self.stack.version
+            self._joint_head, self._joint_version = JointAnswers(self.answerer, self.tasks), self.stack.version
         return self._joint_head
 
     def forget(self, *_: Any) -> Any:
@@ -150,4 +134,4 @@ class CoresetHeads:
         stack.kept, state = dict(old.kept), old.method_state
         stack.method_state = None if state is None else {name: tensor.clone() for name, tensor in state.items()}
         stack.weights_changed()
-        return CoresetHeads(Answerer(stack, calibrated=True))
+        return CoresetHeads(Answerer(stack, calibrated=True), self.view, dict(self.tasks))

@@ -21,7 +21,7 @@ from kcl.methods.recipes import make_backbone, settings_record
 from kcl.methods.ridge_head import Head
 from kcl.methods.views import copies_at_test, rotations
 from kcl.models.continual_model import ContinualModel
-from kcl.models.lessons import LearnedTask, LessonLearning
+from kcl.models.lessons import LearnedTask, LessonLearning, Tasks
 from kcl.training.state import build_model
 
 _FIRST_EDITION = 2
@@ -46,7 +46,9 @@ def about(model: ContinualModel) -> dict[str, Any]:
     return {"settings": model.settings.to_dict(), "backbone": backbone}
 
 
-def required(model: ContinualModel, about: Mapping[str, Any], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def required(
+    model: ContinualModel, about: Mapping[str, Any], tasks: Tasks, tensors: dict[str, Tensor]
+) -> dict[str, Tensor]:
     """Tensors of the names, shapes and types that the file must have, of which nothing is allocated."""
     model.settings, user_module = _settings(about["settings"]), about["backbone"] == "own"
     if user_module and model.module is None:
@@ -61,7 +63,7 @@ def required(model: ContinualModel, about: Mapping[str, Any], tensors: dict[str,
     if model.settings.weight_average:
         expected |= {f"average.{name}": tensor for name, tensor in expected.items()}
         expected["average.updates"] = _empty(1, dtype=torch.int64)
-    for name, task in model.tasks.items():
+    for name, task in tasks.items():
         kept, head = f"task.{task.lesson}.kept", f"task.{task.lesson}.head"
         if about["format"] == 1:  # which kept temperatures of tasks in `model.json`
             tensors[f"{head}.temperature"] = torch.tensor(float(about["tasks"][name]["temperature"]))
@@ -79,13 +81,14 @@ def required(model: ContinualModel, about: Mapping[str, Any], tensors: dict[str,
     return expected
 
 
-def restore(model: ContinualModel, _: Mapping[str, Any], tensors: dict[str, Tensor], view: View) -> None:
-    """Fill a model with the required tensors. Its tasks are known already."""
+def restore(model: ContinualModel, _: Mapping[str, Any], tasks: Tasks, tensors: dict[str, Tensor], view: View) -> None:
+    """Fill a model with the required tensors."""
     groups: dict[str, dict[str, Tensor]] = {"average": {}}
     for name, tensor in tensors.items():
         parts = name.split(".", 3 if name.startswith("task.") else 1)
         groups.setdefault(".".join(parts[:-1]), {})[parts[-1]] = tensor.to(model.device)
-    model.begin(model.input_shape or (), model.dtype, view)
+    model.begin(view)
+    model.tasks.update(tasks)
     model.stack.load_run(groups["model"], groups["average"])
     model.stack.method_state = {}
     heads = {}

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kcl.core.randomness import numpy_generator
-from kcl.core.settings import nearest
 from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.methods.feature_maps import FEATURE_MAPS, Buffers
-
-Given = tuple[str, Tensor]
-"""The name of what features are made of, and the tensor."""
 
 
 @dataclass(frozen=True)
@@ -31,38 +28,25 @@ class Features:
     width: float
     unit_length: bool
     seed: int
-    buffers: Buffers
+    buffers: Buffers = field(default_factory=dict)
 
-    @classmethod
-    def make(
-        cls,
-        kind: str,
-        inputs: int,
-        bases: int,
-        width: float = 1.0,
-        unit_length: bool = False,
-        seed: int = 0,
-        given: Given | None = None,
-    ) -> Features:
-        """`given`: what the kind is made of, where it is not drawn; landmarks scaled like the inputs."""
-        if kind not in FEATURE_MAPS:
-            raise KclError(f"unknown features {kind!r}; {nearest(kind, list(FEATURE_MAPS))}")
-        if bases < 1 or not width > 0.0:
-            raise KclError(f"features need at least one base and a positive width, not {bases} and {width}")
-        feature_map, rng = FEATURE_MAPS[kind], numpy_generator(seed, f"features {kind}")
-        if feature_map.given and (given is None or given[0] != feature_map.given):
-            raise KclError(f"features={kind!r} needs {feature_map.given}=…")
-        if given is not None and not feature_map.given:
-            raise KclError(f"features={kind!r} are drawn from the seed: leave out {given[0]}")
-        if given is not None and (given[1].ndim != 2 or given[1].shape[1] != inputs or len(given[1]) == 0):
-            raise KclError(f"{given[0]} have shape {tuple(given[1].shape)}; expected rows of {inputs} numbers")
-        unplaced = cls(kind, inputs, bases, width, unit_length, seed, {})
-        if given is None:
-            buffers = feature_map.draw(inputs, bases, rng)
-        else:
-            buffers = feature_map.of_given(unplaced.scaled(given[1]) if kind == "nystroem" else given[1], rng)
-            bases = len(given[1])
-        return cls(kind, inputs, bases, width, unit_length, seed, buffers)
+    def filled(self, given: Mapping[str, Tensor]) -> Features:
+        """The same with tensors, which are drawn from the seed or made of what is given by name; landmarks are scaled
+        like the inputs.
+        """
+        kind, rng = FEATURE_MAPS[self.kind], numpy_generator(self.seed, f"features {self.kind}")
+        if needless := given.keys() - {kind.given}:
+            source = f"made of {kind.given}" if kind.given else "drawn from the seed"
+            raise KclError(f"features={self.kind!r} are {source}: leave out {', '.join(sorted(needless))}")
+        if not kind.given:
+            return replace(self, buffers=kind.draw(self.inputs, self.bases, rng))
+        if kind.given not in given:
+            raise KclError(f"features={self.kind!r} needs {kind.given}=…")
+        rows = given[kind.given]
+        if rows.ndim != 2 or rows.shape[1] != self.inputs or len(rows) == 0:
+            raise KclError(f"{kind.given} have shape {tuple(rows.shape)}; expected rows of {self.inputs} numbers")
+        buffers = kind.of_given(self.scaled(rows) if self.kind == "nystroem" else rows, rng)
+        return replace(self, bases=len(rows), buffers=buffers)
 
     def scaled(self, x: Float[Tensor, "n ..."]) -> Float[Tensor, "n d"]:
         """What the map is applied to. Every sample is scaled alone, in float64, so that portions do not matter."""
@@ -81,20 +65,12 @@ class Features:
         return self(torch.zeros(1, self.inputs, device=device)).shape[1]
 
     def to(self, device: torch.device) -> Features:
-        buffers = {name: tensor.to(device) for name, tensor in self.buffers.items()}
-        return Features(self.kind, self.inputs, self.bases, self.width, self.unit_length, self.seed, buffers)
+        return replace(self, buffers={name: tensor.to(device) for name, tensor in self.buffers.items()})
 
     def identity(self) -> dict[str, Any]:
         """Models with the same identity can be added up."""
         digest = hashlib.sha256()
         for name in sorted(self.buffers):
             digest.update(name.encode() + self.buffers[name].cpu().contiguous().numpy().tobytes())
-        return {
-            "kind": self.kind,
-            "inputs": self.inputs,
-            "bases": self.bases,
-            "width": self.width,
-            "unit_length": self.unit_length,
-            "seed": self.seed,
-            "sha256": digest.hexdigest(),
-        }
+        names = (each.name for each in fields(self) if each.name != "buffers")
+        return {name: getattr(self, name) for name in names} | {"sha256": digest.hexdigest()}

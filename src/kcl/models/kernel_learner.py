@@ -139,20 +139,15 @@ class KernelContinualLearner:
         scalings = {(view.mean, view.std) for _, view in kept.values()}
         if len(scalings) != 1:
             raise KclError("a model needs at least one learned task, and all its tasks scaled in the same way")
-        dtype = next(iter(kept.values()))[0]["inputs"].dtype
-        model = ContinualModel(self._stack.seeds[0], self._module, self._stack.device)
-        model.settings = self.settings
+        model, tasks = ContinualModel(self._stack.seeds[0], self._module, self._stack.device), {}
         for index in sorted(kept):
             labels = self._labels(index)
             seen = self._stack.memory_kept(0, index)["targets"].long().sum(0).tolist()
-            model.tasks[str(index)] = LearnedTask(index, labels, tuple(seen))
+            tasks[str(index)] = LearnedTask(index, labels, tuple(seen))
             model.history.append({"task": str(index), "classes": len(labels)})
-        model.adopt(
-            CoresetHeads(Answerer(self._stack, calibrated=True)),
-            self.stream.input_shape,
-            dtype,
-            View(None, *scalings.pop()),
-        )
+        model.settings, model.input_shape = self.settings, self.stream.input_shape
+        model.dtype = next(iter(kept.values()))[0]["inputs"].dtype
+        model._heads = CoresetHeads(Answerer(self._stack, calibrated=True), View(None, *scalings.pop()), tasks)
         return model
 
 

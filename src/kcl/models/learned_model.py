@@ -49,9 +49,7 @@ class LearnedModel:
 
     module: nn.Module | None
     settings: KclSettings
-    tasks: dict[str, LearnedTask]
     history: list[dict[str, Any]]
-    view: View
     dtype: torch.dtype
     columns: tuple[str, ...]
     """Names of the input features, where they come from a table."""
@@ -90,6 +88,16 @@ class LearnedModel:
         return self.answerer.stack
 
     @property
+    def tasks(self) -> dict[str, LearnedTask]:
+        """By name."""
+        return {} if self._heads is None else self._heads.tasks
+
+    @property
+    def view(self) -> View:
+        """How inputs are scaled."""
+        return View() if self._heads is None else self._heads.view
+
+    @property
     def labels(self) -> tuple[Label, ...]:
         """The classes of all tasks, each once, in the order of first appearance."""
         return tuple(dict.fromkeys(label for task in self.tasks.values() for label in task.labels))
@@ -126,7 +134,7 @@ class LearnedModel:
             raise KclError(f"abstain_below must be a probability from 0 to 1, not {abstain_below:g}")
         model = self.as_it_is()
         name = None if task is None else model._known(task)
-        answers = model.heads.answer(model._prepare(inputs), model.tasks, name, score, abstain_below)
+        answers = model.heads.answer(model._prepare(inputs), name, score, abstain_below)
         asked = model.tasks if name is None else [name]  # one of a thousand tasks is not to be looked for
         names = {model.tasks[task_name].lesson: task_name for task_name in asked}
         chosen = [names[lesson] for lesson in answers.task.tolist()]
@@ -170,7 +178,7 @@ class LearnedModel:
         """How well each of n inputs is known, (n,), higher is better; parameters as for `reject_unknown`."""
         model = self.as_it_is()
         heads, queries = model._streaming(), model._prepare(inputs)
-        return heads.known_scores(queries, model.tasks, None if task is None else model._known(task), score)
+        return heads.known_scores(queries, None if task is None else model._known(task), score)
 
     def drift(self, task: str | None = None, window: int = 100, false_alarms: float = 1e-3) -> Drift:
         """What tells whether queries are still like those of `reject_unknown`.
@@ -178,7 +186,7 @@ class LearnedModel:
         Pass `update` of it the `known` of each prediction: it returns True where a window of so many answers deviates
         further than chance does in `false_alarms` of all windows.
         """
-        known = self._streaming().known_for(self.tasks, None if task is None else self._known(task))
+        known = self._streaming().known_for(None if task is None else self._known(task))
         if known is None:
             raise KclError("call reject_unknown with known queries first")
         return Drift(len(known.scores), window, false_alarms)
@@ -189,7 +197,7 @@ class LearnedModel:
         """
         model = self.as_it_is()
         queries = model._prepare(inputs)  # raises if nothing was learned
-        return model.heads.logits(queries, model.tasks, None if task is None else model._known(task))
+        return model.heads.logits(queries, None if task is None else model._known(task))
 
     def probabilities(self, inputs: Any, task: str | None = None) -> Tensor:
         """The probabilities of the classes, (n, classes), in the order of `logits`; refused where they are not finite,

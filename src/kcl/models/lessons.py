@@ -33,6 +33,10 @@ class LearnedTask:
     """Samples of each class seen so far."""
 
 
+Tasks = dict[str, LearnedTask]
+"""By name."""
+
+
 def places_among_all(tasks: Mapping[str, LearnedTask]) -> dict[str, list[int]]:
     """For every task, the place of each of its classes among all classes, each of which has one place."""
     order: dict[Label, int] = {}
@@ -105,14 +109,17 @@ def choose_coreset(
     return tuple(coreset.tolist()), tuple(learned.tolist())
 
 
-def hold_out(x: Tensor, y: Tensor, share: float, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def hold_out(samples: Samples, share: float, rng: np.random.Generator) -> tuple[Samples, Samples | None]:
     """Split the samples into those to learn from and those that only test (none if there are too few)."""
+    name, x, y, weights = samples
     count = round(share * len(y))
     if count < LEAST_HELD_OUT:
-        return x, y, x[:0], y[:0]
+        return samples, None
     order = rng.permutation(len(y))
     # Every class keeps its first sample for training: a class that is not learned cannot be tested either.
     _, first = np.unique(y.numpy()[order], return_index=True)
     held = np.delete(order, first)[:count]
+    if len(held) == 0:
+        return samples, None
     rest = np.delete(np.arange(len(y)), held)
-    return x[rest], y[rest], x[held], y[held]
+    return Samples(name, x[rest], y[rest], None if weights is None else weights[rest]), Samples(name, x[held], y[held])

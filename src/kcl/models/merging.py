@@ -57,7 +57,7 @@ def merge(*models: Mergeable) -> Mergeable:
     merged = first.blank_copy()
     assert isinstance(merged.heads, StreamingHeads)  # noqa: S101 - as the first model
     merged.heads.ridge.install(add_units(several))
-    merged.tasks = tasks
+    merged.heads.tasks = tasks
     merged.history = [lesson for model in models for lesson in model.history]
     return merged
 

@@ -84,12 +84,12 @@ def load_model(
         model = ContinualModel(
             about["seed"], backbone, device, about["standardise"], about["held_out_share"], about["head"]
         )
-        model.tasks = {name: _task(entry) for name, entry in about["tasks"].items()}
+        tasks = {name: _task(entry) for name, entry in about["tasks"].items()}
         model.history, model.columns = list(about["history"]), tuple(about["columns"])
         model.input_shape, model.dtype = tuple(about["input_shape"]), _TYPES[about["dtype"]]
         view, kind = _view(*about["view"], columns=about["input_shape"][0]), _KINDS[about["head"]]
-        _check_tensors(tensors, kind.required(model, about, tensors))
-        kind.restore(model, about, tensors, view)
+        _check_tensors(tensors, kind.required(model, about, tasks, tensors))
+        kind.restore(model, about, tasks, tensors, view)
     return model
 
 

@@ -72,7 +72,7 @@ class AllHeads(nn.Module):
                 tensors = [nn.functional.pad(anchors, (0, 0, 0, rows - len(anchors))) for anchors in tensors]
             self.register_buffer(name, torch.stack(tensors))
         assert isinstance(model.heads, CoresetHeads)  # noqa: S101 - `export_onnx` chooses by kind
-        joint = model.heads.joint(model.tasks)
+        joint = model.heads.joint()
         self.joint, self.temperature_of_all = list(joint.tensors), joint.temperature
         for name, tensor in joint.tensors.items():
             self.register_buffer(f"joint_{name}", tensor.cpu())
@@ -120,7 +120,7 @@ class AllSums(nn.Module):
         self.weights = nn.Buffer(torch.zeros(len(model.tasks) + 1, features.dimension, len(labels)))
         self.present = nn.Buffer(torch.ones(len(model.tasks) + 1, len(labels), dtype=torch.bool))
         for number, task in enumerate([*model.tasks, None]):
-            answers = heads.classifier(model.tasks, task)
+            answers = heads.classifier(task)
             positions = [labels.index(label) for label in (labels if task is None else model.tasks[task].labels)]
             scaled = answers.solution.weights / answers.solution.temperature
             self.weights[number][:, positions] = scaled.float().cpu()

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,11 +25,10 @@ from kcl.errors import KclError, KclWarning
 from kcl.methods.feature_maps import FEATURE_MAPS, median_distance
 from kcl.models import unlearning
 from kcl.models.all_classes import SumAnswers
-from kcl.models.calibration import held_out_notes
-from kcl.models.features import Features, Given
+from kcl.models.features import Features
 from kcl.models.inference import JOINT, Answers
-from kcl.models.inputs import Label, as_tensor, checked
-from kcl.models.lessons import LearnedTask, Samples, hold_out
+from kcl.models.inputs import Label
+from kcl.models.lessons import LearnedTask, Samples
 from kcl.models.streaming_ridge import HELD_OUT, KEPT, RULES, StreamingRidge, Units
 from kcl.models.unknowns import KnownScores, checked_score
 from kcl.models.unlearning import Receipt
@@ -61,33 +61,23 @@ class StreamingHeads:
     """The heads of a model whose features do not change."""
 
     def __init__(
-        self, settings: StreamingSettings, features: Features, seed: int, device: torch.device, numbers: bool = False
+        self,
+        settings: StreamingSettings,
+        features: Features,
+        view: View,
+        device: str | torch.device,
+        numbers: bool = False,
     ) -> None:
         """`numbers`: of `StreamingRidge`."""
-        self.settings, self.seed, self.device = settings, seed, device
-        strength = settings.ridge_strength or None
-        self.ridge = StreamingRidge(
-            features.to(device), settings.keep, settings.strength_rule, strength, settings.balanced, numbers
-        )
+        self.settings, self.view, self.device = settings, view, torch.device(device)
+        self.tasks: dict[str, LearnedTask] = {}
+        self.ridge = StreamingRidge(features.to(self.device), settings, numbers)
         self.known: dict[str | None, KnownScores] = {}
         """By task, or None for all classes together: what decides which queries are not answered."""
 
-    @classmethod
-    def begin(
-        cls,
-        settings: StreamingSettings,
-        x: Float[Tensor, "n ..."],
-        seed: int,
-        device: str | torch.device,
-        given: Given | None = None,
-        numbers: bool = False,
-    ) -> StreamingHeads:
-        """Choose what the settings leave open from the first samples, scaled as the model sees them."""
-        inputs = x.shape[1:].numel()
-        bases = settings.bases or (FEW_BASES if inputs <= FEW_INPUTS else MANY_BASES)
-        width = settings.width or (_width(x, settings, seed) if FEATURE_MAPS[settings.features].local else 1.0)
-        features = Features.make(settings.features, inputs, bases, width, settings.unit_length, seed, given)
-        return cls(settings, features, seed, torch.device(device), numbers)
+    def blank(self) -> StreamingHeads:
+        """Heads that have learned nothing, with the same features and scaling."""
+        return StreamingHeads(self.settings, self.ridge.features, self.view, self.device, self.ridge.numbers)
 
     def describe(self) -> str:
         features = self.ridge.features
@@ -100,94 +90,64 @@ class StreamingHeads:
     def learn(
         self,
         samples: Samples,
-        old: LearnedTask,  # noqa: ARG002
         task: LearnedTask,
-        view: View,
-        held_out_share: float,
-        on_step: OnStep,  # noqa: ARG002
+        rng: np.random.Generator | None = None,  # noqa: ARG002
+        on_step: OnStep | None = None,  # noqa: ARG002
     ) -> dict[str, Any]:
-        """Add a lesson. Held-out samples test the model before they are learned too: nothing is lost to the test."""
-        name, x, y, weights = samples
-        notes: dict[str, Any] = {}
-        if weights is None:
-            rng = numpy_generator(self.seed, "lesson", task.lesson)
-            x, y, held_x, held_y = hold_out(x, y, held_out_share, rng)
-            if len(held_y):
-                self._add(Samples(name, x, y), task, view)
-                queries = view.scale(held_x.to(self.device))
-                notes = held_out_notes(self.logits(queries, {name: task}, name).cpu(), held_y)
-                x, y = held_x, held_y
-        self._add(Samples(name, x, y, weights), task, view)
-        touched = {key: replace(scores, stale=True) for key, scores in self.known.items() if key in (None, name)}
-        self.known = self.known | touched
-        return notes
-
-    def _add(self, samples: Samples, task: LearnedTask, view: View) -> None:
+        """Learn more of a task, or a new one. `task`: as it is afterwards."""
         name, x, y, weights = samples
         for rows in torch.arange(len(x)).split(BATCH):
             part = Samples(name, x[rows], y[rows], None if weights is None else weights[rows])
-            self.ridge.learn(self._statistics(part, task, view))
+            self.ridge.learn(self._statistics(part, task))
+        touched = {key: replace(scores, stale=True) for key, scores in self.known.items() if key in (None, name)}
+        self.known, self.tasks[name] = self.known | touched, task
+        return {}
 
-    def _statistics(self, samples: Samples, task: LearnedTask, view: View) -> Units:
+    def _statistics(self, samples: Samples, task: LearnedTask) -> Units:
         name, x, y, weights = samples
         weights = None if weights is None else weights.to(self.device)
-        features, held_out = self.features(view, x), self.held_out(x)
-        return self.ridge.parts(name, features, y.to(self.device), len(task.labels), weights, held_out)
+        return self.ridge.parts(name, self.features(x), y.to(self.device), len(task.labels), weights, self.held_out(x))
 
-    def features(self, view: View, x: Tensor) -> Float[Tensor, "n D"]:
+    def features(self, x: Tensor) -> Float[Tensor, "n D"]:
         """ψ of samples as stored."""
-        return self.ridge.features(view.scale(x.to(self.device)))
+        return self.ridge.features(self.view.scale(x.to(self.device)))
 
     def held_out(self, x: Tensor) -> Bool[Tensor, " n"] | None:
         """Which samples choose λ: by their content, so that neither order nor portions matter and a sample that is
         forgotten is found again.
         """
-        if self.ridge.rule != HELD_OUT:
+        if self.settings.strength_rule != HELD_OUT:
             return None
         digests = (hashlib.blake2b(row.tobytes(), digest_size=2).digest() for row in x.cpu().contiguous().numpy())
         return torch.tensor([digest[0] * 256 + digest[1] < 65536 // ONE_IN for digest in digests], device=self.device)
 
-    def forget(
-        self,
-        tasks: dict[str, LearnedTask],
-        task: str,
-        classes: Sequence[Label] | None,
-        samples: Samples | None,
-        view: View,
-    ) -> tuple[dict[str, LearnedTask], Receipt]:
-        """The tasks that remain when a task, some of its classes or some of its samples are forgotten."""
-        what = f"task {task!r}"
+    def forget(self, task: str, classes: Sequence[Label] | None, samples: Samples | None) -> Receipt:
+        """Forget a task, some of its classes or some of its samples."""
+        tasks, what = self.tasks, f"task {task!r}"
         if samples is not None:
-            forgotten = self._statistics(samples, tasks[task], view)
+            forgotten = self._statistics(samples, tasks[task])
             removal = unlearning.of_samples(self.ridge, tasks, task, samples.targets, forgotten)
             what = f"{len(samples.targets)} samples of {what}"
         else:
             removal = unlearning.of_classes(self.ridge, tasks, task, classes)
             if classes is not None:
                 what = f"classes {', '.join(map(str, classes))} of {what}"
-        receipt = unlearning.carry_out(self.ridge, tasks, removal, what)
+        receipt, self.tasks = unlearning.carry_out(self.ridge, tasks, removal, what), removal.tasks
         # Scores by a model that knew what is forgotten would tell of it.
         self.known = {key: scores for key, scores in self.known.items() if key not in (None, task)}
-        return removal.tasks, receipt
+        return receipt
 
     # Answering
 
-    def logits(self, queries: Tensor, tasks: Mapping[str, LearnedTask], task: str | None) -> Tensor:
+    def logits(self, queries: Tensor, task: str | None) -> Tensor:
         """Calibrated scores of a task's classes; without a task, those of all classes, each once."""
-        return self.classifier(tasks, task).logits(queries.split(BATCH))
+        return self.classifier(task).logits(queries.split(BATCH))
 
-    def answer(
-        self,
-        queries: Tensor,
-        tasks: Mapping[str, LearnedTask],
-        task: str | None,
-        score: str = JOINT,
-        abstain_below: float = 0.0,
-    ) -> Answers:
+    def answer(self, queries: Tensor, task: str | None, score: str = JOINT, abstain_below: float = 0.0) -> Answers:
         """Without a task, all classes compete."""
         if score != JOINT:
             raise KclError("this model compares all classes at once: it has no scores to infer a task by")
-        known = self.known_for(tasks, task)
+        known = self.known_for(task)
         if known is not None and known.stale:
             warnings.warn(
                 "the model has learned more since reject_unknown was called: call it again, or the share of known "
@@ -195,45 +155,42 @@ class StreamingHeads:
                 KclWarning,
                 stacklevel=3,
             )
-        return self.classifier(tasks, task).answer(queries.split(BATCH), abstain_below, known)
+        return self.classifier(task).answer(queries.split(BATCH), abstain_below, known)
 
     # Unknown queries
 
-    def known_scores(
-        self, queries: Tensor, tasks: Mapping[str, LearnedTask], task: str | None, score: str
-    ) -> Float[Tensor, " n"]:
+    def known_scores(self, queries: Tensor, task: str | None, score: str) -> Float[Tensor, " n"]:
         """How well queries are known, by a score of `unknowns.SCORES`."""
-        return self.classifier(tasks, task).known_scores(queries.split(BATCH), checked_score(score))
+        return self.classifier(task).known_scores(queries.split(BATCH), checked_score(score))
 
-    def known_for(self, tasks: Mapping[str, LearnedTask], task: str | None) -> KnownScores | None:
+    def known_for(self, task: str | None) -> KnownScores | None:
         """What decides for a task, or for all classes, which are the same if there is only one task."""
-        keys = (task, None, *tasks) if len(tasks) == 1 else (task,)
+        keys = (task, None, *self.tasks) if len(self.tasks) == 1 else (task,)
         return next((self.known[key] for key in keys if key in self.known), None)
 
-    def classifier(self, tasks: Mapping[str, LearnedTask], task: str | None) -> SumAnswers:
+    def classifier(self, task: str | None = None) -> SumAnswers:
         """The classifier of a task, or of all classes; made when it is first needed after a lesson."""
         classifiers = self.ridge.classifiers
         if task not in classifiers:
-            classifiers[task] = SumAnswers(self.ridge, tasks, task)
+            classifiers[task] = SumAnswers(self.ridge, self.tasks, task)
         return classifiers[task]
 
     def fork(self) -> StreamingHeads:
         """Heads of their own for a lesson, which leaves these as they are. Sums are replaced, never changed."""
         heads = copy.copy(self)
-        heads.ridge = copy.copy(self.ridge)
+        heads.ridge, heads.tasks = copy.copy(self.ridge), dict(self.tasks)
         return heads
 
 
-def features_given(landmarks: Any, frequencies: Any, view: View, shape: Sequence[int]) -> Given | None:
-    """What the user hands in for features that are not drawn: landmarks are inputs, scaled as inputs are."""
-    if frequencies is not None:
-        if landmarks is not None:
-            raise KclError("give landmarks or frequencies, not both")
-        return "frequencies", checked(as_tensor(frequencies).double(), as_tensor(frequencies).shape[1:])
-    return None if landmarks is None else ("landmarks", view.scale(checked(as_tensor(landmarks), shape)))
-
-
-def _width(x: Tensor, settings: StreamingSettings, seed: int) -> float:
-    """The median distance of the first samples, as the kernel measures it: the Laplacian one adds up differences."""
-    scaled = Features("linear", 0, 1, 1.0, settings.unit_length, 0, {}).scaled(x)
-    return median_distance(scaled, numpy_generator(seed, "kernel width"), FEATURE_MAPS[settings.features].norm)
+def chosen_features(
+    settings: StreamingSettings, x: Float[Tensor, "n ..."], seed: int, given: Mapping[str, Tensor]
+) -> Features:
+    """What the settings leave open is chosen from the first samples, scaled as the model sees them."""
+    kind, inputs = FEATURE_MAPS[settings.features], x.shape[1:].numel()
+    bases = settings.bases or (FEW_BASES if inputs <= FEW_INPUTS else MANY_BASES)
+    features = Features(settings.features, inputs, bases, 1.0, settings.unit_length, seed)
+    width = settings.width
+    if not width:  # the median distance as the kernel measures it: the Laplacian one adds up differences
+        rng = numpy_generator(seed, "kernel width")
+        width = median_distance(features.scaled(x), rng, kind.norm) if kind.local else 1.0
+    return replace(features, width=width).filled(given)

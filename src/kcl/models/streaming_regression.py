@@ -38,7 +38,6 @@ class StreamingRegression(ContinualModel):
     def _classes(
         self,
         name: str,
-        old: tuple[Label, ...],  # noqa: ARG002
         y: np.ndarray,
         announced: Sequence[Label],  # noqa: ARG002
     ) -> tuple[Label, ...]:
@@ -53,7 +52,7 @@ class StreamingRegression(ContinualModel):
 
     def solution(self, task: str | None = None) -> Solution:
         """Weights, λ and condition, of a task or of everything learned."""
-        return self._streaming().classifier(self.tasks, None if task is None else self._known(task)).solution
+        return self._streaming().classifier(None if task is None else self._known(task)).solution
 
     def respond(self, inputs: Any, task: str | None = None) -> Float[Tensor, "n t"]:
         """The targets of n inputs."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,9 @@ from kcl.functional import primal, statistics
 from kcl.functional.primal import STRENGTH_RULES
 from kcl.functional.statistics import SecondMoment, Statistics, TargetScale, add_moments
 from kcl.models.features import Features
+
+if TYPE_CHECKING:
+    from kcl.models.streaming_heads import StreamingSettings  # which names what is kept, and the rules
 
 KEPT = ("task", "class")
 HELD_OUT = "held-out"
@@ -78,24 +81,13 @@ class Solution:
 class StreamingRidge:
     """The statistics of all tasks, and classifiers solved from them when needed.
 
-    `keep` says what can be forgotten without its samples: "task", or "class", which takes more memory and lets classes
-    weigh the same (`balanced`). `strength` fixes λ, relative to the mean of ‖ψ‖²; by default `rule` chooses it anew
-    whenever something was learned. `numbers`: targets are numbers with a last one that is 1, instead of classes.
+    `numbers`: targets are numbers with a last one that is 1, instead of classes.
     """
 
-    def __init__(
-        self,
-        features: Features,
-        keep: str = "task",
-        rule: str = "evidence",
-        strength: float | None = None,
-        balanced: bool = False,
-        numbers: bool = False,
-    ) -> None:
-        if balanced and keep != "class":
+    def __init__(self, features: Features, settings: StreamingSettings, numbers: bool = False) -> None:
+        if settings.balanced and settings.keep != "class":
             raise KclError("balanced needs keep='class', which keeps the statistics of each class apart")
-        self.features, self.keep, self.rule, self.strength, self.balanced = features, keep, rule, strength, balanced
-        self.numbers = numbers
+        self.features, self.settings, self.numbers = features, settings, numbers
         self.units: Units = {}
         self.moment: SecondMoment | None = None
         """The sum of the second moments of all units."""
@@ -147,7 +139,7 @@ class StreamingRidge:
         """
         everything = torch.ones(len(features), dtype=torch.bool, device=features.device)
         of_label = {WHOLE: everything}
-        if self.keep == "class":
+        if self.settings.keep == "class":
             of_label = {label: targets == label for label in targets.unique().tolist()}
             targets = torch.ones(len(targets), 1, dtype=torch.float64, device=features.device)
         elif not self.numbers:
@@ -172,7 +164,7 @@ class StreamingRidge:
             places = {task: range(len(places[task]))}
             units, moment = {unit: part for unit, part in units.items() if unit.task == task}, None
         outputs = 1 + max(max(several) for several in places.values())
-        if self.balanced:
+        if self.settings.balanced:
             units, moment = _balanced(units, places), None
         whole = joined(units, places, moment, outputs)
         scale = TargetScale.of(whole) if self.numbers else None  # with which every target counts the same, choosing λ
@@ -192,10 +184,10 @@ class StreamingRidge:
         scale: TargetScale | None = None,
     ) -> float:
         """λ for the units whose spectrum this is. Where none or all of them are held out, by the evidence."""
-        if self.strength is not None:
-            return self.strength * spectrum.scale
-        if self.rule != HELD_OUT:
-            return primal.best_strength(spectrum, self.rule)
+        if self.settings.ridge_strength:
+            return self.settings.ridge_strength * spectrum.scale
+        if self.settings.strength_rule != HELD_OUT:
+            return primal.best_strength(spectrum, self.settings.strength_rule)
         apart = [{unit: part for unit, part in units.items() if unit.held_out == held} for held in (False, True)]
         if not all(apart):
             return primal.best_strength(spectrum)
@@ -212,7 +204,7 @@ class StreamingRidge:
         label.
         `places`: those of the solution; `apart`: the place of each class of each task among all pairs.
         """
-        units = _balanced(self.units, places) if self.balanced else self.units
+        units = _balanced(self.units, places) if self.settings.balanced else self.units
         return primal.weights(solution.spectrum, solution.strength, joined(units, apart, self.moment).cross)
 
 

@@ -20,6 +20,7 @@ from kcl.functional.statistics import SecondMoment, Statistics
 from kcl.methods.feature_maps import FEATURE_MAPS
 from kcl.models.continual_model import ContinualModel
 from kcl.models.features import Features
+from kcl.models.lessons import Tasks
 from kcl.models.streaming_heads import StreamingHeads, StreamingSettings
 from kcl.models.streaming_ridge import WHOLE, Unit
 from kcl.models.unknowns import KnownScores
@@ -70,7 +71,9 @@ def about(model: ContinualModel) -> dict[str, Any]:
     }
 
 
-def required(model: ContinualModel, about: Mapping[str, Any], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def required(
+    model: ContinualModel, about: Mapping[str, Any], _: Tasks, tensors: dict[str, Tensor]
+) -> dict[str, Tensor]:
     """Tensors of the names, shapes and types that the file must have, of which nothing is allocated."""
     features = _features(about["features"], tensors, math.prod(model.input_shape or ()))
     dimension, units = features.dimension, about["units"]
@@ -91,11 +94,14 @@ def required(model: ContinualModel, about: Mapping[str, Any], tensors: dict[str,
     return of_features | {n: torch.empty(size, dtype=torch.float64, device="meta") for n, size in sizes.items()}
 
 
-def restore(model: ContinualModel, about: Mapping[str, Any], tensors: dict[str, Tensor], view: View) -> None:
-    """Fill a model with the required tensors. Its tasks are known already."""
-    model.streaming, shape = StreamingSettings().replace(**about["settings"]), model.input_shape or ()
-    features = _features(about["features"], tensors, math.prod(shape))
-    heads = StreamingHeads(model.streaming, features, model.seed, torch.device(model.device))
+def restore(
+    model: ContinualModel, about: Mapping[str, Any], tasks: Tasks, tensors: dict[str, Tensor], view: View
+) -> None:
+    """Fill a model with the required tensors."""
+    model.streaming = StreamingSettings().replace(**about["settings"])
+    features = _features(about["features"], tensors, math.prod(model.input_shape or ()))
+    heads = StreamingHeads(model.streaming, features, view, model.device)
+    heads.tasks = tasks
     tensors = {name: tensor.to(heads.device) for name, tensor in tensors.items()}
     entries = [(Unit(str(task), int(label), bool(held)), int(rows), int(width))
                for task, label, rows, width, held in about["units"]]  # fmt: skip
@@ -105,7 +111,7 @@ def restore(model: ContinualModel, about: Mapping[str, Any], tensors: dict[str, 
     for (unit, _, width), moment, cross, sums, squares, count in zip(
         entries, moments, *parts, tensors["counts"].tolist(), strict=True
     ):
-        known = len(model.tasks[unit.task].labels)
+        known = len(tasks[unit.task].labels)
         places = range(1, known + 1) if unit.label == WHOLE else range(1, 2)
         if width not in places or unit.label not in range(WHOLE, known) or not count > 0.0:
             raise ValueError("its statistics do not match its tasks")
@@ -113,8 +119,8 @@ def restore(model: ContinualModel, about: Mapping[str, Any], tensors: dict[str, 
     total = tensors.get("total")
     kind = "matrix" if about["total"] == AS_MATRIX else "rows"
     heads.ridge.install(units, None if total is None else SecondMoment(**{kind: total}))
-    heads.known = _known(model, about.get("known", []), tensors.get("known", torch.zeros(0)))
-    model.adopt(heads, shape, model.dtype, view)
+    heads.known = _known(tasks, about.get("known", []), tensors.get("known", torch.zeros(0)))
+    model._heads = heads
 
 
 def sizes(tensors: dict[str, Tensor]) -> dict[str, int]:
@@ -150,12 +156,12 @@ def _features(saved: Mapping[str, Any], tensors: dict[str, Tensor], inputs: int)
     return features
 
 
-def _known(model: ContinualModel, entries: list[dict[str, Any]], scores: Tensor) -> dict[str | None, KnownScores]:
+def _known(tasks: Tasks, entries: list[dict[str, Any]], scores: Tensor) -> dict[str | None, KnownScores]:
     """The scores of known queries that decide which are not answered."""
     several, known = scores.split([int(entry["queries"]) for entry in entries]), {}
     for entry, of_entry in zip(entries, several, strict=True):
         task, stale = entry["task"], entry["stale"]
-        if task not in {None, *model.tasks} or task in known or type(stale) is not bool:
+        if task not in {None, *tasks} or task in known or type(stale) is not bool:
             raise ValueError("the known queries do not match its tasks")
         known[task] = replace(KnownScores.of(entry["score"], entry["error_rate"], of_entry), stale=stale)
         if known[task].threshold != entry["threshold"]:

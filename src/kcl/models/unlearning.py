@@ -17,10 +17,8 @@ from kcl.core.settings import nearest
 from kcl.errors import KclError
 from kcl.functional import primal, statistics
 from kcl.models.inputs import Label
-from kcl.models.lessons import LearnedTask, places_among_all, samples_by_class
+from kcl.models.lessons import LearnedTask, Tasks, places_among_all, samples_by_class
 from kcl.models.streaming_ridge import WHOLE, StreamingRidge, Units, joined
-
-Tasks = dict[str, LearnedTask]
 
 
 @dataclass(frozen=True)
