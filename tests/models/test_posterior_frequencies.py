@@ -31,7 +31,8 @@ def trained() -> kcl.ContinualModel:
 
 def test_frequencies_have_the_moments_of_the_posterior(trained: kcl.ContinualModel) -> None:
     answerer = trained.answerer
-    posterior = answerer.method.posterior(answerer.model, answerer.coreset(trained.tasks["task 1"].lesson)[0])
+    features = answerer.plain_features(answerer.as_seen(trained.tasks["task 1"].lesson)["inputs"])
+    posterior = answerer.method.posterior(answerer.model, features)
     drawn = kcl.posterior_frequencies(trained, 20_000, "task 1")
     spread = posterior.log_variance.mul(0.5).exp().detach().numpy()
     np.testing.assert_allclose(drawn.mean(0), posterior.mean.detach().numpy(), atol=5.0 * spread.max() / 20_000**0.5)

@@ -20,10 +20,10 @@ from kcl.models import defaults, scaling
 from kcl.models.calibration import held_out_notes
 from kcl.models.coreset_heads import CoresetHeads
 from kcl.models.defaults import HEADS
-from kcl.models.inference import name_or_module
+from kcl.models.inference import name_or_module, start_run
 from kcl.models.inputs import Label, as_tensor, checked, column_names, labelled, weighted
 from kcl.models.learned_model import LearnedModel
-from kcl.models.lessons import LearnedTask, Samples, hold_out, samples_by_class
+from kcl.models.lessons import LearnedTask, LessonLearning, Samples, hold_out, samples_by_class
 from kcl.models.streaming_heads import StreamingHeads, StreamingSettings, chosen_features
 from kcl.models.unlearning import Receipt
 from kcl.training.step_progress import OnStep
@@ -89,8 +89,8 @@ class ContinualModel(LearnedModel):
 
     def begin(self, view: View) -> None:
         """Create the untrained network, once the shape of the inputs is known."""
-        shape = self.input_shape or ()
-        self._heads = CoresetHeads.begin(self.settings, self.module, shape, view, self.seed, self.device)
+        method, shape = LessonLearning(self.settings, 0), self.input_shape or ()
+        self._heads = CoresetHeads(start_run(method, shape, self.module, self.seed, self.device), view, {})
 
     def blank_copy(self) -> Self:
         """A model that has learned nothing, with this one's features, scaling and settings: where models that are to be

@@ -4,17 +4,15 @@ lesson.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from kcl.benchmarks.task import Examples, View
 from kcl.errors import KclError
 from kcl.methods.kcl import KernelModel
-from kcl.methods.kcl_settings import KclSettings
 from kcl.models.inference import DEFAULT_SCORE, JOINT, Answerer, Answers, start_run
 from kcl.models.joint_head import JointAnswers
 from kcl.models.lessons import LearnedTask, Lesson, LessonLearning, Samples, choose_coreset
@@ -28,27 +26,10 @@ CAUTION = (1.0, 0.1, 0.01)
 class CoresetHeads:
     """What a `ContinualModel` asks of its heads, with a run of kernel continual learning behind it."""
 
-    def __init__(self, answerer: Answerer, view: View, tasks: dict[str, LearnedTask]) -> None:
-        self.answerer, self.view, self.tasks = answerer, view, tasks
+    def __init__(self, stack: RunStack, view: View, tasks: dict[str, LearnedTask]) -> None:
+        self.stack, self.view, self.tasks = stack, view, tasks
+        self.answerer = Answerer(stack, calibrated=True)
         self._joint_version = -1
-
-    @classmethod
-    def begin(
-        cls,
-        settings: KclSettings,
-        module: nn.Module | None,
-        input_shape: Sequence[int],
-        view: View,
-        seed: int,
-        device: str | torch.device,
-    ) -> CoresetHeads:
-        """An untrained network. `module`: the user's own backbone, if any."""
-        stack = start_run(LessonLearning(settings, 0), input_shape, module, seed, device)
-        return cls(Answerer(stack, calibrated=True), view, {})
-
-    @property
-    def stack(self) -> RunStack:
-        return self.answerer.stack
 
     @property
     def device(self) -> torch.device:
@@ -134,4 +115,4 @@ class CoresetHeads:
         stack.kept, state = dict(old.kept), old.method_state
         stack.method_state = None if state is None else {name: tensor.clone() for name, tensor in state.items()}
         stack.weights_changed()
-        return CoresetHeads(Answerer(stack, calibrated=True), self.view, dict(self.tasks))
+        return CoresetHeads(stack, self.view, dict(self.tasks))

@@ -58,11 +58,9 @@ def coreset_settings(shape: Sequence[int], rows: bool, given: Mapping[str, Any])
 def warn_of_scaling(x: Shaped[Tensor, "n d"]) -> None:
     """Say that the first samples have no spread to measure."""
     if bool((x == x[0]).all()):
-        warnings.warn(
-            "all samples of the first lesson are the same, so that there is no spread to scale by, now or later: begin "
-            "with some more",
-            KclWarning,
-            stacklevel=5,
+        _warn(
+            "all samples of the first lesson are the same, so that there is no spread to scale by, now or later: "
+            "begin with some more"
         )
 
 
@@ -74,24 +72,22 @@ def warn(name: str, notes: dict[str, Any], task: LearnedTask, coreset: bool, sam
     single = [str(label) for label, seen in zip(task.labels, task.seen, strict=True) if seen == 1]
     if single and (coreset or (samples > 1 and len(single) == classes)):
         shown = ", ".join(single[:SHOWN]) + (", …" if len(single) > SHOWN else "")
-        warnings.warn(
+        _warn(
             f"task {name!r} has a single sample of {len(single)} of its {classes} classes ({shown}): answers about "
-            "them are guesses",
-            KclWarning,
-            stacklevel=5,
+            "them are guesses"
         )
     if "lr_factor" in notes:
-        warnings.warn(
+        _warn(
             f"the loss of task {name!r} stopped being finite; it was learned with {notes['lr_factor']:g} times the "
-            "learning rate",
-            KclWarning,
-            stacklevel=5,
+            "learning rate"
         )
     accuracy = notes.get("held_out_accuracy")
     if accuracy is not None and accuracy < NO_BETTER_THAN_CHANCE * 100.0 / classes:
-        warnings.warn(
+        _warn(
             f"task {name!r} was learned no better than by chance: {accuracy:.1f} % of its {notes['held_out']} "
-            f"held-out samples are right, and guessing among {classes} classes gives {100.0 / classes:.1f} %",
-            KclWarning,
-            stacklevel=5,
+            f"held-out samples are right, and guessing among {classes} classes gives {100.0 / classes:.1f} %"
         )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, KclWarning, stacklevel=6)

@@ -135,12 +135,6 @@ class Answerer:
         return memory | {"inputs": view.scale(memory["inputs"])}
 
     @torch.inference_mode()
-    def coreset(self, index: int) -> tuple[Float[Tensor, "m d"], Int[Tensor, " m"]]:
-        """Features and labels of a task's coreset at the current weights."""
-        memory = self.as_seen(index)
-        return self.plain_features(memory["inputs"]), memory["targets"].argmax(-1)
-
-    @torch.inference_mode()
     def plain_features(self, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n d"]:
         """Features that are the same for all tasks: with BatchNorm's running averages, and without copies."""
         return torch.cat([self.method.features(self.model, part) for part in self.batches(inputs)])
@@ -227,9 +221,8 @@ class Answerer:
         confidence, label = evidence.logits.softmax(-1).max(-1)
         fit = TASK_SCORES[score](evidence)
         fit = fit.masked_fill(fit.isnan(), -torch.inf)  # never the best
-        return Answers(
-            torch.full_like(label, index), label, confidence, evidence.variance, fit, torch.full_like(fit, torch.nan)
-        )
+        task, known = torch.full_like(label, index), torch.full_like(fit, torch.nan)
+        return Answers(task, label, confidence, evidence.variance, fit, known)
 
 
 def finite(scores: Float[Tensor, "n c"], rows: Sequence[int] | None = None) -> Float[Tensor, "n c"]:

@@ -147,7 +147,7 @@ class KernelContinualLearner:
             model.history.append({"task": str(index), "classes": len(labels)})
         model.settings, model.input_shape = self.settings, self.stream.input_shape
         model.dtype = next(iter(kept.values()))[0]["inputs"].dtype
-        model._heads = CoresetHeads(Answerer(self._stack, calibrated=True), View(None, *scalings.pop()), tasks)
+        model._heads = CoresetHeads(self._stack, View(None, *scalings.pop()), tasks)
         return model
 
 

@@ -28,36 +28,34 @@ def merge(*models: Mergeable) -> Mergeable:
         raise KclError("give at least one model to merge")
     if hasattr(models[0], "model_"):
         return _merged_estimators(*models)
-    first, heads = models[0], [model.heads for model in models]
-    for number, (model, other) in enumerate(zip(models, heads, strict=True), start=1):
-        if not isinstance(other, StreamingHeads) or not isinstance(heads[0], StreamingHeads):
+    first = models[0]
+    for number, model in enumerate(models, start=1):
+        if not all(isinstance(each.heads, StreamingHeads) for each in (first, model)):
             raise KclError("only models with streaming heads can be merged: networks trained apart do not add up")
-        if other.ridge.features.identity() != heads[0].ridge.features.identity() or model.view != first.view:
+        heads, of_first = model.heads, first.heads
+        if heads.ridge.features.identity() != of_first.ridge.features.identity() or model.view != first.view:
             raise KclError(f"model {number} has other features or another scaling than model 1, so they do not add up")
-        if other.settings != heads[0].settings or model.columns != first.columns or model.dtype != first.dtype:
+        if heads.settings != of_first.settings or model.columns != first.columns or model.dtype != first.dtype:
             raise KclError(f"model {number} has other settings, columns or inputs than model 1")
-        if other.ridge.numbers and len({task.labels for each in models[:number] for task in each.tasks.values()}) > 1:
+        if model.numbers and len({task.labels for each in models[:number] for task in each.tasks.values()}) > 1:
             raise KclError(f"model {number} has another number of targets than the models before it")
-        if other.ridge.numbers != heads[0].ridge.numbers:
+        if model.numbers != first.numbers:
             raise KclError("models of classes and models of numbers do not add up")
-    tasks: dict[str, LearnedTask] = {}
+    merged = first.blank_copy()
     several: list[Units] = []
-    for model, other in zip(models, heads, strict=True):
-        assert isinstance(other, StreamingHeads)  # noqa: S101 - checked above
+    for model in models:
         for name, task in model.tasks.items():
-            tasks[name] = _joined(tasks.get(name, LearnedTask(len(tasks), (), ())), task)
+            known = merged.tasks.get(name, LearnedTask(len(merged.tasks), (), ()))
+            merged.tasks[name] = _joined(known, task)
         several.append({})
-        for unit, part in other.ridge.units.items():
-            labels = tasks[unit.task].labels
+        for unit, part in model.heads.ridge.units.items():
+            labels = merged.tasks[unit.task].labels
             places = [labels.index(label) for label in model.tasks[unit.task].labels]
             if unit.label == WHOLE:
                 several[-1][unit] = part.placed(places[: part.targets], len(labels))
             else:
                 several[-1][unit._replace(label=places[unit.label])] = part
-    merged = first.blank_copy()
-    assert isinstance(merged.heads, StreamingHeads)  # noqa: S101 - as the first model
     merged.heads.ridge.install(add_units(several))
-    merged.heads.tasks = tasks
     merged.history = [lesson for model in models for lesson in model.history]
     return merged
 

@@ -43,27 +43,27 @@ class AllHeads(nn.Module):
     present: Tensor
     scale: Tensor
 
-    def __init__(self, model: ContinualModel) -> None:
+    def __init__(self, model: ContinualModel, heads: CoresetHeads) -> None:
         super().__init__()
-        self.network = copy.deepcopy(model.answerer.model).cpu()
-        self.method, self.view = model.answerer.method, model.view
-        self.turns, self.mirrors = views.rotations(model.settings), views.mirrors(model.settings)
-        heads = [model.answerer.head(task.lesson) for task in model.tasks.values()]
+        self.network, self.method = copy.deepcopy(heads.answerer.model).cpu(), heads.answerer.method
+        self.view, settings = model.view, model.settings
+        self.turns, self.mirrors = views.rotations(settings), views.mirrors(settings)
+        of_tasks = [heads.answerer.head(task.lesson) for task in model.tasks.values()]
         labels = list(model.labels)
-        rows, draws = max(head.weights.shape[1] for head in heads), len(heads[0].weights)
-        weights = torch.zeros(len(heads), draws, rows, self.turns * len(labels))
-        present = torch.zeros(len(heads), len(labels), dtype=torch.bool)
-        for number, (task, head) in enumerate(zip(model.tasks.values(), heads, strict=True)):
+        rows, draws = max(head.weights.shape[1] for head in of_tasks), len(of_tasks[0].weights)
+        weights = torch.zeros(len(of_tasks), draws, rows, self.turns * len(labels))
+        present = torch.zeros(len(of_tasks), len(labels), dtype=torch.bool)
+        for number, (task, head) in enumerate(zip(model.tasks.values(), of_tasks, strict=True)):
             positions = [labels.index(label) for label in task.labels]
             columns = views.pairs(torch.tensor(positions), self.turns)
             weights[number, :, : head.weights.shape[1], columns] = head.weights.cpu()
             present[number, positions] = True
-        shift = torch.stack([head.shift.cpu() for head in heads])[:, None]
+        shift = torch.stack([head.shift.cpu() for head in of_tasks])[:, None]
         self.register_buffer("weights", weights)
         self.register_buffer("shift", torch.where(present.repeat_interleave(self.turns, dim=1), shift, _ABSENT))
         self.register_buffer("present", present)
         self.register_buffer("scale", torch.ones(()))  # already part of the weights
-        parts = [head.tensors() for head in heads]
+        parts = [head.tensors() for head in of_tasks]
         names = ("temperature", "frequencies", "anchors", "moments")
         self.by_task: list[str] = [name for name in names if name in parts[0]]
         for name in self.by_task:
@@ -71,8 +71,7 @@ class AllHeads(nn.Module):
             if name == "anchors":  # the padding meets rows of weights that are zero
                 tensors = [nn.functional.pad(anchors, (0, 0, 0, rows - len(anchors))) for anchors in tensors]
             self.register_buffer(name, torch.stack(tensors))
-        assert isinstance(model.heads, CoresetHeads)  # noqa: S101 - `export_onnx` chooses by kind
-        joint = model.heads.joint()
+        joint = heads.joint()
         self.joint, self.temperature_of_all = list(joint.tensors), joint.temperature
         for name, tensor in joint.tensors.items():
             self.register_buffer(f"joint_{name}", tensor.cpu())
@@ -111,19 +110,14 @@ class AllSums(nn.Module):
         features, labels = heads.ridge.features, list(model.labels)
         if features.kind not in IN_ONNX:
             raise KclError(f"features {features.kind!r} cannot be exported: ONNX lacks an operation they need")
-        self.view, self.kind, self.width, self.unit_length = (
-            model.view,
-            features.kind,
-            features.width,
-            features.unit_length,
-        )
+        self.view, self.kind = model.view, features.kind
+        self.width, self.unit_length = features.width, features.unit_length
         self.weights = nn.Buffer(torch.zeros(len(model.tasks) + 1, features.dimension, len(labels)))
         self.present = nn.Buffer(torch.ones(len(model.tasks) + 1, len(labels), dtype=torch.bool))
         for number, task in enumerate([*model.tasks, None]):
-            answers = heads.classifier(task)
+            solution = heads.classifier(task).solution
             positions = [labels.index(label) for label in (labels if task is None else model.tasks[task].labels)]
-            scaled = answers.solution.weights / answers.solution.temperature
-            self.weights[number][:, positions] = scaled.float().cpu()
+            self.weights[number][:, positions] = (solution.weights / solution.temperature).float().cpu()
             self.present[number] = torch.zeros(len(labels)).index_fill(0, torch.tensor(positions), 1.0).bool()
         self.names = list(features.buffers)
         for name, tensor in features.buffers.items():
@@ -149,7 +143,7 @@ def export_onnx(model: ContinualModel, path: str | Path) -> Path:
     """
     path, model = Path(path), model.as_it_is()
     heads = model.heads
-    module = (AllSums(model, heads) if isinstance(heads, StreamingHeads) else AllHeads(model)).eval()
+    module = AllSums(model, heads) if isinstance(heads, StreamingHeads) else AllHeads(model, heads)
     size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
     if size > LARGEST:
         raise KclError(
@@ -157,13 +151,9 @@ def export_onnx(model: ContinualModel, path: str | Path) -> Path:
         )
     example = torch.zeros(2, *(model.input_shape or ()), dtype=model.dtype)
     names = {"input_names": ["inputs", "task"], "output_names": ["logits"]}
-    proto = trace(module, (example, torch.zeros(1, dtype=torch.int64)), **names)
-    for name, value in (
-        ("kcl_tasks", list(model.tasks)),
-        ("kcl_labels", list(model.labels)),
-        ("kcl_columns", list(model.columns)),
-    ):
+    proto = trace(module.eval(), (example, torch.zeros(1, dtype=torch.int64)), **names)
+    for name in ("tasks", "labels", "columns"):
         entry = proto.metadata_props.add()
-        entry.key, entry.value = name, json.dumps(value, ensure_ascii=False)
+        entry.key, entry.value = f"kcl_{name}", json.dumps(list(getattr(model, name)), ensure_ascii=False)
     write_whole(path, proto.SerializeToString())
     return path

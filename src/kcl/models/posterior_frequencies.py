@@ -41,7 +41,8 @@ def posterior_frequencies(
     parts = []
     for place, name in enumerate(names):
         lesson = model.tasks[name].lesson
-        posterior = answerer.method.posterior(answerer.model, answerer.coreset(lesson)[0])
+        features = answerer.plain_features(answerer.as_seen(lesson)["inputs"])
+        posterior = answerer.method.posterior(answerer.model, features)
         if posterior is None:
             raise KclError(f"kernel {model.settings.kernel!r} has no posterior over frequencies: train kernel='vrf'")
         count = bases // len(names) + (place < bases % len(names))
