@@ -135,6 +135,8 @@ class TestExactness:
         weighted = kcl.ContinualModel(**SMALL)
         weighted.learn(x, y, "task 0", sample_weight=times)
         assert _gap(weighted, _learned(x.repeat(times, 0), y.repeat(times))) < EXACT
+        weighted.forget(samples=(x[:30], y[:30]), sample_weight=times[:30])
+        assert _gap(weighted, _learned(x[30:].repeat(times[30:], 0), y[30:].repeat(times[30:]))) < EXACT
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,13 @@ class ClassAnswers(ABC):
 
     @abstractmethod
     def judged(
-        self, batch: Float[Tensor, "n ..."], known_score: str | None
-    ) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n p"], Float[Tensor, " n"], Float[Tensor, " n"] | None]:
-        """Responses, the same for each class of each task, the variance, and how well queries are known."""
+        self, batch: Float[Tensor, "n ..."]
+    ) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n p"], Float[Tensor, " n"]]:
+        """Responses, the same for each class of each task, and the variance."""
+
+    def known(self, score: str, responses: Float[Tensor, "n c"], variance: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """How well queries are known, by a score of `unknowns.SCORES`."""
+        raise NotImplementedError
 
     @torch.inference_mode()
     def logits(self, batches: Iterable[Float[Tensor, "n ..."]]) -> Float[Tensor, "n c"]:
@@ -70,7 +74,7 @@ class ClassAnswers(ABC):
         return Answers(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def _answer(self, batch: Float[Tensor, "n ..."], abstain_below: float, known_scores: KnownScores | None) -> Answers:
-        responses, apart, variance, scores = self.judged(batch, known_scores.score if known_scores else None)
+        responses, apart, variance = self.judged(batch)
         probabilities = (responses / self.temperature).softmax(-1).float()
         best = probabilities.topk(min(2, probabilities.shape[1]), dim=-1)
         confidence, label = best.values[:, 0], best.indices[:, 0]
@@ -80,7 +84,8 @@ class ClassAnswers(ABC):
         answered, known = confidence >= abstain_below, torch.full_like(confidence, torch.nan)
         if self.tells_variance:
             answered = answered & variance.float().isfinite()  # false where one is not a number
-        if known_scores is not None and scores is not None:
+        if known_scores is not None:
+            scores = self.known(known_scores.score, responses, variance)
             answered, known = answered & known_scores.accepts(scores), known_scores.share_below(scores).float()
         position = torch.where(answered, self._positions[owner], -1)
         return Answers(self._lessons[owner], position, confidence, variance.float(), margin, known)
@@ -115,15 +120,16 @@ class SumAnswers(ClassAnswers):
         return self.ridge.weights_apart(self.solution, self.places, self.places_apart)
 
     def judged(
-        self, batch: Float[Tensor, "n ..."], known_score: str | None
-    ) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n p"], Float[Tensor, " n"], Float[Tensor, " n"] | None]:
-        solution, features = self.solution, self.ridge.features(batch)
-        responses, variance = features @ solution.weights, solution.variance(features)
-        scores = None if known_score is None else SCORES[known_score](solution, responses, variance)
-        return responses, features @ self._apart, variance, scores
+        self, batch: Float[Tensor, "n ..."]
+    ) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n p"], Float[Tensor, " n"]]:
+        features = self.ridge.features(batch)
+        return features @ self.solution.weights, features @ self._apart, self.solution.variance(features)
+
+    def known(self, score: str, responses: Float[Tensor, "n c"], variance: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        return SCORES[score](self.solution, responses, variance)
 
     @torch.inference_mode()
     def known_scores(self, batches: Iterable[Float[Tensor, "n ..."]], score: str) -> Float[Tensor, " n"]:
-        """How well queries are known, by a score of `unknowns.SCORES`."""
-        parts, solution = [self.ridge.features(batch) for batch in batches], self.solution
-        return torch.cat([SCORES[score](solution, x @ solution.weights, solution.variance(x)) for x in parts])
+        """The same for queries."""
+        judged = (self.judged(batch) for batch in batches)
+        return torch.cat([self.known(score, responses, variance) for responses, _, variance in judged])

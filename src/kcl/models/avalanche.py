@@ -228,14 +228,12 @@ def _check_plugin(plugin: Any) -> None:
     """Raise if a plugin relies on callbacks that are never called. Evaluation plugins only listen."""
     if isinstance(plugin, EvaluationPlugin):
         return
-    unsupported = [name for name in NEVER_CALLED if _overrides(plugin, name)]
+    own = type(plugin)
+    unsupported = [
+        name for name in NEVER_CALLED if getattr(own, name, None) not in (None, getattr(BaseSGDPlugin, name))
+    ]
     if unsupported:
         raise KclError(
-            f"{type(plugin).__name__} needs callbacks within a training step ({', '.join(unsupported)}), which "
+            f"{own.__name__} needs callbacks within a training step ({', '.join(unsupported)}), which "
             "KernelContinualStrategy does not make: remove the plugin"
         )
-
-
-def _overrides(plugin: Any, name: str) -> bool:
-    callback = getattr(type(plugin), name, None)
-    return callback is not None and callback is not getattr(BaseSGDPlugin, name)

@@ -246,7 +246,7 @@ class ContinualModel(LearnedModel):
         """
         if task is None and len(self.tasks) != 1:
             raise KclError("name the task that is to be forgotten, or that the classes or samples belong to")
-        name = next(iter(self.tasks)) if task is None else self._known(task)
+        name = self._known(task) or next(iter(self.tasks))
         if classes is not None and samples is not None:
             raise KclError("give classes or samples, not both")
         given = None

@@ -41,14 +41,12 @@ class TaskClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
             Where a network or kernel learns, samples can be left out by a weight of zero, and the others must weigh the
             same.
         """
-        return self._learn(X, y, task, sample_weight, not hasattr(self, "model_"), classes)
+        return self._learn(X, y, task, sample_weight, not hasattr(self, "model_"), classes=classes)
 
-    def _learn(
-        self, X: Any, y: Any, task: Hashable | None, sample_weight: Any, reset: bool, classes: Any = None
-    ) -> Self:
+    def _learn(self, X: Any, y: Any, task: Hashable | None, sample_weight: Any, reset: bool, **options: Any) -> Self:
         X, y = self._rows(X, y, reset)
         check_classification_targets(y)
-        announced = [] if classes is None else list(unique_labels(classes))
+        announced = [] if options.get("classes") is None else list(unique_labels(options["classes"]))
         # One known label is enough to refuse others of another kind: with all of thousands it would take long.
         known: Any = [] if reset else self.classes_
         added = unique_labels(*(labels for labels in (y, announced, known[:1]) if len(labels)))

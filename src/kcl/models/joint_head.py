@@ -70,10 +70,8 @@ class JointAnswers(ClassAnswers):
         return self.answerer.method.answer(self.answerer.model, self.tensors, batch, of_all=True)
 
     def judged(
-        self,
-        batch: Float[Tensor, "n ..."],
-        known_score: str | None,  # noqa: ARG002
-    ) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n p"], Float[Tensor, " n"], Float[Tensor, " n"] | None]:
+        self, batch: Float[Tensor, "n ..."]
+    ) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n p"], Float[Tensor, " n"]]:
         x = self.answerer.plain_features(views.copies(batch, self._turns, self._mirrors))
         features = class_heads.features_of(self.settings, self.tensors, x)
 
@@ -86,4 +84,4 @@ class JointAnswers(ClassAnswers):
             explained = (features @ self.explaining).square().sum(-1)
             variance = (features.square().sum(-1) - explained).clamp_min(0.0)
         apart = responses if self.apart is self.tensors else votes(self.apart)
-        return responses, apart, views.mean_over_copies(variance, self._turns * self._mirrors), None
+        return responses, apart, views.mean_over_copies(variance, self._turns * self._mirrors)

@@ -133,7 +133,7 @@ class LearnedModel:
         if not 0.0 <= abstain_below <= 1.0:
             raise KclError(f"abstain_below must be a probability from 0 to 1, not {abstain_below:g}")
         model = self.as_it_is()
-        name = None if task is None else model._known(task)
+        name = model._known(task)
         answers = model.heads.answer(model._prepare(inputs), name, score, abstain_below)
         asked = model.tasks if name is None else [name]  # one of a thousand tasks is not to be looked for
         names = {model.tasks[task_name].lesson: task_name for task_name in asked}
@@ -178,7 +178,7 @@ class LearnedModel:
         """How well each of n inputs is known, (n,), higher is better; parameters as for `reject_unknown`."""
         model = self.as_it_is()
         heads, queries = model._streaming(), model._prepare(inputs)
-        return heads.known_scores(queries, None if task is None else model._known(task), score)
+        return heads.known_scores(queries, model._known(task), score)
 
     def drift(self, task: str | None = None, window: int = 100, false_alarms: float = 1e-3) -> Drift:
         """What tells whether queries are still like those of `reject_unknown`.
@@ -186,7 +186,7 @@ class LearnedModel:
         Pass `update` of it the `known` of each prediction: it returns True where a window of so many answers deviates
         further than chance does in `false_alarms` of all windows.
         """
-        known = self._streaming().known_for(None if task is None else self._known(task))
+        known = self._streaming().known_for(self._known(task))
         if known is None:
             raise KclError("call reject_unknown with known queries first")
         return Drift(len(known.scores), window, false_alarms)
@@ -197,7 +197,7 @@ class LearnedModel:
         """
         model = self.as_it_is()
         queries = model._prepare(inputs)  # raises if nothing was learned
-        return model.heads.logits(queries, None if task is None else model._known(task))
+        return model.heads.logits(queries, model._known(task))
 
     def probabilities(self, inputs: Any, task: str | None = None) -> Tensor:
         """The probabilities of the classes, (n, classes), in the order of `logits`; refused where they are not finite,
@@ -211,10 +211,11 @@ class LearnedModel:
         predicted = self.predict(inputs, task).label.tolist()
         return 100.0 * sum(a == b for a, b in zip(predicted, expected.tolist(), strict=True)) / len(expected)
 
-    def _known(self, name: str) -> str:
-        if str(name) not in self.tasks:
-            raise KclError(f"task {str(name)!r} was not learned; {nearest(str(name), list(self.tasks))}")
-        return str(name)
+    def _known(self, task: str | None) -> str | None:
+        """The name of a task, checked, or None for all classes together."""
+        if task is not None and str(task) not in self.tasks:
+            raise KclError(f"task {str(task)!r} was not learned; {nearest(str(task), list(self.tasks))}")
+        return None if task is None else str(task)
 
     def _prepare(self, inputs: Any) -> Tensor:
         """Inputs scaled for the network, on its device."""

@@ -50,7 +50,10 @@ def save_model(model: ContinualModel, folder: str | Path) -> Path:
         raise KclError("a model of numbers cannot be saved in a folder: pickle its estimator")
     if folder.exists():
         raise KclError(f"{folder} exists already; choose a new folder")
-    tensors = save(_tensors(model), metadata={"format": f"kcl model {FORMAT}"})
+    plain = {
+        name: each.detach().cpu().clone().contiguous() for name, each in _KINDS[model.head].tensors_of(model).items()
+    }
+    tensors = save(plain, metadata={"format": f"kcl model {FORMAT}"})
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with private_folder(folder.parent, f".{folder.name}.kcl-", 0o777) as draft:
@@ -84,7 +87,10 @@ def load_model(
         model = ContinualModel(
             about["seed"], backbone, device, about["standardise"], about["held_out_share"], about["head"]
         )
-        tasks = {name: _task(entry) for name, entry in about["tasks"].items()}
+        tasks = {
+            name: LearnedTask(task["lesson"], tuple(task["labels"]), tuple(task["seen"]))
+            for name, task in about["tasks"].items()
+        }
         model.history, model.columns = list(about["history"]), tuple(about["columns"])
         model.input_shape, model.dtype = tuple(about["input_shape"]), _TYPES[about["dtype"]]
         view, kind = _view(*about["view"], columns=about["input_shape"][0]), _KINDS[about["head"]]
@@ -211,11 +217,6 @@ def _are_labels(labels: Any) -> bool:
     return kinds <= {str} or kinds <= {int, float, bool}
 
 
-def _tensors(model: ContinualModel) -> dict[str, Tensor]:
-    tensors = _KINDS[model.head].tensors_of(model)
-    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-
-
 def _view(mean: Any, std: Any, limit: Any = None, reach: Any = None, *, columns: int) -> View:
     """The scaling, checked to be usable in single precision. Format 1 has no limits."""
     means, deviations = (None if values is None else tuple(map(float, values)) for values in (mean, std))
@@ -229,10 +230,6 @@ def _view(mean: Any, std: Any, limit: Any = None, reach: Any = None, *, columns:
     ):
         raise ValueError("its scaling does not fit its inputs or divides them by zero")
     return View(None, means or None, deviations or None, *limits)
-
-
-def _task(entry: dict[str, Any]) -> LearnedTask:
-    return LearnedTask(int(entry["lesson"]), tuple(entry["labels"]), tuple(map(int, entry["seen"])))
 
 
 def _stored_tensors(folder: Path, sha256: str | None = None) -> dict[str, Tensor]:

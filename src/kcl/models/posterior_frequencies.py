@@ -9,7 +9,6 @@ import numpy.typing as npt
 import torch
 
 from kcl.core.randomness import numpy_generator
-from kcl.core.settings import nearest
 from kcl.errors import KclError
 from kcl.functional.kernels import reparameterised
 from kcl.models.continual_model import ContinualModel
@@ -33,9 +32,8 @@ def posterior_frequencies(
         Fixes the draws.
     """
     answerer = model.answerer
-    if task is not None and task not in model.tasks:
-        raise KclError(f"task {task!r} was not learned; {nearest(task, list(model.tasks))}")
-    names = list(model.tasks) if task is None else [task]
+    name = model._known(task)
+    names = list(model.tasks) if name is None else [name]
     if bases < len(names):
         raise KclError(f"{bases} frequencies cannot be shared out among {len(names)} tasks: draw more")
     parts = []

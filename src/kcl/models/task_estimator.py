@@ -45,9 +45,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         """Discard everything learned so far and learn one task; parameters as for `partial_fit`."""
         return self._learn(X, y, task, sample_weight, reset=True)
 
-    def _learn(
-        self, X: Any, y: Any, task: Hashable | None, sample_weight: Any, reset: bool, classes: Any = None
-    ) -> Self:
+    def _learn(self, X: Any, y: Any, task: Hashable | None, sample_weight: Any, reset: bool, **options: Any) -> Self:
         raise NotImplementedError
 
     def _teach(self, X: Any, y: Any, task: Hashable | None, reset: bool, **options: Any) -> None:
