@@ -126,13 +126,14 @@ class StreamingHeads:
         tasks, what = self.tasks, f"task {task!r}"
         if samples is not None:
             forgotten = self._statistics(samples, tasks[task])
-            removal = unlearning.of_samples(self.ridge, tasks, task, samples.targets, forgotten)
+            remaining = unlearning.without_samples(self.ridge, tasks, task, samples.targets)
             what = f"{len(samples.targets)} samples of {what}"
         else:
-            removal = unlearning.of_classes(self.ridge, tasks, task, classes)
+            forgotten, remaining = unlearning.of_classes(self.ridge, tasks, task, classes)
             if classes is not None:
                 what = f"classes {', '.join(map(str, classes))} of {what}"
-        receipt, self.tasks = unlearning.carry_out(self.ridge, tasks, removal, what), removal.tasks
+        receipt = unlearning.carry_out(self.ridge, tasks, forgotten, remaining, what)
+        self.tasks = remaining
         # Scores by a model that knew what is forgotten would tell of it.
         self.known = {key: scores for key, scores in self.known.items() if key not in (None, task)}
         return receipt

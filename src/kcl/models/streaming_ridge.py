@@ -113,17 +113,16 @@ class StreamingRidge:
 
     def without(self, parts: Units) -> Units:
         """The statistics without those of samples that were learned before. Raises if they cannot contain them."""
-        units = dict(self.units)
+        left = {unit: whole for unit, whole in self.units.items() if parts.get(unit) is not whole}
         for unit, part in parts.items():
-            whole = units.get(unit)
+            whole = self.units.get(unit)
+            if part is whole:
+                continue
             rest = None if whole is None else statistics.subtract(whole, part)
             if whole is None or rest is None or not _possible(whole, rest):
                 raise KclError("these samples are not among those that were learned, so they cannot be forgotten")
-            if rest.count > ROUNDING * whole.count:
-                units[unit] = rest
-            else:
-                del units[unit]
-        return units
+            left[unit] = rest
+        return {unit: rest for unit, rest in left.items() if rest.count > ROUNDING * self.units[unit].count}
 
     def parts(
         self,

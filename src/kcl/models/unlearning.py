@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from torch import Tensor
 
@@ -36,16 +35,10 @@ class Receipt:
     """
 
 
-class Removal(NamedTuple):
-    """Statistics that go and those that stay, with classes at their old places, and the tasks that stay."""
-
-    forgotten: Units
-    left: Units
-    tasks: Tasks
-
-
-def of_classes(ridge: StreamingRidge, tasks: Tasks, task: str, classes: Collection[Label] | None = None) -> Removal:
-    """Remove a whole task, or classes of it, whose statistics must be kept apart."""
+def of_classes(
+    ridge: StreamingRidge, tasks: Tasks, task: str, classes: Collection[Label] | None = None
+) -> tuple[Units, Tasks]:
+    """The statistics of a task, or of some of its classes, which must be kept apart; and the tasks without them."""
     known = tasks[task]
     for label in classes or ():
         if label not in known.labels:
@@ -59,12 +52,11 @@ def of_classes(ridge: StreamingRidge, tasks: Tasks, task: str, classes: Collecti
                 "start a model with keep='class'"
             )
         forgotten = {unit: part for unit, part in forgotten.items() if unit.label in dropped}
-    left = {unit: part for unit, part in ridge.units.items() if unit not in forgotten}
-    return Removal(forgotten, left, _without(tasks, task, known, dropped))
+    return forgotten, _without(tasks, task, known, dropped)
 
 
-def of_samples(ridge: StreamingRidge, tasks: Tasks, task: str, targets: Tensor, forgotten: Units) -> Removal:
-    """Remove samples, by their targets and statistics. A class that has no samples left is removed too."""
+def without_samples(ridge: StreamingRidge, tasks: Tasks, task: str, targets: Tensor) -> Tasks:
+    """The tasks without samples that have these targets. A class that has no samples left is removed too."""
     known = tasks[task]
     counts = samples_by_class(targets, len(known.labels))
     seen = tuple(before - count for before, count in zip(known.seen, counts, strict=True))
@@ -73,16 +65,15 @@ def of_samples(ridge: StreamingRidge, tasks: Tasks, task: str, targets: Tensor, 
             of_class = "" if ridge.numbers else f" of class {label!r}"
             raise KclError(f"task {task!r} learned fewer samples{of_class} than are to be forgotten")
     emptied = {place for place, count in enumerate(seen) if count == 0 < counts[place]}
-    return Removal(forgotten, ridge.without(forgotten), _without(tasks, task, replace(known, seen=seen), emptied))
+    return _without(tasks, task, replace(known, seen=seen), emptied)
 
 
-def carry_out(ridge: StreamingRidge, tasks: Tasks, removal: Removal, what: str) -> Receipt:
-    """Leave the removed statistics out of the model's, and say how exactly."""
-    forgotten, left, remaining = removal
+def carry_out(ridge: StreamingRidge, tasks: Tasks, forgotten: Units, remaining: Tasks, what: str) -> Receipt:
+    """Leave statistics out of the model's, and say how exactly. `remaining`: the tasks that stay."""
     before, gap, places = digest(ridge.units), 0.0, places_among_all(tasks)
     samples = sum(part.count for part in forgotten.values())
     whole = joined(ridge.units, places, ridge.moment)
-    left = {unit: part for unit, part in left.items() if unit.task in remaining}
+    left = {unit: part for unit, part in ridge.without(forgotten).items() if unit.task in remaining}
     ridge.install(left)
     if left:
         anew = primal.spectrum(joined(left, places, ridge.moment, whole.targets))
