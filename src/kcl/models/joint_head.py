@@ -15,10 +15,9 @@ from kcl.functional.class_ridge import ClassRidge
 from kcl.methods import class_heads, views
 from kcl.methods.method import Memory
 from kcl.models.all_classes import ClassAnswers
-from kcl.models.calibration import fit_temperature
+from kcl.models.calibration import fit_temperature, usual_temperature
 from kcl.models.inference import Answerer
 from kcl.models.lessons import LearnedTask
-from kcl.models.streaming_ridge import usual_temperature
 
 MOST_TO_CALIBRATE = 1000
 """Left-out samples that a temperature is fitted to."""

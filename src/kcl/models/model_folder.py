@@ -38,6 +38,12 @@ LONGEST_REASON = 300
 """Names in a file may be of any length."""
 _HELD_OUT = ("held_out", "held_out_accuracy")
 """History entries of a lesson with held-out samples."""
+_ENTRIES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("kcl", "torch", "dtype", "head", "sha256"), (str,)),
+    **dict.fromkeys(("input_shape", "view", "columns", "history"), (list,)),
+    **{"settings": (dict,), "tasks": (dict,), "seed": (int,), "standardise": (bool,), "held_out_share": (int, float)},
+}
+"""Types of the entries of `model.json` that every model has."""
 _TYPES = {"uint8": torch.uint8, "float32": torch.float32}
 
 
@@ -181,32 +187,24 @@ def _check(about: dict[str, Any]) -> None:
     """Raise TypeError if an entry of `model.json` does not have the type that `_about` writes, ValueError if the tasks
     do not go together.
     """
-    texts, numbers = ("kcl", "torch", "dtype", "head", "sha256"), (int, float)
-    tasks, history = about["tasks"], about["history"]
+    shape, tasks, history = about["input_shape"], about["tasks"].values(), about["history"]
     checks = [
-        *(isinstance(about[name], str) for name in texts),
-        *(isinstance(about[name], dict) for name in ("settings", "tasks")),
-        *(isinstance(about[name], list) for name in ("input_shape", "view", "columns", "history")),
+        *(type(about[name]) in kinds for name, kinds in _ENTRIES.items()),
         about["head"] in _KINDS,
-        type(about["seed"]) is int and 0 <= about["seed"] <= LARGEST_SEED and type(about["standardise"]) is bool,
-        type(about["held_out_share"]) in numbers and all(type(size) is int for size in about["input_shape"]),
-        min(about["input_shape"], default=0) > 0,
-        all(isinstance(name, str) for name in about["columns"]),
-        len(about["columns"]) in (0, about["input_shape"][0]),
-        *(
-            type(task["lesson"]) is int and task["lesson"] >= 0 and _are_labels(task["labels"])
-            for task in tasks.values()
-        ),
-        *(all(type(count) is int for count in task["seen"]) for task in tasks.values()),
+        0 <= about["seed"] <= LARGEST_SEED,
+        all(type(size) is int and size > 0 for size in shape),
+        all(isinstance(name, str) for name in about["columns"]) and len(about["columns"]) in (0, shape[0]),
+        *(type(task["lesson"]) is int and task["lesson"] >= 0 and _are_labels(task["labels"]) for task in tasks),
+        *(all(type(count) is int for count in task["seen"]) for task in tasks),
         *(isinstance(lesson["task"], str) and type(lesson["classes"]) is int for lesson in history),
-        *(type(lesson.get(name, 0)) in numbers for lesson in history for name in ("samples", *_HELD_OUT)),
+        *(type(lesson.get(name, 0)) in (int, float) for lesson in history for name in ("samples", *_HELD_OUT)),
         *(len({name in lesson for name in _HELD_OUT}) == 1 for lesson in history),
     ]
     if not all(checks):
         raise TypeError
-    if len({task["lesson"] for task in tasks.values()}) < len(tasks):
+    if len({task["lesson"] for task in tasks}) < len(tasks):
         raise ValueError("two of its tasks have the same lesson")
-    for name, task in tasks.items():
+    for name, task in about["tasks"].items():
         if not len(task["labels"]) == len(task["seen"]) == len(set(task["labels"])) or min(task["seen"], default=0) < 0:
             raise ValueError(f"the classes of task {name!r} do not match the samples seen")
 

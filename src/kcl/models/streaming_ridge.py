@@ -21,6 +21,7 @@ from kcl.errors import KclError
 from kcl.functional import primal, statistics
 from kcl.functional.primal import STRENGTH_RULES
 from kcl.functional.statistics import SecondMoment, Statistics, TargetScale, add_moments
+from kcl.models.calibration import usual_temperature
 from kcl.models.features import Features
 
 if TYPE_CHECKING:
@@ -32,10 +33,6 @@ RULES = (*STRENGTH_RULES, HELD_OUT)
 """How λ is chosen: from the sums of all samples, or by the error on samples whose sums are kept apart."""
 WHOLE = -1
 """The class of a unit of statistics that holds all classes of its task."""
-TEMPERATURE_EXPONENT = 0.4
-"""Softmax temperature = residual variance / classes^0.4. Chosen on held-out training samples of CLINC150, Banking77 and
-scikit-learn's tables, where it came within 0.04 of the calibration error of a fitted temperature."""
-LEAST_TEMPERATURE = 1e-3
 ROUNDING = 1e-9
 """What rounding may leave of a difference, relative to what it was taken from."""
 
@@ -205,11 +202,6 @@ class StreamingRidge:
         """
         units = _balanced(self.units, places) if self.settings.balanced else self.units
         return primal.weights(solution.spectrum, solution.strength, joined(units, apart, self.moment).cross)
-
-
-def usual_temperature(residual: float, classes: int) -> float:
-    """By which responses are divided, from the mean squared error on samples that were not learned."""
-    return max(min(residual, 1.0) / classes**TEMPERATURE_EXPONENT, LEAST_TEMPERATURE)
 
 
 def joined(
