@@ -327,6 +327,7 @@ def test_a_coreset_is_a_fair_draw_from_all_that_was_shown() -> None:
         assert sorted((*learned, *(place for place in coreset if place >= 5))) == list(range(5, 15))
         counts.update(place >= 5 for place in coreset)
     assert counts[True] / 2000 == pytest.approx(0.25, abs=0.03)
+    assert len(choose_coreset(labels, 5, [10**12], 5, numpy_generator(0, "test"))[0]) == 5  # more than NumPy draws from
 
 
 def test_a_benchmarks_learner_answers_without_a_task() -> None:

@@ -19,6 +19,8 @@ from kcl.models.inputs import Label
 
 LEAST_HELD_OUT = 10
 """Fewer held-out samples would not tell anything."""
+MOST_SEEN = 10**9 - 1
+"""The largest number of samples that NumPy draws from."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ def choose_coreset(
         old, new = (rng.permutation(positions[part]) for part in (positions < old_size, positions >= old_size))
         most_new = -(-len(new) // 2)
         size = min(size_per_class, len(old) + most_new)
+        before = min(before, MOST_SEEN)
         from_old = int(rng.hypergeometric(before, len(new), size)) if before and len(new) else min(size, len(old))
         from_old = min(max(from_old, size - most_new), len(old))
         chosen += [old[:from_old], new[: size - from_old]]
