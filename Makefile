@@ -41,7 +41,7 @@ docs: $(VENV)/.installed-docs
 report: setup
 	$(BIN)/kcl reproduce all --report-only --results results/paper --results results/baselines --results results/inference-time --out report --into REPRODUCIBILITY.md
 	$(BIN)/kcl reproduce strong --report-only $(addprefix --results ,results/strong results/strong-round-3 results/paper results/baselines) --out report/strong --into docs/strong.md
-	$(BIN)/kcl reproduce class-incremental class-incremental-small --report-only --results results/class-incremental --out report/class-incremental --into docs/class-incremental.md
+	$(BIN)/kcl reproduce class-incremental class-incremental-small --report-only --results results/class-incremental --results results/strong --out report/class-incremental --into docs/class-incremental.md
 
 torture: setup
 	$(BIN)/python tests/torture/torture.py

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = {
     "REPRODUCIBILITY.md": (ITEMS, ("paper", "baselines")),
     "docs/strong.md": (STRONG, ("strong", "strong-round-3", "paper", "baselines")),
-    "docs/class-incremental.md": (WITHOUT_TASK, ("class-incremental",)),
+    "docs/class-incremental.md": (WITHOUT_TASK, ("class-incremental", "strong")),
 }
 PAGE = "before\n<!-- kernels: begin -->\nold\n<!-- kernels: end -->\nafter\n"
 EMPTY = FinishedRuns([], FULL, range(5))
