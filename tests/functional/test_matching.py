@@ -48,6 +48,11 @@ def test_it_is_the_ridge_solution() -> None:
     torch.testing.assert_close(matched_targets(coreset, targets, means).double(), expected, atol=1e-5, rtol=1e-4)
 
 
+def test_features_of_a_diverged_network_raise_nothing() -> None:
+    matched = matched_targets(torch.full((6, 4), torch.nan), torch.eye(2)[torch.arange(6) % 2], torch.ones(2, 4))
+    assert not torch.isfinite(matched).any()
+
+
 def test_equal_samples_change_nothing() -> None:
     targets = torch.eye(2)[torch.arange(6) % 2]
     assert torch.equal(matched_targets(torch.ones(6, 4), targets, torch.ones(2, 4)), targets)

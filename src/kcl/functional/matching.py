@@ -22,7 +22,7 @@ def matched_targets(
 ) -> Float[Tensor, "m c"]:
     """Ỹ near one-hot targets Y with Ỹᵀx / n_c ≈ `means`, n_c the samples of each class: Ỹ = Y + n_c B, where B is the
     ridge solution of BᵀX̃ = `means` − Yᵀx / n_c for centred features X̃. The columns of B add up to zero, so that those
-    of Ỹ add up to n_c.
+    of Ỹ add up to n_c. Nothing is raised where features are not finite: then neither are the targets.
     """
     features, targets = features.double(), targets.double()
     counts, centred = targets.sum(0), features - features.mean(0)
@@ -31,5 +31,5 @@ def matched_targets(
     # Equal samples have no scatter: nothing can be matched, and B is zero.
     strength = (SHARE * gram.diagonal().sum() / features.shape[1]).clamp_min(torch.finfo(gram.dtype).tiny)
     identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    weights = torch.linalg.solve(gram + strength * identity, centred @ missing.mT)
+    weights = torch.linalg.solve_ex(gram + strength * identity, centred @ missing.mT).result
     return (targets + counts * (weights - weights.mean(0))).float()

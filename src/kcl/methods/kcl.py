@@ -135,7 +135,7 @@ class KernelContinualLearning(Method):
             return memory
         turns, labels = views.rotations(self.settings), task.train.labels
         sums = memory["matched"].new_zeros(turns, task.ways, model.backbone.features)
-        for rows in torch.arange(len(labels), device=labels.device).split(BATCH):
+        for rows in torch.arange(len(labels), device=labels.device).split(BATCH // turns):
             shown = self._turned(model, task.view.scale(task.moved(rows)))
             sums.index_add_(1, labels[rows], shown.to(sums.dtype))
         means = sums / torch.bincount(labels, minlength=task.ways)[:, None]
