@@ -43,14 +43,14 @@ def reading(path: Path, what: str = "", *flaws: type[Exception]) -> Iterator[Non
     try:
         yield
     except flaws as error:
-        raise KclError(f"{path} is not {what}: {_brief(error)}") from None
-    except OSError as error:  # that of a library may have several lines
-        raise KclError(f"{error.filename or path} cannot be read: {error.strerror or _brief(error)}") from None
+        raise KclError(f"{path} is not {what}: {brief(error)}") from None
+    except OSError as error:
+        raise KclError(f"{error.filename or path} cannot be read: {error.strerror or brief(error)}") from None
 
 
-def _brief(error: Exception) -> str:
-    """An error's own words in one line."""
-    return " ".join(str(error).split())[:200]
+def brief(message: object) -> str:
+    """What a library says, on one line of reasonable length."""
+    return " ".join(str(message).split())[:200]
 
 
 def check_readable(path: Path) -> None:

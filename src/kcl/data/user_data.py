@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kcl.core.files import write_whole
-from kcl.core.opening import reading
+from kcl.core.opening import brief, reading
 from kcl.core.packages import load_package
 from kcl.data import image_files, image_folders
 from kcl.data.file_cache import Say, quiet
@@ -73,7 +73,7 @@ def read(
         else:
             raise KclError(f"{path}: expected a folder of images, or a file that ends in .npz, .csv or .parquet")
     except OSError as error:
-        raise KclError(f"{path} cannot be read: {_brief(error.strerror or error)}") from None
+        raise KclError(f"{path} cannot be read: {brief(error.strerror or error)}") from None
     except KclError as error:  # names in a file may be of any length
         raise KclError(str(error)[: len(str(path)) + LONGEST_REASON]) from None
     if len(samples.inputs) == 0:
@@ -134,7 +134,7 @@ def _arrays(path: Path, labelled: bool, columns: Sequence[str]) -> Samples:
         raise
     # zipfile and NumPy report what is damaged, encrypted or untrue in many ways: zlib.error, RuntimeError, TokenError …
     except Exception as error:
-        raise KclError(f"{path} is not a valid .npz file of plain arrays: {_brief(error)}") from None
+        raise KclError(f"{path} is not a valid .npz file of plain arrays: {brief(error)}") from None
     if inputs.ndim == 4 and inputs.shape[3] in (1, 3, 4) and min(inputs.shape[1:3]) > 4:
         advice = "give them channels first: inputs.transpose(0, 3, 1, 2)"
         raise KclError(f"{path}: images of shape {inputs.shape[1:]} have their channels last; {advice}")
@@ -169,7 +169,7 @@ def _first(names: Sequence[str], arrays: Any, path: Path) -> np.ndarray:
                 raise ValueError(f"{name} is not an array")
             return found
     raise KclError(
-        f"{path} has no array named {' or '.join(names)}; it has {_brief(', '.join(arrays.files)) or 'none'}"
+        f"{path} has no array named {' or '.join(names)}; it has {brief(', '.join(arrays.files)) or 'none'}"
     )
 
 
@@ -268,8 +268,3 @@ def _is_number(value: Any) -> bool:
 def _no_number(path: Path, where: str, value: Any) -> KclError:
     advice = "fill in or remove such samples, or the whole column"
     return KclError(f"{path}, {where}: {str(value)[:40]!r} is not a finite number; {advice}")
-
-
-def _brief(message: Any) -> str:
-    """What a library says, on one line of reasonable length."""
-    return " ".join(str(message).split())[:200]
