@@ -172,6 +172,65 @@ class TestCriteria:
         assert error(chosen) <= least * (1.0 + 1e-3)
 
 
+@pytest.mark.parametrize(("count", "features"), [(15, 40), (40, 40), (90, 12)])
+class TestFactors:
+    """Above `MOST_DECOMPOSED` features G + λI is factorised for each λ: with the results of the eigendecomposition."""
+
+    @pytest.fixture
+    def both(self, count: int, features: int) -> tuple[primal.Spectrum, primal.Factors, Statistics]:
+        x, labels = _samples(8, count, features)
+        whole = statistics.of_samples(x, _one_hot(labels))
+        return primal.spectrum(whole), primal.Factors(whole), whole
+
+    def test_for_every_strength(self, both: tuple[primal.Spectrum, primal.Factors, Statistics]) -> None:
+        spectrum, factors, whole = both
+        queries = _samples(9, 7, whole.moment.tensor.shape[1])[0]
+        columns = whole.cross[:, :2] @ torch.ones(2, 3, dtype=torch.float64)
+        for strength in (1e-3, 0.1, 10.0):
+            for what in (
+                lambda made, strength: made.weights(strength),
+                lambda made, strength: made.weights(strength, columns),
+                lambda made, strength: made.variance(strength, queries),
+                lambda made, strength: primal.residual_root(made, strength, whole.sums).abs(),
+                primal.evidence,
+                primal.generalised_cross_validation,
+            ):
+                one, other = (torch.as_tensor(what(made, strength)) for made in (spectrum, factors))
+                torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
+        assert factors.condition == pytest.approx(spectrum.condition, rel=1e-6)
+        assert (factors.scale, factors.samples, factors.targets) == (spectrum.scale, spectrum.samples, spectrum.targets)
+
+    def test_for_the_best_strength(self, both: tuple[primal.Spectrum, primal.Factors, Statistics]) -> None:
+        """Found on a coarser grid: the criterion is as low."""
+        spectrum, factors, whole = both
+        x, labels = _samples(10, 30, whole.moment.tensor.shape[1])
+        held = statistics.of_samples(x, _one_hot(labels))
+
+        def error(strength: float) -> float:
+            return float((x @ spectrum.weights(strength) - _one_hot(labels)).square().sum())
+
+        for rule, judge in primal.STRENGTH_RULES.items():
+            one, other = (judge(spectrum, primal.best_strength(made, rule)) for made in (spectrum, factors))
+            assert other == pytest.approx(one, rel=1e-3)
+        one, other = (error(primal.held_out_strength(made, held)) for made in (spectrum, factors))
+        assert other == pytest.approx(one, rel=1e-3)
+
+    def test_where_the_strength_is_lost_in_rounding(
+        self, both: tuple[primal.Spectrum, primal.Factors, Statistics]
+    ) -> None:
+        assert bool(both[1].weights(1e-300).isfinite().all())
+
+
+def test_many_features_are_factorised(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, labels = _samples(1, 30, 9)
+    whole = statistics.of_samples(x, _one_hot(labels))
+    assert isinstance(primal.decompose(whole), primal.Spectrum)
+    monkeypatch.setattr(primal, "MOST_DECOMPOSED", 8)
+    assert isinstance(primal.decompose(whole), primal.Factors)
+    few_rows = statistics.of_samples(x[:5], _one_hot(labels[:5]))
+    assert isinstance(primal.decompose(few_rows), primal.Spectrum)
+
+
 def test_evidence_finds_the_noise_of_a_linear_model(draw64: Any) -> None:
     x, true = draw64.normal(400, 10), draw64.normal(10, 1)
     for noise in (0.1, 1.0, 3.0):

@@ -25,6 +25,7 @@ EXACT = {
     "rbf": lambda x, y: kernels.rbf(x, y, 0.5),
     "laplacian": lambda x, y: kernels.laplacian(x, y, 1.0),
     "relu": _arc_cosine,
+    "orthogonal-relu": _arc_cosine,
     "polynomial": lambda x, y: kernels.polynomial(x, y, DEGREE),
     "linear": lambda x, y: x @ y.mT + 1.0,
 }

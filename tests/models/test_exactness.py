@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import kcl
+from kcl.functional import primal
 from kcl.models.streaming_heads import StreamingHeads
 
 linear_model = pytest.importorskip("sklearn.linear_model")
@@ -96,9 +97,15 @@ class History:
         return merged
 
 
-def test_every_history_ends_at_the_ridge_regression_on_what_remains() -> None:
-    well_conditioned = 0
-    for seed in range(HISTORIES):
+@pytest.mark.parametrize("factorised", [False, True])
+def test_every_history_ends_at_the_ridge_regression_on_what_remains(
+    factorised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`factorised`: solved as more features than these are."""
+    if factorised:
+        monkeypatch.setattr(primal, "MOST_DECOMPOSED", 0)
+    well_conditioned, histories = 0, HISTORIES // 4 if factorised else HISTORIES
+    for seed in range(histories):
         history = History(seed)
         model = history.play()
         solution, psi = _solution(model), _psi(model, history.x)
@@ -111,7 +118,7 @@ def test_every_history_ends_at_the_ridge_regression_on_what_remains() -> None:
         machine = kernel_ridge.KernelRidge(alpha=solution.strength, kernel="precomputed").fit(kept @ kept.T, targets)
         expected = machine.predict(psi @ kept.T)
         np.testing.assert_allclose(psi @ solution.weights.numpy(), expected, **close, err_msg=str(seed))
-    assert well_conditioned > 0.9 * HISTORIES
+    assert well_conditioned > 0.9 * histories
 
 
 @pytest.mark.parametrize("parts", [1, 2, 30, 1000])

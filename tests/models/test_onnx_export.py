@@ -108,7 +108,10 @@ def test_with_every_ingredient_of_the_strong_recipe(tmp_path: Path, seeded: Any)
     _check(model, _clusters(2, ["a", "b"], (3, 6, 6))[0], tmp_path / "model.onnx")
 
 
-@pytest.mark.parametrize("options", [{}, {"features": "relu"}, {"features": "linear", "unit_length": True}], ids=str)
+SUMS = [{}, {"features": "laplacian"}, {"features": "relu"}, {"features": "orthogonal-relu"}]
+
+
+@pytest.mark.parametrize("options", [*SUMS, {"features": "linear", "unit_length": True}], ids=str)
 def test_a_streaming_head_with_and_without_a_task(tmp_path: Path, options: dict[str, Any]) -> None:
     model = kcl.ContinualModel(head="streaming", **({"bases": 64} | options))
     model.learn(*_clusters(0, ["cat", "dog"]), task="animals")

@@ -1,8 +1,9 @@
 """Ridge regression in its primal form, W = (G + λI)⁻¹C, from the sums of `functional.statistics`.
 
-This is Eq. 1 of the paper over all samples instead of a coreset. The same sums give λ without held-out data: one
-eigendecomposition of G serves every λ, for the solution, for the evidence of the Gaussian process whose posterior mean
-the solution is, and for generalised cross-validation.
+This is Eq. 1 of the paper over all samples instead of a coreset. The same sums give λ without held-out data, by the
+evidence of the Gaussian process whose posterior mean the solution is, or by generalised cross-validation. One
+eigendecomposition of G serves every λ (`Spectrum`). It takes as long as some fifty Cholesky factorisations of G + λI,
+so that with many features these are quicker, one for each λ that is tried (`Factors`).
 """
 
 from __future__ import annotations
@@ -20,8 +21,13 @@ from kcl.functional.statistics import Statistics
 
 SMALLEST, LARGEST = 1e-8, 1e4
 """Bounds of λ, relative to the mean of ‖ψ‖²."""
-GRID = 25
-REFINEMENTS = 20
+GRID, REFINEMENTS = 25, 20
+FACTORED_GRID, FACTORED_REFINEMENTS = 13, 8
+"""Where every λ costs a factorisation: a tenth of λ more or less changes no answer that can be told."""
+ROUNDING = 1e-10
+"""What rounding may leave of Σ y² where nothing is left."""
+MOST_DECOMPOSED = 2048
+"""Features from which on G is factorised."""
 
 
 class Spectrum(NamedTuple):
@@ -42,10 +48,117 @@ class Spectrum(NamedTuple):
 
     @property
     def condition(self) -> float:
-        """The ratio of the largest eigenvalue of G to the smallest one that rounding leaves meaningful."""
-        top = float(self.values[-1]) if len(self.values) else 0.0
-        reliable = self.values[self.values > top * len(self.values) * torch.finfo(self.values.dtype).eps]
-        return top / float(reliable[0]) if len(reliable) else 1.0
+        return _condition(self.values)
+
+    @property
+    def targets(self) -> int:
+        return self.projected.shape[1]
+
+    def weights(self, strength: float, cross: Float[Tensor, "D k"] | None = None) -> Float[Tensor, "D k"]:
+        projected = self.projected if cross is None else self.vectors.mT @ cross
+        return self.vectors @ (projected / (self.values + strength)[:, None])
+
+    def variance(self, strength: float, features: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:
+        shrunk = self.values / (self.values + strength)
+        explained = ((features @ self.vectors).square() * shrunk).sum(-1)
+        return (features.square().sum(-1) - explained).clamp_min(0.0)
+
+    def half(self, strength: float) -> Float[Tensor, "k c"]:
+        return self.projected / (self.values + strength).sqrt()[:, None]
+
+    def evidence(self, strength: float) -> float:
+        explained = float((self.energy / (self.values + strength)).sum())
+        return _evidence(self, explained, float(torch.log1p(self.values / strength).sum()))
+
+    def generalised_cross_validation(self, strength: float) -> float:
+        """Both parts are sums of positive terms, because they vanish together as λ → 0 where n ≤ D."""
+        positive = self.values > 0
+        values, energy = self.values[positive], self.energy[positive]
+        left = strength / (values + strength)
+        unexplained = self.squares - float((energy / values).sum())
+        if unexplained < ROUNDING * self.squares:  # the features explain every target
+            unexplained = 0.0
+        residual = unexplained + float((energy / values * left.square()).sum())
+        return _cross_validation(self, residual, self.samples - len(values) + float(left.sum()))
+
+    def least(self, judge: Callable[[float], float]) -> float:
+        return _least(judge, self.scale, GRID, REFINEMENTS)
+
+
+class Factors:
+    """The same from G + λI = UᵀU, which is factorised for every λ that is asked for."""
+
+    def __init__(self, statistics: Statistics) -> None:
+        self._gram, self._cross = statistics.moment.dense(), statistics.cross
+        self.squares, self.samples = float(statistics.squares.sum()), statistics.count
+        self.scale = statistics.moment.trace / statistics.count
+        self._last: tuple[float, Tensor] | None = None
+
+    @property
+    def condition(self) -> float:
+        return _condition(torch.linalg.eigvalsh(self._gram, UPLO="U"))
+
+    @property
+    def targets(self) -> int:
+        return self._cross.shape[1]
+
+    def _factor(self, strength: float) -> Float[Tensor, "D D"]:
+        """U. Where λ is lost in rounding, it is raised to what rounding leaves of it."""
+        if self._last is None or self._last[0] != strength:
+            self._last, asked = None, strength
+            rounding = torch.finfo(self._gram.dtype).eps * self.scale * self.samples
+            while self._last is None:
+                regular = self._gram.clone()
+                regular.diagonal().add_(strength)
+                upper, failed = torch.linalg.cholesky_ex(regular, upper=True)
+                if not int(failed):
+                    self._last = asked, upper
+                strength = max(10.0 * strength, rounding)
+        return self._last[1]
+
+    def weights(self, strength: float, cross: Float[Tensor, "D k"] | None = None) -> Float[Tensor, "D k"]:
+        return torch.cholesky_solve(self._cross if cross is None else cross, self._factor(strength), upper=True)
+
+    def variance(self, strength: float, features: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:
+        return strength * self._halved(strength, features.mT).square().sum(0)
+
+    def half(self, strength: float) -> Float[Tensor, "D c"]:
+        return self._halved(strength, self._cross)
+
+    def _halved(self, strength: float, right: Float[Tensor, "D k"]) -> Float[Tensor, "D k"]:
+        return torch.linalg.solve_triangular(self._factor(strength).mT, right, upper=False)
+
+    def evidence(self, strength: float) -> float:
+        upper = self._factor(strength)
+        determinant = 2.0 * float(upper.diagonal().log().sum()) - len(upper) * math.log(strength)
+        return _evidence(self, float(self.half(strength).square().sum()), determinant)
+
+    def generalised_cross_validation(self, strength: float) -> float:
+        """With GW = C − λW, RSS = Σy² − tr WᵀC − λ‖W‖². A difference that rounding could make is none to judge by."""
+        weights, upper = self.weights(strength), self._factor(strength)
+        residual = self.squares - float((weights * self._cross).sum()) - strength * float(weights.square().sum())
+        inverse = torch.linalg.solve_triangular(upper, torch.eye(len(upper)).to(upper), upper=True)
+        freedom = self.samples - len(upper) + strength * float(inverse.square().sum())
+        return _cross_validation(self, residual, freedom) if residual > ROUNDING * self.squares else math.inf
+
+    def least(self, judge: Callable[[float], float]) -> float:
+        return _least(judge, self.scale, FACTORED_GRID, FACTORED_REFINEMENTS)
+
+
+Decomposition = Spectrum | Factors
+
+
+def _condition(values: Float[Tensor, " k"]) -> float:
+    """The ratio of the largest eigenvalue of G to the smallest one that rounding leaves meaningful."""
+    top = float(values[-1]) if len(values) else 0.0
+    reliable = values[values > top * len(values) * torch.finfo(values.dtype).eps]
+    return top / float(reliable[0]) if len(reliable) else 1.0
+
+
+def decompose(statistics: Statistics) -> Decomposition:
+    """What solves these statistics soonest."""
+    few = len(statistics.moment.tensor) <= MOST_DECOMPOSED
+    return spectrum(statistics) if few else Factors(statistics)
 
 
 def spectrum(statistics: Statistics) -> Spectrum:
@@ -66,27 +179,26 @@ def spectrum(statistics: Statistics) -> Spectrum:
     )
 
 
-def weights(spectrum: Spectrum, strength: float, cross: Float[Tensor, "D k"] | None = None) -> Float[Tensor, "D k"]:
-    """W = (G + λI)⁻¹C. `cross`: in place of the C that the spectrum was made with."""
-    projected = spectrum.projected if cross is None else spectrum.vectors.mT @ cross
-    return spectrum.vectors @ (projected / (spectrum.values + strength)[:, None])
+def weights(
+    decomposition: Decomposition, strength: float, cross: Float[Tensor, "D k"] | None = None
+) -> Float[Tensor, "D k"]:
+    """W = (G + λI)⁻¹C. `cross`: in place of the C that the decomposition was made with."""
+    return decomposition.weights(strength, cross)
 
 
-def variance(spectrum: Spectrum, strength: float, features: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:
+def variance(decomposition: Decomposition, strength: float, features: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:
     """λψ(G + λI)⁻¹ψᵀ, the posterior variance k(x, x) − k_xᵀ(K + λI)⁻¹k_x of the same Gaussian process as
     `ridge.predictive_variance`.
     """
-    shrunk = spectrum.values / (spectrum.values + strength)
-    explained = ((features @ spectrum.vectors).square() * shrunk).sum(-1)
-    return (features.square().sum(-1) - explained).clamp_min(0.0)
+    return decomposition.variance(strength, features)
 
 
-def residual_root(spectrum: Spectrum, strength: float, counts: Float[Tensor, " c"]) -> Float[Tensor, "c c"]:
+def residual_root(decomposition: Decomposition, strength: float, counts: Float[Tensor, " c"]) -> Float[Tensor, "c c"]:
     """R with RRᵀ = S⁻¹, where S = YᵀY − CᵀW is what ridge regression leaves of one-hot targets Y, whose classes have
     `counts` samples. A class without samples is given one, at the origin.
     """
     lengths = counts.where(counts > 0, 1.0).sqrt()
-    explained = spectrum.projected / (spectrum.values + strength).sqrt()[:, None] / lengths
+    explained = decomposition.half(strength) / lengths
     rest = torch.eye(len(counts), dtype=explained.dtype, device=explained.device) - explained.mT @ explained
     values, vectors = torch.linalg.eigh(rest)
     return vectors / values.clamp_min(len(counts) * torch.finfo(values.dtype).eps).sqrt() / lengths[:, None]
@@ -115,75 +227,68 @@ def class_distances(
     return squares.clamp_min(0.0).sqrt().masked_fill(counts == 0, math.inf)
 
 
-def evidence(spectrum: Spectrum, strength: float) -> float:
+def evidence(decomposition: Decomposition, strength: float) -> float:
     """−2 log p(y | λ) per target, up to a constant, of the Gaussian process y ~ N(0, σ²(K/λ + I)) with σ² at its best
     value (Rasmussen and Williams, "Gaussian processes for machine learning", 2006, Eq. 5.8): lower is better.
 
     With G's eigenvalues e: yᵀ(K + λI)⁻¹y = (Σy² − Σ_j a_j²/(e_j + λ)) / λ and log|K + λI| = Σ log(e_j + λ) +
     (n − k) log λ.
     """
-    values, count = spectrum.values, spectrum.samples
-    explained = float((spectrum.energy / (values + strength)).sum())
-    residual = max(spectrum.squares - explained, 1e-12 * max(spectrum.squares, 1e-300))
-    determinant = float(torch.log1p(values / strength).sum())  # log|K/λ + I|
-    return count * math.log(residual) + determinant
+    return decomposition.evidence(strength)
 
 
-def generalised_cross_validation(spectrum: Spectrum, strength: float) -> float:
-    """RSS / (1 − df/n)² (Golub, Heath and Wahba, 1979): lower is better. Unreliable where n is close to D.
-
-    Both parts are sums of positive terms, because they vanish together as λ → 0 where n ≤ D.
-    """
-    positive = spectrum.values > 0
-    values, energy = spectrum.values[positive], spectrum.energy[positive]
-    left = strength / (values + strength)
-    unexplained = spectrum.squares - float((energy / values).sum())
-    if unexplained < 1e-10 * spectrum.squares:  # rounding: the features explain every target
-        unexplained = 0.0
-    residual = unexplained + float((energy / values * left.square()).sum())
-    freedom = spectrum.samples - len(values) + float(left.sum())
-    return residual * (spectrum.samples / freedom) ** 2 if freedom > 0.0 else math.inf
+def _evidence(decomposition: Decomposition, explained: float, determinant: float) -> float:
+    """`determinant`: log|K/λ + I|."""
+    squares = decomposition.squares
+    residual = max(squares - explained, 1e-12 * max(squares, 1e-300))
+    return decomposition.samples * math.log(residual) + determinant
 
 
-STRENGTH_RULES: dict[str, Callable[[Spectrum, float], float]] = {
+def generalised_cross_validation(decomposition: Decomposition, strength: float) -> float:
+    """RSS / (1 − df/n)² (Golub, Heath and Wahba, 1979): lower is better. Unreliable where n is close to D."""
+    return decomposition.generalised_cross_validation(strength)
+
+
+def _cross_validation(decomposition: Decomposition, residual: float, freedom: float) -> float:
+    return residual * (decomposition.samples / freedom) ** 2 if freedom > 0.0 else math.inf
+
+
+STRENGTH_RULES: dict[str, Callable[[Decomposition, float], float]] = {
     "evidence": evidence,
     "gcv": generalised_cross_validation,
 }
 """How λ is chosen from the statistics alone."""
 
 
-def best_strength(spectrum: Spectrum, rule: str = "evidence") -> float:
+def best_strength(decomposition: Decomposition, rule: str = "evidence") -> float:
     """The λ with the lowest criterion."""
-    return _least(partial(STRENGTH_RULES[rule], spectrum), spectrum.scale)
+    return decomposition.least(partial(STRENGTH_RULES[rule], decomposition))
 
 
-def held_out_strength(spectrum: Spectrum, held_out: Statistics) -> float:
+def held_out_strength(decomposition: Decomposition, held_out: Statistics) -> float:
     """The λ with the lowest squared error Σ‖y − ψW‖² on samples that W was not learned from, of which the sums say all:
     Σy² − 2 tr(WᵀC) + tr(WᵀGW).
     """
-    cross, squares = spectrum.vectors.mT @ held_out.cross, float(held_out.squares.sum())
-    rows, matrix = held_out.moment.rows, held_out.moment.matrix
-    seen = (
-        spectrum.vectors.mT @ (held_out.moment.dense() @ spectrum.vectors) if rows is None else rows @ spectrum.vectors
-    )
+    squares, moment = float(held_out.squares.sum()), held_out.moment
+    seen = moment.dense() if moment.rows is None else moment.rows
 
     def error(strength: float) -> float:
-        solution = spectrum.projected / (spectrum.values + strength)[:, None]
+        solution = decomposition.weights(strength)
         responses = seen @ solution
-        square = responses.square() if matrix is None else responses * solution
-        return float(squares - 2.0 * (solution * cross).sum() + square.sum())
+        square = responses.square() if moment.matrix is None else responses * solution
+        return float(squares - 2.0 * (solution * held_out.cross).sum() + square.sum())
 
-    return _least(error, spectrum.scale)
+    return decomposition.least(error)
 
 
-def _least(judge: Callable[[float], float], scale: float) -> float:
+def _least(judge: Callable[[float], float], scale: float, points: int, refinements: int) -> float:
     """The best λ of a grid, refined by golden-section search between its neighbours."""
     low, high = math.log(SMALLEST * scale), math.log(LARGEST * scale)
-    step = (high - low) / (GRID - 1)
-    grid = [low + step * place for place in range(GRID)]
+    step = (high - low) / (points - 1)
+    grid = [low + step * place for place in range(points)]
     best = min(grid, key=lambda value: judge(math.exp(value)))
     left, right, golden = max(low, best - step), min(high, best + step), (math.sqrt(5.0) - 1.0) / 2.0
-    for _ in range(REFINEMENTS):
+    for _ in range(refinements):
         inner, outer = right - golden * (right - left), left + golden * (right - left)
         if judge(math.exp(inner)) <= judge(math.exp(outer)):
             right = outer

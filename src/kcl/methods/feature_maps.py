@@ -73,13 +73,7 @@ class RBFMap(FeatureMap):
     local = True
 
     def draw(self, inputs: int, bases: int, rng: np.random.Generator) -> Buffers:
-        blocks = []
-        for start in range(0, bases, inputs):
-            rows = min(inputs, bases - start)
-            directions = np.linalg.qr(rng.standard_normal((inputs, inputs)))[0][:rows]
-            lengths = np.sqrt(rng.chisquare(inputs, size=rows))
-            blocks.append(lengths[:, None] * directions)
-        return _fourier(np.concatenate(blocks), rng)
+        return _fourier(_orthogonal_blocks(inputs, bases, rng), rng)
 
     def apply(self, x: Tensor, buffers: Buffers) -> Tensor:
         return kernels.fourier_features(x, buffers["frequencies"], buffers["phases"])
@@ -123,6 +117,14 @@ class ReluMap(FeatureMap):
     def apply(self, x: Tensor, buffers: Buffers) -> Tensor:
         frequencies = buffers["frequencies"]
         return math.sqrt(2.0 / len(frequencies)) * (x @ frequencies.mT).relu()
+
+
+class OrthogonalReluMap(ReluMap):
+    summary = "the same with directions in orthogonal blocks, as rbf has them: closer to the kernel"
+
+    def draw(self, inputs: int, bases: int, rng: np.random.Generator) -> Buffers:
+        frequencies = _orthogonal_blocks(inputs, bases, rng)
+        return {"frequencies": torch.from_numpy(rng.choice([-1.0, 1.0], (bases, 1)) * frequencies)}
 
 
 class PolynomialMap(FeatureMap):
@@ -175,6 +177,7 @@ FEATURE_MAPS: dict[str, FeatureMap] = {
     "rbf": RBFMap(),
     "laplacian": LaplacianMap(),
     "relu": ReluMap(),
+    "orthogonal-relu": OrthogonalReluMap(),
     "polynomial": PolynomialMap(),
     "linear": LinearMap(),
     "nystroem": NystroemMap(),
@@ -195,3 +198,14 @@ def median_distance(x: Float[Tensor, "n ..."], rng: np.random.Generator, norm: f
 def _fourier(frequencies: np.ndarray, rng: np.random.Generator) -> Buffers:
     phases = 2.0 * math.pi * rng.random(len(frequencies))
     return {"frequencies": torch.from_numpy(frequencies), "phases": torch.from_numpy(phases)}
+
+
+def _orthogonal_blocks(inputs: int, bases: int, rng: np.random.Generator) -> np.ndarray:
+    """Rows distributed as N(0, I) but for their sign, those of a block of `inputs` orthogonal to each other."""
+    blocks = []
+    for start in range(0, bases, inputs):
+        rows = min(inputs, bases - start)
+        directions = np.linalg.qr(rng.standard_normal((inputs, inputs)))[0][:rows]
+        lengths = np.sqrt(rng.chisquare(inputs, size=rows))
+        blocks.append(lengths[:, None] * directions)
+    return np.concatenate(blocks)

@@ -31,7 +31,7 @@ from kcl.nets.onnx_graph import trace
 LARGEST = 2**31 - 2**24
 """Bytes of tensors that fit into one ONNX file, with room for its graph."""
 _ABSENT = -1e9
-IN_ONNX = ("rbf", "laplacian", "relu", "linear", "vrf")
+IN_ONNX = ("rbf", "laplacian", "relu", "orthogonal-relu", "linear", "vrf")
 """Feature maps of operations that ONNX has."""
 
 

@@ -55,7 +55,7 @@ class Solution:
     """A solved classifier, or regression, with c outputs."""
 
     weights: Float[Tensor, "D c"]
-    spectrum: primal.Spectrum
+    spectrum: primal.Decomposition
     strength: float
     temperature: float
     counts: Float[Tensor, " c"]
@@ -164,7 +164,7 @@ class StreamingRidge:
             units, moment = _balanced(units, places), None
         whole = joined(units, places, moment, outputs)
         scale = TargetScale.of(whole) if self.numbers else None  # with which every target counts the same, choosing λ
-        spectrum = primal.spectrum(whole if scale is None else scale.apply(whole))
+        spectrum = primal.decompose(whole if scale is None else scale.apply(whole))
         strength = self.best_strength(spectrum, units, places, scale)
         weights = primal.weights(spectrum, strength)
         if scale is not None:
@@ -174,7 +174,7 @@ class StreamingRidge:
 
     def best_strength(
         self,
-        spectrum: primal.Spectrum,
+        spectrum: primal.Decomposition,
         units: Units,
         places: Mapping[str, Sequence[int]],
         scale: TargetScale | None = None,
@@ -187,11 +187,11 @@ class StreamingRidge:
         apart = [{unit: part for unit, part in units.items() if unit.held_out == held} for held in (False, True)]
         if not all(apart):
             return primal.best_strength(spectrum)
-        outputs = spectrum.projected.shape[1] + (scale is not None)
+        outputs = spectrum.targets + (scale is not None)
         learned, held = (joined(part, places, None, outputs) for part in apart)
         if scale is not None:
             learned, held = scale.apply(learned), scale.apply(held)
-        return primal.held_out_strength(primal.spectrum(learned), held)
+        return primal.held_out_strength(primal.decompose(learned), held)
 
     def weights_apart(
         self, solution: Solution, places: Mapping[str, Sequence[int]], apart: Mapping[str, Sequence[int]]

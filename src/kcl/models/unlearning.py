@@ -76,8 +76,8 @@ def carry_out(ridge: StreamingRidge, tasks: Tasks, forgotten: Units, remaining: 
     left = {unit: part for unit, part in ridge.without(forgotten).items() if unit.task in remaining}
     ridge.install(left)
     if left:
-        anew = primal.spectrum(joined(left, places, ridge.moment, whole.targets))
-        rest = primal.spectrum(statistics.subtract(whole, joined(forgotten, places, None, whole.targets)))
+        anew = primal.decompose(joined(left, places, ridge.moment, whole.targets))
+        rest = primal.decompose(statistics.subtract(whole, joined(forgotten, places, None, whole.targets)))
         strength = ridge.best_strength(anew, left, places)
         gap = float((primal.weights(anew, strength) - primal.weights(rest, strength)).abs().max())
     units = {}
