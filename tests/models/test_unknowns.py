@@ -48,9 +48,12 @@ class TestScores:
         centred = learned - means[y]
         precision = np.linalg.inv((centred.T @ centred + strength * np.eye(learned.shape[1])) / len(y))
         differences = asked[:, None] - means
+        responses = asked @ inverse @ learned.T @ np.eye(len(means))[y]
+        targets = np.eye(len(means))[responses.argmax(1)]
         expected = {
+            "residual": -np.square(responses - targets).sum(1),
             "mahalanobis": -np.sqrt(np.einsum("qcd,de,qce->qc", differences, precision, differences)).min(1),
-            "response": (asked @ inverse @ learned.T @ np.eye(len(means))[y]).max(1),
+            "response": responses.max(1),
             "variance": -strength * np.einsum("qd,de,qe->q", asked, inverse, asked),
         }
         for score in SCORES:
@@ -83,8 +86,10 @@ class TestRate:
         deviation = (rate * (1.0 - rate) * (1 / 1000 + 1 / 2000) / len(shares)) ** 0.5
         assert abs(np.mean(shares) - rate) < 4.0 * deviation
 
-    def test_far_queries_are_rejected_and_near_ones_answered(self) -> None:
-        model = _learned()
+    @pytest.mark.parametrize("features", ["rbf", "laplacian", "relu", "orthogonal-relu", "polynomial"])
+    def test_far_queries_are_rejected_and_near_ones_answered(self, features: str) -> None:
+        """With features that grow with their inputs too, whose responses far away are higher than any near by."""
+        model = _learned(features=features, bases=1024, width=0.0)
         model.reject_unknown(_data(1)[0], 0.05)
         far = model.predict(_data(2)[0] + 20.0)
         assert set(far.label) == {None}
@@ -211,7 +216,7 @@ class TestDamaged:
 def test_the_estimator_says_what_is_known() -> None:
     pytest.importorskip("sklearn")
     x, y = _data(0)
-    model = kcl.StreamingKernelClassifier(bases=64, random_state=0).partial_fit(x, y, task="a")
+    model = kcl.StreamingKernelClassifier(random_state=0).partial_fit(x, y, task="a")
     with pytest.raises(ValueError, match="reject_unknown"):
         model.is_known(x)
     with pytest.raises(ValueError, match="between 0 and 1"):
@@ -279,7 +284,7 @@ class TestDrift:
 
     def test_portions_do_not_matter_and_a_shift_is_told(self) -> None:
         model = _learned()
-        model.reject_unknown(_data(1, 1000)[0])
+        model.reject_unknown(_data(1, 1000)[0], score="mahalanobis")
         same, shifted = _data(2, 1000)[0], _data(3, 1000)[0] + 0.6
         known = np.concatenate([model.predict(same).known, model.predict(shifted).known])
         one, many = model.drift(), model.drift()

@@ -61,7 +61,7 @@ def add_reject_unknown(command: argparse.ArgumentParser) -> None:
     option(command, "--known PATH", "samples in scope that were not learned, with or without labels", type=Path,
            required=True)
     option(command, "--task NAME", "for answers to this task (default: without a task's name)")
-    option(command, "--score NAME", "mahalanobis (default), response or variance; see docs/streaming.md",
+    option(command, "--score NAME", "residual (default), response, mahalanobis or variance: docs/streaming.md",
            type=one_of("kcl.models.unknowns:SCORES"))
     option(command, "--error-rate SHARE", "share of samples in scope that may be rejected (default: 0.05)", type=float)
     add_model(command)

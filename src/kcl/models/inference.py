@@ -40,10 +40,10 @@ class Evidence(NamedTuple):
     variance, this is comparable between tasks, whose λ and kernel widths differ."""
 
 
-def _residual(evidence: Evidence) -> Float[Tensor, " n"]:
+def residual(responses: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
     """−‖r − e_best‖², the negative squared distance of the ridge responses from the nearest one-hot target."""
-    best = torch.nn.functional.one_hot(evidence.responses.argmax(-1), evidence.responses.shape[-1])
-    return -(evidence.responses - best).square().sum(-1)
+    best = torch.nn.functional.one_hot(responses.argmax(-1), responses.shape[-1])
+    return -(responses - best).square().sum(-1)
 
 
 TASK_SCORES: dict[str, Callable[[Evidence], Float[Tensor, " n"]]] = {
@@ -52,7 +52,7 @@ TASK_SCORES: dict[str, Callable[[Evidence], Float[Tensor, " n"]]] = {
     "probability": lambda evidence: evidence.logits.softmax(-1).amax(-1),
     "entropy": lambda evidence: (evidence.logits.softmax(-1) * evidence.logits.log_softmax(-1)).sum(-1),
     "response": lambda evidence: evidence.responses.amax(-1),
-    "residual": _residual,
+    "residual": lambda evidence: residual(evidence.responses),
 }
 """Scores of how well a task fits a query; higher is better."""
 DEFAULT_SCORE = "typicality"

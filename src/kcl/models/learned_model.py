@@ -164,7 +164,7 @@ class LearnedModel:
             Queries that you know to be fine. They need no labels, and must not have been learned.
         error_rate : float in 0 … 1, by default 0.05
             The share of further queries like them that will be rejected.
-        score : "mahalanobis" (default), "response" or "variance"
+        score : "residual" (default), "response", "mahalanobis" or "variance"
             How well a query is known.
         task : str, optional
             For predictions in this task; by default for those without a task.

@@ -20,16 +20,19 @@ from torch import Tensor
 from kcl.core.settings import nearest
 from kcl.core.shapes import Bool, Float
 from kcl.errors import KclError
+from kcl.models.inference import residual
 from kcl.models.streaming_ridge import Solution
 
 SCORES: dict[str, Callable[[Solution, Tensor, Tensor], Tensor]] = {
-    "mahalanobis": lambda solution, responses, variance: -solution.distances(responses, variance).amin(-1),
+    "residual": lambda _, responses, __: residual(responses),
     "response": lambda _, responses, __: responses.amax(-1),
+    "mahalanobis": lambda solution, responses, variance: -solution.distances(responses, variance).amin(-1),
     "variance": lambda _, __, variance: -variance,
 }
-"""How well a query is known, higher is better: by its distance to the nearest class mean, by the best response of the
-ridge regression, or by the variance."""
-DEFAULT_SCORE, DEFAULT_RATE = "mahalanobis", 0.05
+"""How well a query is known, higher is better: by how the responses of the ridge regression fit a class, by the best
+response, by the distance to the nearest class mean, or by the variance. `docs/streaming.md` has how good they are.
+"""
+DEFAULT_SCORE, DEFAULT_RATE = "residual", 0.05
 
 
 def checked_score(name: str) -> str:
