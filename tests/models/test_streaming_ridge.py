@@ -174,6 +174,7 @@ class TestRefused:
             "name the task": {},
             "was not learned": {"task": "other"},
             "no class": {"task": "task 0", "classes": [9]},
+            "at least one class": {"task": "task 0", "classes": []},
             "never learned class 3": {"task": "task 0", "samples": (x[3:4], y[3:4])},
             "fewer samples": {"task": "task 0", "samples": (x[[0] * 20], y[[0] * 20])},
             "not among those": {"task": "task 0", "samples": (x[:1] + 3.0, y[:1])},
@@ -281,6 +282,35 @@ def test_landmarks_are_handed_in_for_nystroem(tmp_path: Path) -> None:
     for options in ({"features": "nystroem"}, {"landmarks": landmarks}):
         with pytest.raises(kcl.KclError, match="landmarks"):
             _learned(x, y, **options)
+
+
+class TestDevice:
+    def test_a_gpu_where_there_is_one(self) -> None:
+        pytest.importorskip("sklearn")
+        x, y = _data()
+        expected = "cuda" if torch.cuda.is_available() else "cpu"
+        model = kcl.StreamingKernelClassifier(bases=40, width=2.0, device="auto", random_state=0).fit(x, y)
+        assert model.model_.device == expected
+        assert model.model_.heads.ridge.features.buffers["frequencies"].device.type == expected
+        on_cpu = kcl.StreamingKernelClassifier(bases=40, width=2.0, random_state=0).fit(x, y)
+        np.testing.assert_allclose(model.predict_proba(x), on_cpu.predict_proba(x), atol=1e-5)
+
+    def test_one_that_is_not_there(self) -> None:
+        pytest.importorskip("sklearn")
+        x, y = _data()
+        with pytest.raises(kcl.KclError, match="cannot compute on device 'nonsense'"):
+            kcl.ContinualModel(device="nonsense")
+        with pytest.raises(ValueError, match="cannot compute on device 'nonsense'"):
+            kcl.StreamingKernelClassifier(device="nonsense", random_state=0).fit(x, y)
+
+
+def test_what_is_no_model_cannot_be_merged() -> None:
+    pytest.importorskip("sklearn")
+    x, y = _data()
+    estimator = kcl.StreamingKernelClassifier(bases=40, random_state=0).fit(x, y)
+    for several in (("folder", "other"), (estimator, estimator.model_), (estimator.model_, estimator)):
+        with pytest.raises(kcl.KclError, match=r"cannot be merged|is not a fitted"):
+            kcl.merge(*several)
 
 
 def test_the_estimator_forgets_and_keeps_its_classes_in_order() -> None:

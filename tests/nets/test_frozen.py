@@ -244,7 +244,7 @@ class TestMistakes:
             ([[1, 2], [3]], "not an array"),
             (np.array([None, 1]), "expected arrays; texts"),
             ([Path("nowhere.png")], "nowhere.png cannot be read"),
-            (Path("nowhere"), "holds no JPEG"),
+            (Path("nowhere"), "nowhere does not exist"),
         ],
     )
     def test_of_inputs(self, network: nn.Module, inputs: Any, message: str) -> None:
@@ -448,6 +448,8 @@ def test_the_command(runtime: Any, tmp_path: Path, capsys: pytest.CaptureFixture
     code, told, error = run("predict", *model, "--input", queries)
     assert (code, told) == (2, "")
     assert "features of another network or preparation" in error
+    code, _, error = run("features", str(tmp_path / "nowhere"), *network, "--std", *["0.25"] * 3, "--out", out)
+    assert (code, "does not exist" in error) == (2, True)
     for arguments, words in (
         ([*network, "--out", out], "give all three"),
         (["--backbone", backbone, "--out", str(tmp_path / "features.csv")], "ends in .npz"),

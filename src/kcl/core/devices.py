@@ -62,6 +62,20 @@ def choose_device(name: str) -> str:
     return "cuda" if available and name != "cpu" else "cpu"
 
 
+def usable_device(device: str | torch.device) -> str | torch.device:
+    """The same, if PyTorch can compute there; `auto` is a GPU if there is one."""
+    import torch
+
+    if device == "auto":
+        return choose_device("auto")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise KclError(f"PyTorch cannot compute on device {str(device)!r}: {reason}") from None
+    return device
+
+
 def choose_threads(threads: int | None) -> int:
     """One thread by default: the order of a sum, and with it the last digits of a result, depends on the number.
 

@@ -84,6 +84,8 @@ def read(
 def image_paths(path: Path, labelled: bool, say: Say = quiet) -> tuple[list[Path], np.ndarray | None, list[str]]:
     """The image files of a folder, with the classes of those for training and the names of the others."""
     labels = None
+    if not path.exists():
+        raise KclError(f"{path} does not exist; expected a folder of images")
     if labelled and not path.is_dir():
         raise KclError(f"{path} is one image; training needs a folder that holds a folder of images for every class")
     if labelled:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from kcl.benchmarks.task import View
+from kcl.core.devices import usable_device
 from kcl.core.randomness import numpy_generator
 from kcl.core.settings import nearest
 from kcl.errors import KclError
@@ -41,7 +42,7 @@ class ContinualModel(LearnedModel):
     backbone : str or torch.nn.Module, optional
         A name (`kcl list backbones`), or your own module from n inputs to (n, d) features, which is copied.
     device : str or torch.device
-        Where the model computes.
+        Where the model computes; "auto": on a GPU if there is one.
     standardise : bool, optional
         Whether rows of numbers are scaled by their spread in the first lesson. By default they are, unless the backbone
         is your own module or `unit_length` is set.
@@ -82,7 +83,8 @@ class ContinualModel(LearnedModel):
         self.streaming = StreamingSettings().replace(**(settings if head == "streaming" else {}))
         self.settings = KclSettings().replace(**({} if head == "streaming" else settings))
         self.module, self.landmarks, self.frequencies, self.given = backbone, landmarks, frequencies, settings
-        self.seed, self.device, self.held_out_share, self.standardise = seed, device, held_out_share, standardise
+        self.seed, self.device = seed, usable_device(device)
+        self.held_out_share, self.standardise = held_out_share, standardise
         self._heads, self.input_shape, self.dtype, self.columns, self.history = None, None, torch.float32, (), []
 
     # Beginning
@@ -249,6 +251,8 @@ class ContinualModel(LearnedModel):
         name = self._known(task) or next(iter(self.tasks))
         if classes is not None and samples is not None:
             raise KclError("give classes or samples, not both")
+        if classes is not None and not len(classes):
+            raise KclError("name at least one class to forget, or none to forget the whole task")
         given = None
         if samples is not None:
             names, (x, y) = column_names(samples[0]), self._labelled(*samples)

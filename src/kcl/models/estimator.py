@@ -200,6 +200,8 @@ class StreamingKernelClassifier(StreamingEstimator, TaskClassifier):
         For `features="vrf"`, as `kcl.posterior_frequencies` draws them.
     normalise : "standardise", "l2" or "none"
         Scale features by the spread of the first data; scale each sample to length one; or neither.
+    device : str or torch.device
+        Where the model computes; "auto": on a GPU if there is one.
     random_state : int, RandomState or None
         Fixes the random features. Models that are to be merged need the same.
     """
@@ -219,6 +221,7 @@ class StreamingKernelClassifier(StreamingEstimator, TaskClassifier):
         landmarks: Any = None,
         frequencies: Any = None,
         normalise: str = "standardise",
+        device: Any = "cpu",
         random_state: Any = None,
     ) -> None:
         self._keep(locals())
@@ -234,7 +237,7 @@ class StreamingKernelClassifier(StreamingEstimator, TaskClassifier):
             Rows that were not learned.
         error_rate : float in 0 … 1, by default 0.05
             The share of further rows like them that will be called unknown.
-        score : "mahalanobis" (default), "response" or "variance"
+        score : "residual" (default), "response", "mahalanobis" or "variance"
             How well a row is known.
         task : str, optional
             For predictions in this task; by default for those without a task.

@@ -28,6 +28,9 @@ def merge(*models: Mergeable) -> Mergeable:
         raise KclError("give at least one model to merge")
     if hasattr(models[0], "model_"):
         return _merged_estimators(*models)
+    for model in models:
+        if not hasattr(model, "heads"):
+            raise KclError(f"{model!r} cannot be merged: give models, or fitted estimators of one kind")
     first = models[0]
     for number, model in enumerate(models, start=1):
         if not all(isinstance(each.heads, StreamingHeads) for each in (first, model)):

@@ -84,7 +84,7 @@ def load_model(
     backbone : torch.nn.Module, optional
         If the model was created with a module of your own, that module again.
     device : str or torch.device
-        Where the model computes from now on.
+        Where the model computes from now on; "auto": on a GPU if there is one.
     """
     folder = newest(folder)
     about = read_about(folder)

@@ -87,6 +87,7 @@ class _StreamingTargets(MultiOutputMixin, StreamingEstimator):  # type: ignore[m
         landmarks: Any = None,
         frequencies: Any = None,
         normalise: str = "standardise",
+        device: Any = "cpu",
         random_state: Any = None,
     ) -> None:
         self._keep(locals())
@@ -114,7 +115,7 @@ class _StreamingTargets(MultiOutputMixin, StreamingEstimator):  # type: ignore[m
     def _responses(self, X: Any, task: Hashable | None) -> npt.NDArray[np.float64]:
         X = self._queries(X)
         with as_value_error():
-            return finite(self.model_.respond(X, named(task))).numpy()
+            return finite(self.model_.respond(X, named(task))).cpu().numpy()
 
 
 class StreamingKernelRegressor(RegressorMixin, _StreamingTargets):  # type: ignore[misc]

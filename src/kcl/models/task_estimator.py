@@ -95,9 +95,8 @@ class StreamingEstimator(TaskEstimator):
 
     def _make(self) -> ContinualModel:
         given = self.get_params(deep=False)
-        options = {
-            name: given[name] for name in (*StreamingSettings.names(), "landmarks", "frequencies") if name in given
-        }
+        names = (*StreamingSettings.names(), "landmarks", "frequencies", "device")
+        options = {name: given[name] for name in names if name in given}
         return self._made(self._kind, "streaming", unit_length=self.normalise == "l2", **options)
 
     def _forget(self, task: Hashable | None, classes: Sequence[Any] | None, samples: tuple[Any, Any] | None) -> Receipt:
