@@ -1,6 +1,7 @@
 """What the streaming head costs: by the number of features, of classes and of samples, and beside refitting.
 
 python benches/streaming/scale.py features  --features DIR      accuracy, condition and seconds from D = 256 to 16,384
+                                                                (on a GPU if there is one, or --device)
 python benches/streaming/scale.py samples                       1,000 classes × 1,000 samples, streamed
 python benches/streaming/scale.py answers                       an answer among 1,000 classes
 python benches/streaming/scale.py refitting --features DIR      a lesson more, beside refitting on everything
@@ -18,7 +19,6 @@ import os
 import platform
 import resource
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
 import torch
-from measure import CHOSEN, Data, Stream, command_line, load_clinc, put_between_markers, replace_file
-from sklearn.kernel_ridge import KernelRidge
-from sklearn.linear_model import LogisticRegression, Ridge
+from measure import CHOSEN, FOLDER, Data, Stream, clock, command_line, load_clinc, put_between_markers, replace_file
 
 import kcl
+from kcl.core.devices import choose_device, device_name
 from kcl.models.lessons import places_among_all
 
-RESULTS = Path("results/streaming/scale.json")
+RESULTS = "scale.json"
 WIDTHS = tuple(256 << power for power in range(7))
 CLASSES, SAMPLES, COLUMNS = 1000, 1000, 64
 STREAM_BASES, ANSWER_BASES, REFIT_BASES = 1024, 4096, 2048
@@ -41,30 +40,33 @@ ANSWERS = 200
 TOLD = (1, 10, 100, 500, 1000)
 
 
-def record(kind: str, **values: Any) -> None:
-    threads = torch.get_num_threads()
-    row = {"kind": kind, **values, "threads": threads, "machine": platform.machine(), "command": command_line()}
-    done = [old for old in measured() if (old["kind"], old["bases"]) != (kind, values["bases"])]
-    replace_file(RESULTS, json.dumps([*done, row], indent=1) + "\n")
+def record(arguments: argparse.Namespace, kind: str, **values: Any) -> None:
+    device = torch.device(arguments.device)
+    machine = platform.machine() if device.type == "cpu" else device_name(device)
+    row = {"kind": kind, **values, "threads": torch.get_num_threads(), "machine": machine, "command": command_line()}
+    done = [old for old in measured(arguments) if (old["kind"], old["bases"]) != (kind, values["bases"])]
+    replace_file(arguments.results / RESULTS, json.dumps([*done, row], indent=1) + "\n")
     print(json.dumps(row), flush=True)
 
 
-def measured() -> list[dict[str, Any]]:
-    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
+def measured(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    path = arguments.results / RESULTS
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
 
-def timed(function: Callable[..., Any], *arguments: Any) -> float:
-    started = time.perf_counter()
+def timed(function: Callable[..., Any], *arguments: Any, device: str = "cpu") -> float:
+    started = clock(device)
     function(*arguments)
-    return time.perf_counter() - started
+    return clock(device) - started
 
 
 def model_of(bases: int, **settings: Any) -> kcl.ContinualModel:
     return kcl.ContinualModel(head="streaming", standardise=False, bases=bases, **settings)
 
 
-def chosen_for_clinc() -> dict[str, Any]:
-    settings: dict[str, Any] = json.loads(CHOSEN.read_text(encoding="utf-8"))["texts"]["kcl"]
+def chosen_for_clinc(arguments: argparse.Namespace) -> dict[str, Any]:
+    chosen = json.loads((arguments.results / CHOSEN).read_text(encoding="utf-8"))
+    settings: dict[str, Any] = chosen["texts"]["kcl"]
     return settings | {"unit_length": True}
 
 
@@ -75,16 +77,18 @@ def features(arguments: argparse.Namespace) -> None:
     """CLINC150 in ten lessons of 15 classes, for each number of features."""
     data = load_clinc(arguments.features)
     lessons = list(Stream("clinc150", 15, "").tasks(data, 0))
+    device = arguments.device
     for bases in arguments.bases:
-        model = model_of(bases, **chosen_for_clinc())
+        model = model_of(bases, device=device, **chosen_for_clinc(arguments))
         learning = 0.0
         for rows in lessons:
-            learning += timed(model.learn, data.train[rows], data.labels[rows], "intents")
-        solving = timed(model.predict, data.test[:1])
+            learning += timed(model.learn, data.train[rows], data.labels[rows], "intents", device=device)
+        solving = timed(model.logits, data.test[:1], device=device)
         right = model.predict(data.test).label == data.test_labels
         ridge = model.heads.ridge
         solution = ridge.solution(places_among_all(model.tasks), "intents")
         record(
+            arguments,
             "features",
             bases=bases,
             samples=len(data.labels),
@@ -94,20 +98,20 @@ def features(arguments: argparse.Namespace) -> None:
             strength=solution.strength / solution.spectrum.scale,
             learning_seconds=learning,
             solving_seconds=solving,
-            peak_mb=peak_mb(),
+            peak_mb=peak_mb() if device == "cpu" else torch.cuda.max_memory_allocated() / 1e6,
         )
+        del model, ridge, solution
 
 
 def accuracy_in_float32(model: kcl.ContinualModel, data: Data, strength: float) -> float | None:
     """Of sums and a solution in single precision, at the same λ; None where they would not be positive definite."""
     ridge = model.heads.ridge
-    if ridge.features.bases > 8192:
-        return None
-    gram = torch.zeros(ridge.features.dimension, ridge.features.dimension)
-    cross = torch.zeros(len(gram), data.classes)
-    labels = torch.tensor([model.labels.index(label) for label in data.labels.tolist()])
+    device = model.device
+    gram = torch.zeros(ridge.features.dimension, ridge.features.dimension, device=device)
+    cross = torch.zeros(len(gram), data.classes, device=device)
+    labels = torch.tensor([model.labels.index(label) for label in data.labels.tolist()], device=device)
     for rows in torch.arange(len(labels)).split(1000):
-        x = ridge.features(torch.from_numpy(data.train[rows])).float()
+        x = ridge.features(torch.from_numpy(data.train[rows]).to(device)).float()
         gram += x.mT @ x
         cross += x.mT @ torch.nn.functional.one_hot(labels[rows], data.classes).float()
     gram.diagonal().add_(strength)
@@ -115,8 +119,9 @@ def accuracy_in_float32(model: kcl.ContinualModel, data: Data, strength: float) 
     if int(failed):
         return None
     weights = torch.cholesky_solve(cross, factor)
-    parts = [ridge.features(torch.from_numpy(part)).float() @ weights for part in np.array_split(data.test, 5)]
-    answers = np.array(model.labels)[torch.cat(parts).argmax(1).numpy()]
+    tests = torch.from_numpy(data.test).to(device).split(1000)
+    scores = torch.cat([ridge.features(part).float() @ weights for part in tests])
+    answers = np.array(model.labels)[scores.argmax(1).cpu().numpy()]
     return 100.0 * float((answers == data.test_labels).mean())
 
 
@@ -139,7 +144,7 @@ def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
-def samples(_: argparse.Namespace) -> None:
+def samples(arguments: argparse.Namespace) -> None:
     """One class after another, each drawn when it is learned."""
     model = model_of(STREAM_BASES, width=8.0)
     before, resident, seconds = peak_mb(), {}, []
@@ -152,6 +157,7 @@ def samples(_: argparse.Namespace) -> None:
     queries = np.concatenate([drawn(label, 5) for label in range(CLASSES)])
     accuracy = model.accuracy(queries, np.arange(CLASSES).repeat(5))
     record(
+        arguments,
         "samples",
         bases=STREAM_BASES,
         samples=CLASSES * SAMPLES,
@@ -168,7 +174,7 @@ def samples(_: argparse.Namespace) -> None:
 # Answers
 
 
-def answers(_: argparse.Namespace) -> None:
+def answers(arguments: argparse.Namespace) -> None:
     """Milliseconds for one query alone, and for each of 64, among 1,000 classes, on one core."""
     torch.set_num_threads(1)
     model = model_of(ANSWER_BASES, width=8.0)
@@ -181,7 +187,7 @@ def answers(_: argparse.Namespace) -> None:
             ask(queries)
             took = sorted(timed(ask, queries) for _ in range(ANSWERS))
             result[f"{name}_{count}_ms"] = 1000.0 * took[len(took) // 2] / count
-    record("answers", bases=ANSWER_BASES, classes=CLASSES, **result)
+    record(arguments, "answers", bases=ANSWER_BASES, classes=CLASSES, **result)
 
 
 # Refitting
@@ -189,7 +195,10 @@ def answers(_: argparse.Namespace) -> None:
 
 def refitting(arguments: argparse.Namespace) -> None:
     """CLINC150 class by class: each tenth lesson is timed side by side with refitting on all samples so far."""
-    data, settings = load_clinc(arguments.features), chosen_for_clinc()
+    from sklearn.kernel_ridge import KernelRidge
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    data, settings = load_clinc(arguments.features), chosen_for_clinc(arguments)
     model, seen = model_of(REFIT_BASES, **settings), np.zeros(0, np.int64)
     seconds: dict[str, list[float]] = {"lesson": [], "answer": [], "ridge": [], "kernel ridge": [], "logistic": []}
     for number, rows in enumerate(Stream("clinc150", 1, "").tasks(data, 0), start=1):
@@ -208,7 +217,7 @@ def refitting(arguments: argparse.Namespace) -> None:
         seconds["kernel ridge"].append(timed(machine.fit, x.astype(float), one_hot))
         seconds["logistic"].append(timed(LogisticRegression(C=10.0, max_iter=200).fit, x, y))
         print(number, {name: round(values[-1], 3) for name, values in seconds.items()}, flush=True)
-    record("refitting", bases=REFIT_BASES, lessons=list(range(30, 151, 30)), seconds=seconds)
+    record(arguments, "refitting", bases=REFIT_BASES, lessons=list(range(30, 151, 30)), seconds=seconds)
 
 
 # Table
@@ -264,7 +273,7 @@ def features_table(rows: list[dict[str, Any]]) -> str:
 
 
 def write_table(arguments: argparse.Namespace) -> None:
-    content = tables(measured())
+    content = tables(measured(arguments))
     if arguments.into is None:
         print(content)
     else:
@@ -278,13 +287,17 @@ def main() -> None:
     for function in (features, samples, answers, refitting, write_table):
         options = commands.add_parser("table" if function is write_table else function.__name__)
         options.set_defaults(function=function)
+        options.add_argument("--results", type=Path, default=FOLDER)
+        options.set_defaults(device="cpu")
         if function in (features, refitting):
             options.add_argument("--features", type=Path, required=True)
         if function is features:
+            options.add_argument("--device", default="auto")
             options.add_argument("--bases", type=int, nargs="+", default=list(WIDTHS))
         if function is write_table:
             options.add_argument("--into", type=Path)
     arguments = parser.parse_args()
+    arguments.device = choose_device(arguments.device)
     arguments.function(arguments)
 
 

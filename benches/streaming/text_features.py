@@ -88,7 +88,7 @@ def make(embed: Embed, parts: dict[str, list[tuple[str, str]]]) -> dict[str, np.
         features = embed([query for query, _ in pairs])
         if not np.isfinite(features).all():
             raise SystemExit(f"some features of {part} are not finite")
-        arrays[f"{part}_features"] = features
+        arrays[f"{part}_features"] = features.astype(np.float16)
         if not part.startswith("oos"):
             arrays[f"{part}_labels"] = np.array([number[label] for _, label in pairs], np.int64)
     return arrays

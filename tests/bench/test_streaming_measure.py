@@ -11,8 +11,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-pytest.importorskip("sklearn")
-
 BENCH = Path(__file__).parents[2] / "benches" / "streaming" / "measure.py"
 
 
@@ -54,7 +52,7 @@ def test_a_fifth_of_every_class_is_held_out_where_there_is_no_validation_data(be
 
 
 def test_choosing_and_measuring_run_for_a_peer_and_for_our_head(bench, data, capsys):
-    assert bench.choose("ncm", bench.split_for_choice(data)) in [{"unit_length": False}, {"unit_length": True}]
+    assert bench.choose("ncm", bench.split_for_choice(data))[0] in [{"unit_length": False}, {"unit_length": True}]
     stream = bench.Stream("tiny", 1, "")
     data.unknown = {"test": 30.0 * np.ones((5, 4), np.float32)}
     for name, settings in (("ncm", {"unit_length": False}), ("kcl", {"features": "rbf", "bases": 64})):
@@ -90,14 +88,14 @@ def test_rows_are_appended_and_images_that_are_not_there_are_left_out(bench, dat
         tmp_path / "banking77.npz",
         train_features=data.train, train_labels=data.labels, test_features=data.test, test_labels=data.labels,
     )  # fmt: skip
-    bench.replace_file(bench.CHOSEN, json.dumps({"texts": {"ncm": {"unit_length": False}}}))
+    bench.replace_file(bench.FOLDER / bench.CHOSEN, json.dumps({"texts": {"ncm": {"unit_length": False}}}))
     options = ["--features", str(tmp_path), "--methods", "ncm", "--streams", "banking77", "cifar100"]
     for _ in range(2):
         monkeypatch.setattr("sys.argv", ["measure.py", "run", *options])
         bench.main()
-    rows = bench.rows_of(bench.RESULTS)
+    rows = bench.rows_of(bench.FOLDER / bench.RESULTS)
     assert len(rows) == 1
-    assert rows[0]["command"].startswith("python measure.py run")
+    assert rows[0]["command"].startswith(f"python benches/streaming/measure.py run --features {tmp_path.name} ")
     assert "CIFAR-100 is left out" in capsys.readouterr().out
 
 
@@ -107,6 +105,28 @@ def test_what_order_does_not_change_stands_in_every_stream_of_its_data(bench):
     rows.append({"stream": "clinc150-domains", "method": "ncm", "accuracy": 85.0} | shared)
     kcl, slda = (next(line for line in bench.tables(rows).splitlines() if name in line) for name in ("kcl", "SLDA"))
     assert (kcl.count("91.25"), slda.count("91.25")) == (3, 1)
+
+
+def test_scores_of_unknown_queries_that_were_measured_apart_are_told_together(bench):
+    shared = {"stream": "clinc150", "method": "kcl", "seed": 0, "accuracy": 91.0, "learn_seconds": 1.0, "bytes": 1}
+    first = shared | {"settings": {"bases": 8}, "unknown_auroc": {"residual": 0.9625, "response": 0.5}}
+    second = shared | {"settings": {"bases": 8}, "unknown_auroc": {"response": 0.9375}}
+    table = bench.tables([first, second])
+    assert "residual | 0.9625" in table
+    assert "response | 0.9375" in table
+    assert "residual" not in bench.tables([first, second | {"settings": {"bases": 9}}])
+
+
+def test_our_head_is_solved_anew_with_other_settings(bench, data):
+    learned, stream = bench.Learned(), bench.Stream("tiny", 1, "")
+    method, fixed = bench.METHODS["kcl-tuned"], {"bases": 64, "features": "relu"}
+    for strength in (1e-3, 1.0):
+        learner, _ = learned.get(method, stream, data, fixed | {"ridge_strength": strength}, 0)
+        assert learner.solution["strength"] == pytest.approx(strength)
+        alone, _ = bench.Learned().get(method, stream, data, fixed | {"ridge_strength": strength}, 0)
+        scores = learner.unknown_scores(data.test)
+        for name, expected in alone.unknown_scores(data.test).items():
+            np.testing.assert_allclose(scores[name], expected, rtol=1e-6, atol=1e-9)
 
 
 def test_settings_that_act_at_the_solution_need_no_second_learning(bench, data):

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("sklearn")
 linear_model = pytest.importorskip("sklearn.linear_model")
@@ -110,7 +111,8 @@ def test_ranpac_chooses_by_the_squared_error_on_a_fifth_of_the_newest_task(bench
     peer = bench.RanPAC(bases=40)
     peer.learn(features[:75], labels[:75])
     peer.learn(features[75:], labels[75:])
-    hidden, targets = peer.projected(features[75:]).astype(float), targets_of(labels)[75:]
+    hidden = peer.projected(torch.from_numpy(features[75:])).double().numpy()
+    targets = targets_of(labels)[75:]
     order = np.random.default_rng(1).permutation(75)
     chosen, held = order[:60], order[60:]
     errors = []
@@ -127,7 +129,7 @@ def test_klda_is_linear_discriminant_analysis_on_random_fourier_features(bench, 
     features, labels, queries = data
     peer = learn(bench.KLDA(bases=12, width=4.0, shrinkage=1e-9), features, labels)
     counts = np.array([(labels == label).sum() for label in in_order(labels)])
-    mapped = peer.mapped(features).astype(float)
+    mapped = mapped_by(peer, features)
     order = np.argsort([in_order(labels).index(label) for label in labels.tolist()], kind="stable")
     assert (order == np.arange(len(labels))).all()
     machine = discriminant.LinearDiscriminantAnalysis(solver="lsqr", priors=np.full(CLASSES, 1 / CLASSES))
@@ -139,16 +141,20 @@ def test_klda_is_linear_discriminant_analysis_on_random_fourier_features(bench, 
     )
     means = np.stack([mapped[labels == c].mean(0) for c in in_order(labels)])
     inverse = np.linalg.inv(scatter)
-    distances = [[-0.5 * (q - m) @ inverse @ (q - m) for m in means] for q in peer.mapped(queries).astype(float)]
+    distances = [[-0.5 * (q - m) @ inverse @ (q - m) for m in means] for q in mapped_by(peer, queries)]
     differences = np.array(distances) - np.array(distances)[:, :1]
     scores = peer.scores(queries)
     agree(scores - scores[:, :1], differences, 1e-2)
-    assert (peer.predict(queries) == np.array(in_order(labels))[machine.predict(peer.mapped(queries))]).mean() > 0.9
+    assert (peer.predict(queries) == np.array(in_order(labels))[machine.predict(mapped_by(peer, queries))]).mean() > 0.9
+
+
+def mapped_by(peer, x: np.ndarray) -> np.ndarray:
+    return peer.mapped(torch.from_numpy(x)).double().numpy()
 
 
 def test_klda_features_approximate_the_kernel(bench):
     x = np.random.default_rng(0).standard_normal((20, DIMENSION)).astype(np.float32)
-    mapped = bench.KLDA(bases=20_000, width=3.0).mapped(x)
+    mapped = mapped_by(bench.KLDA(bases=20_000, width=3.0), x)
     distances = ((x[:, None] - x[None]) ** 2).sum(-1)
     assert np.abs(mapped @ mapped.T - np.exp(-distances / 18.0)).max() < 0.05
 
@@ -193,7 +199,7 @@ def test_gkeal_mixes_samples_where_the_first_task_has_too_few(bench, data):
     features, labels, _ = data
     peer = learn(bench.GKEAL(landmarks=50, width=3.0), features, labels)
     assert peer.landmarks.shape == (50, DIMENSION)
-    assert np.isfinite(peer.landmarks).all()
+    assert bool(peer.landmarks.isfinite().all())
 
 
 def test_refitted_machines_are_those_of_scikit_learn(bench, data):
@@ -206,11 +212,13 @@ def test_refitted_machines_are_those_of_scikit_learn(bench, data):
     assert (logistic.predict(queries) == reference.predict(queries)).all()
 
 
-def test_with_all_samples_as_landmarks_the_kernel_machine_is_the_exact_one(bench, data):
+def test_a_large_matrix_is_solved_by_halves(bench, data, monkeypatch):
     features, labels, queries = data
-    exact = learn(bench.KernelMachine(width=3.0, strength=0.1), features, labels)
-    landmarks = learn(bench.KernelMachine(width=3.0, strength=0.1, largest=10, landmarks=150), features, labels)
-    agree(landmarks.scores(queries), exact.scores(queries), 1e-2)
+    whole = learn(bench.KernelMachine(width=3.0, strength=0.1), features, labels)
+    whole.finish()
+    monkeypatch.setattr(bench, "MOST_AT_ONCE", 50)
+    halves = learn(bench.KernelMachine(width=3.0, strength=0.1), features, labels)
+    agree(halves.scores(queries), whole.scores(queries), 1e-5)
 
 
 def test_sgd_learns_portions(bench, data):
@@ -222,6 +230,10 @@ def test_sgd_learns_portions(bench, data):
     assert (peer.predict(queries) == expected).mean() > 0.7
 
 
+def every_peer(bench: ModuleType):
+    return bench.PEERS | {name: kind for name, kind in bench.OTHERS.items() if bench.installed(name)}
+
+
 def make(bench: ModuleType, name: str):
     settings = {
         "ranpac": {"bases": 40, "strength": 1e-2},
@@ -230,13 +242,13 @@ def make(bench: ModuleType, name: str):
         "sgd": {"classes": CLASSES},
         "kernel-machine": {"width": 3.0},
     }
-    return bench.PEERS[name](**settings.get(name, {}))
+    return every_peer(bench)[name](**settings.get(name, {}))
 
 
 def test_what_does_not_depend_on_the_order_learns_class_by_class_as_at_once(bench, data):
     features, labels, queries = data
     checked = 0
-    for name, kind in bench.PEERS.items():
+    for name, kind in every_peer(bench).items():
         if kind.order_matters:
             continue
         one, all_at_once = make(bench, name), make(bench, name)
@@ -249,12 +261,12 @@ def test_what_does_not_depend_on_the_order_learns_class_by_class_as_at_once(benc
         agree(one.scores(queries)[:, columns], all_at_once.scores(queries), tolerance)
         assert one.state_bytes == all_at_once.state_bytes
         checked += 1
-    assert checked == 6
+    assert checked >= 6
 
 
 def test_every_peer_answers_among_the_classes_seen_so_far(bench, data):
     features, labels, queries = data
-    for name in bench.PEERS:
+    for name in every_peer(bench):
         peer = make(bench, name)
         peer.learn(features[:50], labels[:50])
         assert set(peer.predict(queries).tolist()) <= {7, 3}
