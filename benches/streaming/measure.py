@@ -502,7 +502,7 @@ def unknown_table(groups: Groups, methods: Sequence[str]) -> str:
     for method in methods:
         rows = groups.get(("clinc150", method), [])
         for score in rows[0]["unknown_auroc"] if rows else ():
-            values = [row["unknown_auroc"][score] for row in rows]
+            values = [row["unknown_auroc"][score] for row in rows if score in row["unknown_auroc"]]
             lines.append(f"| {METHODS[method].title} | {score} | {mean_and_deviation(values, 4)} |")
     return "\n".join(lines) if len(lines) > 2 else ""
 

@@ -114,6 +114,7 @@ def test_scores_of_unknown_queries_that_were_measured_apart_are_told_together(be
     table = bench.tables([first, second])
     assert "residual | 0.9625" in table
     assert "response | 0.9375" in table
+    assert "residual | 0.9625 |" in bench.tables([first, second, second | {"seed": 1}])
     assert "residual" not in bench.tables([first, second | {"settings": {"bases": 9}}])
 
 
