@@ -170,9 +170,7 @@ def _first(names: Sequence[str], arrays: Any, path: Path) -> np.ndarray:
             if not isinstance(found := arrays[name], np.ndarray):
                 raise ValueError(f"{name} is not an array")
             return found
-    raise KclError(
-        f"{path} has no array named {' or '.join(names)}; it has {brief(', '.join(arrays.files)) or 'none'}"
-    )
+    raise KclError(f"{path} has no array named {' or '.join(names)}; it has {brief(', '.join(arrays.files)) or 'none'}")
 
 
 def _csv(path: Path, label: str | None, choose: Callable[[Sequence[str]], tuple[str, ...]]) -> Samples:
