@@ -16,7 +16,6 @@ from typing import Any
 import jaxtyping
 import numpy as np
 import pytest
-import setuptools  # noqa: F401 - PyTorch's C++ compiler needs it, and cannot import it once a test has imported pip
 import torch
 from beartype import beartype
 from hypothesis import settings as hypothesis_settings
