@@ -14,7 +14,7 @@ from torch import Tensor
 from kcl.core.shapes import Float
 
 SHARE = 0.1
-"""Ridge strength, relative to the mean eigenvalue of the coreset's scatter. Chosen on samples held out of training."""
+"""Ridge strength, by the mean eigenvalue of the coreset's scatter. Set by a prototype: docs/class-incremental.md."""
 
 
 def matched_targets(
