@@ -14,7 +14,9 @@ from torch import Tensor
 from kcl.core.shapes import Float
 
 SHARE = 0.1
-"""Ridge strength, by the mean eigenvalue of the coreset's scatter. Set by a prototype: docs/class-incremental.md."""
+"""Ridge strength, relative to the mean eigenvalue of the coreset's scatter. It was set by a prototype
+(docs/class-incremental.md).
+"""
 
 
 def matched_targets(
