@@ -207,8 +207,8 @@ class TestLearning:
         """Compared with what the scores say as they are. The samples are new ones, and answers are the same."""
         pixels, digits = pytest.importorskip("sklearn.datasets").load_digits(return_X_y=True)
         truth, calibrated, raw = torch.from_numpy(digits[900:]), [], []
-        # The linear kernel with dropout, because the gain is largest there of seven cases that were tried. With others a
-        # single stream may go either way: `benches/temperature.py` has the mean over many.
+        # The linear kernel with dropout, because the gain is largest there of seven cases that were tried. With others
+        # a single stream may go either way: `benches/temperature.py` has the mean over many.
         for seed in range(2):
             random, asked = np.random.default_rng(seed), {}
             model = kcl.ContinualModel(
