@@ -17,8 +17,10 @@ from kcl.benchmarks.array_stream import ArrayStream
 from kcl.benchmarks.task import Task
 from kcl.errors import KclError
 from kcl.functional.noise import Noise
-from kcl.methods.kcl import KernelContinualLearning, KernelModel, unit_length, weigh_stages
+from kcl.functional.unit_length import unit_length, weigh_stages
+from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.kcl_settings import KclSettings
+from kcl.methods.kernel_model import KernelModel
 from kcl.methods.method import Batch, Memory
 from kcl.methods.ridge_head import Head
 from kcl.methods.ridge_kernels import KERNELS

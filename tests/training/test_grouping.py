@@ -153,7 +153,7 @@ class TestGroups:
         fixed = {"kernel", "coreset_size_per_class", "bases", "monte_carlo_samples", "test_draws", "polynomial_degree",
                  "feature_norm", "backbone", "feature_stages", "width", "layers", "batch_size", "epochs",
                  "memory_per_class", "recalled_per_step", "optimizer", "updates_per_batch", "augmentation",
-                 "rotation_labels", "batch_norm", "test_views", "warm_start", "matched_targets", "log_variance_bound",
+                 "rotation_labels", "batch_norm", "test_views", "warm_start", "matched_targets", "network_loss", "log_variance_bound",
                  "test_strength",
                  "shared_metric", "scenario", "class_head", "class_features", "class_bases", "softmax",
                  "logits_weight", "labels_weight",

@@ -36,6 +36,8 @@ ALONE: list[dict[str, Any]] = [
     {"updates_per_batch": 3},
     {"soft_targets": 0.5},
     {"matched_targets": True, "weight_average": 0.7},
+    {"network_loss": "linear"},
+    {"network_loss": "linear", "matched_targets": True, "optimizer": "muon", "rotation_labels": True},
     {"test_strength": 0.4},
     {"shared_metric": 0.6},
     {"feature_stages": 2},

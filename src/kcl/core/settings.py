@@ -73,7 +73,7 @@ def setting(
     `at_test`: acts at test only, so runs that differ in nothing else share one training.
     `since`: the edition of the settings that introduced the field. Files of earlier editions lack it; its default must
     do what was done without it. Edition 1 has what Permuted MNIST needs, 2 adds backbones and the baselines, 3 the
-    strong recipe, 4 frozen features, 5 answers over all classes.
+    strong recipe, 4 frozen features, 5 answers over all classes, 6 matched targets, 7 the loss of the network.
     """
     if type(default) not in _TYPE_NAMES or (type(default) is str) != (choices is not None):
         raise TypeError(f"a setting is a number, a bool, or a word with choices, not {default!r}")

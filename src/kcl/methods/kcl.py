@@ -2,57 +2,34 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from kcl.benchmarks.task import Task
 from kcl.core.shapes import Float, Int
+from kcl.errors import KclError
 from kcl.functional import ridge
 from kcl.functional.gaussian import DiagonalGaussian, bounded, kl_divergence, standard_normal_like
 from kcl.functional.matching import matched_targets
 from kcl.functional.metric import metric_of, scatter_within
 from kcl.functional.noise import Noise
+from kcl.functional.unit_length import unit_length, weigh_stages
 from kcl.methods import class_heads, ridge_head, views
 from kcl.methods.class_heads import ClassHead
 from kcl.methods.coreset import check_coreset, split_coreset
 from kcl.methods.kcl_settings import KclSettings
+from kcl.methods.kernel_model import KernelModel
 from kcl.methods.method import Batch, Learnable, Memory, Method, Places
-from kcl.methods.ridge_head import Head, HeadState, KernelRidgeHead
-from kcl.methods.ridge_kernels import KERNELS, Kernel
-from kcl.nets.amortized import AmortizedGaussians
+from kcl.methods.ridge_head import Head, HeadState
+from kcl.methods.ridge_kernels import KERNELS
 from kcl.nets.backbone import Backbone
 
 BATCH = 2048
 """Samples that pass the backbone together, where all of a task or of all coresets do."""
-
-
-class KernelModel(nn.Module):
-    """The shared backbone h_θ, the inference network f_φ and the prior network f_γ (together in `gaussians`),
-    and the current task's head."""
-
-    phases: Tensor
-    frequencies: Tensor
-    gamma: Tensor
-    tau: Tensor
-    soft_targets: Tensor
-
-    def __init__(self, backbone: Backbone, kernel: Kernel, settings: KclSettings) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.head = KernelRidgeHead(settings.ridge_strength)
-        self.gaussians = AmortizedGaussians(backbone.features, kernel.inferred) if kernel.inferred else None
-        for name, tensor in kernel.buffers(backbone.features).items():
-            self.register_buffer(name, tensor)
-        numbers = kernel.numbers() | {"tau": settings.tau}
-        if settings.soft_targets:
-            numbers["soft_targets"] = settings.soft_targets
-        for name, number in numbers.items():
-            self.register_buffer(name, torch.tensor(number), persistent=False)
 
 
 class KernelContinualLearning(Method):
@@ -67,6 +44,8 @@ class KernelContinualLearning(Method):
 
     def __init__(self, settings: KclSettings, class_count: int, places: int | None = None) -> None:
         super().__init__(settings, class_count, places)
+        if self.by_linear_output and settings.soft_targets:
+            raise KclError("the ridge loss trains soft_targets: with network_loss=linear set soft_targets=0")
         self.kernel = KERNELS[settings.kernel](settings)
 
     def build(self, backbone: Backbone) -> KernelModel:
@@ -82,26 +61,43 @@ class KernelContinualLearning(Method):
         """Draw the coreset, remove it from the training data, and reset λ, scale and shift (unless `warm_start`)."""
         model.head.restart(self.settings.warm_start)
         coreset, rest = split_coreset(task.train.labels.numpy(), self.settings.coreset_size_per_class, rng)
-        return Learnable(rest, self.keep(task, coreset))
+        return Learnable(rest, self.keep(model, task, coreset))
 
     @property
     def trained_state(self) -> tuple[str, ...]:
+        if self.by_linear_output:
+            return ("output",)
         return ("correction",) if self.settings.soft_targets else ()
 
-    def keep(self, task: Task, positions: np.ndarray) -> Memory:
-        """The coreset: the training samples at `positions`, their one-hot classes, and trained corrections."""
-        coreset = torch.from_numpy(positions)
+    def keep(self, model: KernelModel, task: Task, positions: np.ndarray) -> Memory:
+        """The coreset: the training samples at `positions`, their one-hot classes, and what is trained with them."""
+        coreset, turns = torch.from_numpy(positions), views.rotations(self.settings)
         stored = task.train.inputs[task.train.rows[coreset]]
         targets = F.one_hot(task.train.labels[coreset], task.ways)
-        corrections = {name: torch.zeros(targets.shape) for name in self.trained_state}
-        memory = {"inputs": task.view.move(stored), "targets": targets.to(torch.uint8)} | corrections
+        memory = {"inputs": task.view.move(stored), "targets": targets.to(torch.uint8)}
+        if self.by_linear_output:
+            memory["output"] = torch.zeros(task.ways * turns, model.backbone.features + 1)
+        elif self.settings.soft_targets:
+            memory["correction"] = torch.zeros(targets.shape)
         if self.settings.matched_targets:
-            turns = views.rotations(self.settings)
             memory["matched"] = torch.zeros(len(positions), turns, task.ways, turns)
         return memory
 
+    @property
+    def by_linear_output(self) -> bool:
+        """Whether a linear output trains the network, which then does not see the coreset."""
+        return self.settings.network_loss == "linear"
+
+    def observe(self, model: KernelModel, memory: Memory, batch: Batch, noise: Noise) -> tuple[Float[Tensor, ""], ...]:
+        return super().observe(model, {"output": memory["output"]} if self.by_linear_output else memory, batch, noise)
+
     def loss(self, model: KernelModel, memory: Memory, batch: Batch, noise: Noise) -> Float[Tensor, ""]:
-        """The negative of the empirical objective (Eq. 11): cross-entropy averaged over L draws of ω, plus τ·KL."""
+        """The negative of the empirical objective (Eq. 11): cross-entropy averaged over L draws of ω, plus τ·KL. With
+        `network_loss=linear`, the cross-entropy of the task's linear output instead (not in the paper).
+        """
+        if self.by_linear_output:
+            weights, bias = memory["output"][:, :-1], memory["output"][:, -1]
+            return F.cross_entropy(F.linear(model.backbone(batch.inputs, noise), weights, bias), batch.labels)
         # The batch goes first, so that the coreset updates BatchNorm's running statistics last, as published.
         outputs = model.backbone.forward_parts([batch.inputs, memory["inputs"]], noise)
         queried, coreset = (self._normalise(features, model.backbone.parts) for features in outputs)
@@ -126,8 +122,9 @@ class KernelContinualLearning(Method):
         return loss
 
     def end_task(self, model: KernelModel, memory: Memory) -> Memory:
-        """Keep the task's λ, scale and shift with its coreset."""
-        return memory | {name: value.detach().clone() for name, value in model.head()._asdict().items()}
+        """Keep the task's λ, scale and shift with its coreset. The linear output has done its work."""
+        learned = {name: value.detach().clone() for name, value in model.head()._asdict().items()}
+        return {name: tensor for name, tensor in memory.items() if name != "output"} | learned
 
     def review(self, model: KernelModel, memory: Memory, task: Task) -> Memory:
         """With `matched_targets`: those of the backbone's features, by rotation of coreset sample and class."""
@@ -295,15 +292,3 @@ class KernelContinualLearning(Method):
     def _bounded(self, gaussian: DiagonalGaussian) -> DiagonalGaussian:
         bound = self.settings.log_variance_bound
         return bounded(gaussian, bound) if bound else gaussian
-
-
-def weigh_stages(features: Float[Tensor, "n d"], parts: Sequence[int]) -> Float[Tensor, "n d"]:
-    """Features of several stages, scaled to unit length: each stage has half the squared length of the next."""
-    squares = [2.0**stage / (2.0 ** len(parts) - 1.0) for stage in range(len(parts))]
-    stages = zip(features.split(list(parts), dim=-1), squares, strict=True)
-    return torch.cat([math.sqrt(square) * unit_length(stage) for stage, square in stages], dim=-1)
-
-
-def unit_length(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """x / ‖x‖, smoothed at zero: all-zero features stay zero and have a finite gradient."""
-    return features * torch.rsqrt(features.square().sum(-1, keepdim=True) + 1e-12)

@@ -19,6 +19,10 @@ BATCH_NORMS = {
     "running": "running averages of the training",
     "coreset": "statistics of the task's coreset at the current weights; running averages where no task is named",
 }
+NETWORK_LOSSES = {
+    "ridge": "that of the ridge classifier on the coreset, as published",
+    "linear": "that of a linear output of the task's own; the coreset is not seen in training",
+}
 CLASS_HEADS = {
     "joint-ridge": "ridge regression on all coresets, every class weighing the same, λ by leave-one-out",
     "class-means": "the nearest class mean",
@@ -65,6 +69,7 @@ class KclSettings(Settings):
         False, "at the end of a task its coreset gets targets with which it has the class means of all its samples",
         since=6,
     )  # fmt: skip
+    network_loss: str = setting("ridge", "cross-entropy that trains the network", choices=NETWORK_LOSSES, since=7)
     warm_start: bool = setting(False, "λ and scale of a task start from those of the task before", since=3)
     log_variance_bound: float = setting(
         0.0, "bound on the absolute log-variances of ω, applied smoothly; 0: unbounded", 0.0, 80.0, since=3

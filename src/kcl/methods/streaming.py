@@ -17,9 +17,9 @@ from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.functional import primal, statistics
 from kcl.functional.noise import Noise
+from kcl.functional.unit_length import unit_length
 from kcl.methods import views
 from kcl.methods.feature_maps import FOR_MANY_RUNS
-from kcl.methods.kcl import unit_length
 from kcl.methods.method import Batch, Learnable, Memory, Method, Places
 from kcl.nets.backbone import Backbone
 

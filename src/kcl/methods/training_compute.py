@@ -56,10 +56,12 @@ def training_compute(method: str, settings: Settings, tasks: Sequence[Shape]) ->
         tasks = [Shape(samples, 0)]
     updates = images = fisher = 0
     for index, task in enumerate(tasks):
-        coreset = settings.coreset_size_per_class * task.ways if isinstance(settings, KclSettings) else 0
+        coreset, added = 0, _replayed(kind, settings, ways, index)
+        if isinstance(settings, KclSettings):
+            coreset = settings.coreset_size_per_class * task.ways
+            added = coreset if settings.network_loss == "ridge" else 0
         learned = task.samples - coreset
         batches = _batches(learned, settings)
-        added = coreset or _replayed(kind, settings, ways, index)
         updates += batches
         images += learned + batches * added
         if isinstance(settings, EwcSettings) and settings.ewc_fisher == "classic":

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kcl.benchmarks.task import Examples, View
 from kcl.errors import KclError
-from kcl.methods.kcl import KernelModel
+from kcl.methods.kernel_model import KernelModel
 from kcl.models.inference import DEFAULT_SCORE, JOINT, Answerer, Answers, start_run
 from kcl.models.joint_head import JointAnswers
 from kcl.models.lessons import LearnedTask, Lesson, LessonLearning, Samples, choose_coreset

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from kcl.benchmarks.task import View
 from kcl.errors import KclError
-from kcl.methods.kcl import KernelModel
 from kcl.methods.kcl_settings import KclSettings
+from kcl.methods.kernel_model import KernelModel
 from kcl.methods.recipes import make_backbone, settings_record
 from kcl.methods.ridge_head import Head
 from kcl.methods.views import copies_at_test, rotations
@@ -70,7 +70,8 @@ def required(
         size, classes = len(tensors[f"{kept}.inputs"]), len(task.labels)
         expected[f"{kept}.inputs"] = _empty(size, *shape, dtype=model.dtype)
         expected[f"{kept}.targets"] = _empty(size, classes, dtype=torch.uint8)
-        expected |= {f"{kept}.{name}": _empty(size, classes) for name in method.trained_state}
+        if model.settings.soft_targets:
+            expected[f"{kept}.correction"] = _empty(size, classes)
         if model.settings.matched_targets:
             turns = rotations(model.settings)
             expected[f"{kept}.matched"] = _empty(size, turns, classes, turns)

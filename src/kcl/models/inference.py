@@ -15,7 +15,8 @@ from kcl.core.shapes import Float, Int
 from kcl.errors import KclError
 from kcl.functional.noise import RunNoise
 from kcl.methods import ridge_head, views
-from kcl.methods.kcl import KernelContinualLearning, KernelModel
+from kcl.methods.kcl import KernelContinualLearning
+from kcl.methods.kernel_model import KernelModel
 from kcl.methods.method import Memory
 from kcl.methods.recipes import make_backbone
 from kcl.methods.ridge_head import Head

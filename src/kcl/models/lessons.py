@@ -13,7 +13,8 @@ from torch import Tensor
 from kcl.benchmarks.task import Task
 from kcl.core.shapes import Float, Int, Shaped
 from kcl.methods.coreset import check_size
-from kcl.methods.kcl import KernelContinualLearning, KernelModel
+from kcl.methods.kcl import KernelContinualLearning
+from kcl.methods.kernel_model import KernelModel
 from kcl.methods.method import Learnable
 from kcl.models.inputs import Label
 
@@ -81,7 +82,7 @@ class LessonLearning(KernelContinualLearning):
         if not isinstance(task, Lesson):
             return super().begin_task(model, task, rng)
         model.head.restart(self.settings.warm_start)
-        return Learnable(np.array(task.learned), self.keep(task, np.array(task.coreset)))
+        return Learnable(np.array(task.learned), self.keep(model, task, np.array(task.coreset)))
 
 
 def choose_coreset(
