@@ -16,7 +16,7 @@ from kcl.benchmarks.ways import DEFAULT_WAYS, Ways, show_ways
 from kcl.core.metrics import METRICS, AccuracyMatrix
 from kcl.experiments.run_spec import RunSpec, with_current_settings
 from kcl.methods.recipes import published_settings
-from kcl.methods.strong_recipe import recipe_settings, strong_changes
+from kcl.methods.strong_recipe import recipe_changes, recipe_settings
 from kcl.methods.training_compute import Shape, TrainingCompute, training_compute
 from kcl.methods.views import copies_at_test
 from kcl.report.groups import SeedGroup, group_runs
@@ -71,7 +71,7 @@ class Scale(NamedTuple):
         if any(name in self.unsupported for name in cell.changes) or (self.stand_ins and cell.train_per_task):
             return []
         benchmark = self.stand_ins.get(cell.benchmark, cell.benchmark)
-        recipe = strong_changes(cell.benchmark, cell.method) if cell.recipe == "strong" else {}
+        recipe = recipe_changes(cell.recipe, cell.benchmark, cell.method)
         changes = {name: value for name, value in recipe.items() if name not in self.unsupported} | dict(cell.changes)
         settings = published_settings(benchmark, cell.method).replace(**changes)
         split = cell.benchmark in (CIFAR100, MINIIMAGENET)

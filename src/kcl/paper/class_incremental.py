@@ -68,7 +68,10 @@ class ClassIncrementalTables(CellTables):
 def _rows(scenario: str, shared: Cell) -> list[Cell]:
     """All methods on a stream."""
     free = {"scenario": scenario}
-    cells = [replace(shared, row=row, changes={**free, **changes}) for row, changes in HEADS.items()]
+    light = replace(shared, recipe="light") if shared.recipe == "strong" else None
+    cells = [replace(light, row="KCL, light recipe", changes=free)] if light else []
+    cells += [replace(shared, row=row, changes={**free, **changes}) for row, changes in HEADS.items()]
+    cells += [replace(light, row="KCL, the task named, light recipe")] if light else []
     cells += [replace(shared, row=row, changes=changes) for row, changes in NAMED.items()]
     for row, method in OTHERS.items():
         kind = find_method(method)
