@@ -45,6 +45,24 @@ class TestEveryPair:
         assert [getattr(mine, name) for name in shared] == [getattr(best, name) for name in shared]
 
 
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+class TestLight:
+    def test_trains_the_network_of_kcl_by_a_linear_output(self, benchmark: str) -> None:
+        light = recipe_settings("light", benchmark, "kcl")
+        METHODS["kcl"](light, 10, 10)
+        assert light.network_loss == "linear"
+        changed = {
+            name
+            for name, value in light.to_dict().items()
+            if value != strong_settings(benchmark, "kcl").to_dict()[name]
+        }
+        assert not changed & {*MEMORY, "rotation_labels", "optimizer", "weight_average", "test_views", "augmentation"}
+
+    @pytest.mark.parametrize("method", [name for name in TRAINED if name != "kcl"])
+    def test_leaves_other_methods_as_they_are_with_the_strong_one(self, benchmark: str, method: str) -> None:
+        assert recipe_settings("light", benchmark, method) == strong_settings(benchmark, method)
+
+
 def test_a_method_that_does_not_train_keeps_its_settings() -> None:
     for benchmark in BENCHMARKS:
         settings = strong_settings(benchmark, "streaming-ridge")
@@ -99,7 +117,7 @@ class TestCommandLine:
 
     def test_lists_the_recipes(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert commands.main(["list", "recipes"]) == 0
-        assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["paper", "strong"]
+        assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["paper", "strong", "light"]
 
 
 class TestLearner:

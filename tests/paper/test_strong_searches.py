@@ -104,6 +104,7 @@ def test_the_commands_search_around_the_recipe_without_test_data() -> None:
         recipe = strong_settings(options.benchmark, options.method)
         assignments = dict(assignment.split("=") for assignment in options.assignments)
         changes = {name: search.base.settings.parse(name, text) for name, text in assignments.items()}
+        changes |= {"scenario": options.scenario or "task"}
         assert search.base.settings == recipe.replace(**changes)
         assert (search.protocol.tasks, search.protocol.test_data_seen) == (3, False)
         assert not set(range(5)) & set(search.protocol.seeds), "the table's seeds decide nothing"

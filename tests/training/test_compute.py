@@ -64,6 +64,12 @@ class TestTheCountIsWhatPasses:
         assert _counted(runs, monkeypatch) == _expected(runs)
 
 
+def test_a_linear_output_does_not_pass_the_coreset(make_runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = make_runs("kcl", "resnet", samples=33, split=True, network_loss="linear", **VIEWS)
+    images, updates = _counted(runs, monkeypatch)
+    assert (images, updates) == _expected(runs)
+
+
 def test_a_classic_fisher_passes_its_samples_too(make_runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     classic = make_runs("ewc", "resnet", samples=30, split=True, ewc_fisher="classic", ewc_fisher_samples=7, **VIEWS)
     fisher, seen = ewc.diagonal_fisher, []
