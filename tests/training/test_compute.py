@@ -65,7 +65,7 @@ class TestTheCountIsWhatPasses:
 
 
 def test_a_linear_output_does_not_pass_the_coreset(make_runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = make_runs("kcl", "resnet", samples=33, split=True, network_loss="linear", **VIEWS)
+    runs = make_runs("kcl", "resnet", samples=33, split=True, network_loss="linear", kernel="rff", **VIEWS)
     images, updates = _counted(runs, monkeypatch)
     assert (images, updates) == _expected(runs)
 

@@ -107,9 +107,10 @@ def test_test_strength_sets_the_ridge_strength(stream: ArrayStream) -> None:
     assert weak.scores(stream[0]).abs().mean() > 2.0 * strong.scores(stream[0]).abs().mean()
 
 
-def test_soft_targets_are_refused(stream: ArrayStream) -> None:
-    with pytest.raises(KclError, match="soft_targets=0"):
-        _run(_settings(soft_targets=0.5))
+@pytest.mark.parametrize("change", [{"soft_targets": 0.5}, {"kernel": "vrf"}, {"kernel": "vrf-uninformative"}], ids=str)
+def test_what_only_the_ridge_loss_trains_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(KclError, match=next(iter(change))):
+        _run(_settings(**change))
 
 
 def test_a_continual_model_learns_with_it() -> None:
@@ -121,7 +122,7 @@ def test_a_continual_model_learns_with_it() -> None:
         y = np.repeat(classes, count)
         return (centres[y] + random.normal(size=(len(y), 12))).astype(np.float32), y
 
-    model = kcl.ContinualModel(head="coreset", backbone="mlp", network_loss="linear", matched_targets=True)
+    model = kcl.ContinualModel(backbone="mlp", kernel="linear", network_loss="linear", matched_targets=True)
     for classes in ([0, 1], [2, 3, 4], [5, 6]):
         model.learn(*samples(classes, 60), task=str(classes))
     model.learn(*samples([2, 3, 4], 30), task="[2, 3, 4]")

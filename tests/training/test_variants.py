@@ -87,7 +87,7 @@ OTHER_VALUES: dict[str, tuple[str, str, dict[str, Any], Any]] = {
     "shared_metric": ("kcl", "resnet", {}, 0.6),
     "soft_targets": ("kcl", "mlp", {}, 0.5),
     "matched_targets": ("kcl", "mlp", {}, True),
-    "network_loss": ("kcl", "mlp", {}, "linear"),
+    "network_loss": ("kcl", "mlp", {"kernel": "rff"}, "linear"),
     "warm_start": ("kcl", "mlp", {}, True),
     "log_variance_bound": ("kcl", "mlp", {}, 0.5),
     "scenario": ("kcl", "resnet", {}, "class"),

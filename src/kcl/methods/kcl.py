@@ -44,9 +44,14 @@ class KernelContinualLearning(Method):
 
     def __init__(self, settings: KclSettings, class_count: int, places: int | None = None) -> None:
         super().__init__(settings, class_count, places)
+        self.kernel = KERNELS[settings.kernel](settings)
         if self.by_linear_output and settings.soft_targets:
             raise KclError("the ridge loss trains soft_targets: with network_loss=linear set soft_targets=0")
-        self.kernel = KERNELS[settings.kernel](settings)
+        if self.by_linear_output and self.kernel.inferred:
+            raise KclError(
+                f"the ridge loss trains the posterior of kernel={settings.kernel}: with network_loss=linear choose a "
+                "kernel that infers nothing, such as linear or rff"
+            )
 
     def build(self, backbone: Backbone) -> KernelModel:
         return KernelModel(backbone, self.kernel, self.settings)

@@ -39,8 +39,8 @@ class KernelContinualLearner:
         have the feature stages and BatchNorm statistics that a recipe uses.
     device : str or torch.device
         Where it computes.
-    recipe : "paper" or "strong"
-        The settings to start from: those published for the stream, or the strong recipe's.
+    recipe : "paper", "strong" or "light"
+        The settings to start from: those published for the stream, or those of another recipe (`kcl list recipes`).
     **settings
         Settings to change (`kcl list settings`).
     """
