@@ -16,8 +16,8 @@ from torch.distributions import Normal, kl_divergence
 from kcl.benchmarks.array_stream import ArrayStream
 from kcl.benchmarks.task import Task
 from kcl.errors import KclError
+from kcl.functional.kernels import unit_length, weigh_stages
 from kcl.functional.noise import Noise
-from kcl.functional.unit_length import unit_length, weigh_stages
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.kernel_model import KernelModel

@@ -70,6 +70,13 @@ def test_a_linear_output_does_not_pass_the_coreset(make_runs: Any, monkeypatch: 
     assert (images, updates) == _expected(runs)
 
 
+def test_matched_targets_look_at_every_sample_once_more(make_runs: Any) -> None:
+    runs = make_runs("kcl", "resnet", samples=33, split=True, **VIEWS)
+    matched = make_runs("kcl", "resnet", samples=33, split=True, matched_targets=True, **VIEWS)
+    samples = sum(len(task.train) for task in runs.streams[0])
+    assert _expected(matched)[0] == _expected(runs)[0] + 4 * samples
+
+
 def test_a_classic_fisher_passes_its_samples_too(make_runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     classic = make_runs("ewc", "resnet", samples=30, split=True, ewc_fisher="classic", ewc_fisher_samples=7, **VIEWS)
     fisher, seen = ewc.diagonal_fisher, []

@@ -17,6 +17,7 @@ from kcl.errors import KclError
 from kcl.methods.coreset import Split, split_coreset
 from kcl.methods.kcl import KernelContinualLearning
 from kcl.methods.kcl_settings import KclSettings
+from kcl.nets.backbone import Identity
 from kcl.nets.mlp import MLP
 from kcl.training.stacked_task import batch_order
 from one_run import OneRun
@@ -111,6 +112,11 @@ def test_test_strength_sets_the_ridge_strength(stream: ArrayStream) -> None:
 def test_what_only_the_ridge_loss_trains_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(KclError, match=next(iter(change))):
         _run(_settings(**change))
+
+
+def test_a_network_without_parameters_is_refused() -> None:
+    with pytest.raises(KclError, match="nothing to train"):
+        OneRun(KernelContinualLearning(_settings(), 6), lambda: Identity((5,)), 3)
 
 
 def test_a_continual_model_learns_with_it() -> None:

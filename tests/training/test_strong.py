@@ -38,6 +38,7 @@ ALONE: list[dict[str, Any]] = [
     {"matched_targets": True, "weight_average": 0.7},
     {"network_loss": "linear", "kernel": "rff"},
     {"network_loss": "linear", "kernel": "linear", "matched_targets": True, "optimizer": "muon"},
+    {"network_loss": "linear", "kernel": "linear", "rotation_labels": True},
     {"test_strength": 0.4},
     {"shared_metric": 0.6},
     {"feature_stages": 2},

@@ -81,7 +81,7 @@ def add_stream_options(command: argparse.ArgumentParser) -> None:
     option(what, "--image-size PIXELS", "side length to which split-folder resizes images (default: 84)", type=int)
 
     settings = command.add_argument_group("settings")
-    option(settings, "--recipe NAME", "settings to start from: paper (default), or strong (docs/strong.md)",
+    option(settings, "--recipe NAME", "settings to start from: paper (default), strong or light (docs/strong.md)",
            default="paper", type=one_of("kcl.methods.strong_recipe:RECIPES", "paper"))
     option(settings, "--kernel NAME", "kernel of KCL (default: vrf); see `kcl list kernels`")
     option(settings, "--memory-per-class N", "samples kept per class and task, for any method that keeps samples")

@@ -17,12 +17,13 @@ import torch
 from kcl.core.devices import Compute
 from kcl.engines.dataset_file import DatasetFile, pack
 from kcl.experiments import resuming
-from kcl.experiments.admission import RunPlan, dataset_key, step_count
+from kcl.experiments.admission import RunPlan, dataset_key
 from kcl.experiments.group_training import Experiment
 from kcl.experiments.resuming import RunOptions
 from kcl.experiments.run_spec import RunGroup, RunSpec
 from kcl.experiments.speeds import TOGETHER, speed_of
-from kcl.methods.views import copies_at_test, rotations
+from kcl.methods.training_compute import Shape, training_compute
+from kcl.methods.views import copies_at_test
 from kcl.training.checkpointer import Every
 
 Message = dict[str, Any]
@@ -110,10 +111,9 @@ def make_jobs(experiment: Experiment, groups: Sequence[RunGroup], gpu_gigabytes:
 def estimate_length(plan: RunPlan, group: RunGroup) -> float:
     """Seconds on the machine that was measured."""
     spec = group.specs[0]
-    speed = speed_of(spec.settings.backbone)
-    steps = step_count(spec.settings, sum(size.train for size in plan.task_sizes[spec.key])) * rotations(spec.settings)
-    rounds = math.ceil(len(group.trainings) / TOGETHER)
-    return steps * (speed.kcl if spec.method == "kcl" else speed.others) / 1e3 * rounds
+    tasks = [Shape(size.train, size.ways) for size in plan.task_sizes[spec.key]]
+    compute = training_compute(spec.method, spec.settings, tasks)
+    return speed_of(spec.settings.backbone).training(compute.updates, compute.images_per_update, len(group.trainings))
 
 
 def estimate_needs(plan: RunPlan, group: RunGroup, gpu_gigabytes: float | None) -> Needs:

@@ -28,6 +28,10 @@ class Speed(NamedTuple):
         """
         return self.others + (self.kcl - self.others) * (images - BATCH) / (self.images - BATCH)
 
+    def training(self, updates: int, images: float, trainings: int) -> float:
+        """Seconds of so many updates, in each of which this many images pass, of several trainings."""
+        return updates * self.step(images) / 1e3 * -(-trainings // TOGETHER)
+
     def memory(self, images: float) -> float:
         """Gigabytes for such steps: scaled from the measurement, never less than it."""
         return self.gigabytes * max(1.0, images / self.images)

@@ -1,4 +1,4 @@
-"""Gram matrices of kernels, and random Fourier features.
+"""Gram matrices of kernels, random Fourier features, and the length of what kernels compare.
 
 These are pure functions; `methods.ridge_kernels` has the kernels that a method chooses from by name.
 """
@@ -6,6 +6,7 @@ These are pure functions; `methods.ridge_kernels` has the kernels that a method 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -69,3 +70,15 @@ def reparameterised(posterior: DiagonalGaussian, noise: Float[Tensor, "D d"]) ->
 
 def _cosines(angles: Float[Tensor, "n D"]) -> Float[Tensor, "n D"]:
     return math.sqrt(2.0 / angles.shape[-1]) * torch.cos(angles)
+
+
+def weigh_stages(features: Float[Tensor, "n d"], parts: Sequence[int]) -> Float[Tensor, "n d"]:
+    """Features of several stages, scaled to unit length: each stage has half the squared length of the next."""
+    squares = [2.0**stage / (2.0 ** len(parts) - 1.0) for stage in range(len(parts))]
+    stages = zip(features.split(list(parts), dim=-1), squares, strict=True)
+    return torch.cat([math.sqrt(square) * unit_length(stage) for stage, square in stages], dim=-1)
+
+
+def unit_length(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """x / ‖x‖, smoothed at zero: all-zero features stay zero and have a finite gradient."""
+    return features * torch.rsqrt(features.square().sum(-1, keepdim=True) + 1e-12)

@@ -14,10 +14,10 @@ from kcl.core.shapes import Float, Int
 from kcl.errors import KclError
 from kcl.functional import ridge
 from kcl.functional.gaussian import DiagonalGaussian, bounded, kl_divergence, standard_normal_like
+from kcl.functional.kernels import unit_length, weigh_stages
 from kcl.functional.matching import matched_targets
 from kcl.functional.metric import metric_of, scatter_within
 from kcl.functional.noise import Noise
-from kcl.functional.unit_length import unit_length, weigh_stages
 from kcl.methods import class_heads, ridge_head, views
 from kcl.methods.class_heads import ClassHead
 from kcl.methods.coreset import check_coreset, split_coreset
@@ -44,16 +44,17 @@ class KernelContinualLearning(Method):
 
     def __init__(self, settings: KclSettings, class_count: int, places: int | None = None) -> None:
         super().__init__(settings, class_count, places)
+        settings.check_network_loss()
         self.kernel = KERNELS[settings.kernel](settings)
-        if self.by_linear_output and settings.soft_targets:
-            raise KclError("the ridge loss trains soft_targets: with network_loss=linear set soft_targets=0")
-        if self.by_linear_output and self.kernel.inferred:
-            raise KclError(
-                f"the ridge loss trains the posterior of kernel={settings.kernel}: with network_loss=linear choose a "
-                "kernel that infers nothing, such as linear or rff"
-            )
+
+    @property
+    def by_linear_output(self) -> bool:
+        """Whether a linear output layer trains the network, which then does not see the coreset."""
+        return self.settings.network_loss == "linear"
 
     def build(self, backbone: Backbone) -> KernelModel:
+        if self.by_linear_output and not list(backbone.parameters()):
+            raise KclError("network_loss=linear trains the network, and this one has nothing to train: choose another")
         return KernelModel(backbone, self.kernel, self.settings)
 
     def check(self, task: Task) -> None:
@@ -88,17 +89,12 @@ class KernelContinualLearning(Method):
             memory["matched"] = torch.zeros(len(positions), turns, task.ways, turns)
         return memory
 
-    @property
-    def by_linear_output(self) -> bool:
-        """Whether a linear output trains the network, which then does not see the coreset."""
-        return self.settings.network_loss == "linear"
-
     def observe(self, model: KernelModel, memory: Memory, batch: Batch, noise: Noise) -> tuple[Float[Tensor, ""], ...]:
         return super().observe(model, {"output": memory["output"]} if self.by_linear_output else memory, batch, noise)
 
     def loss(self, model: KernelModel, memory: Memory, batch: Batch, noise: Noise) -> Float[Tensor, ""]:
         """The negative of the empirical objective (Eq. 11): cross-entropy averaged over L draws of ω, plus τ·KL. With
-        `network_loss=linear`, the cross-entropy of the task's linear output instead (not in the paper).
+        `network_loss=linear`, the cross-entropy of the task's linear output layer instead (not in the paper).
         """
         if self.by_linear_output:
             weights, bias = memory["output"][:, :-1], memory["output"][:, -1]
@@ -127,7 +123,7 @@ class KernelContinualLearning(Method):
         return loss
 
     def end_task(self, model: KernelModel, memory: Memory) -> Memory:
-        """Keep the task's λ, scale and shift with its coreset. The linear output has done its work."""
+        """Keep the task's λ, scale and shift with its coreset. The linear output layer is dropped."""
         learned = {name: value.detach().clone() for name, value in model.head()._asdict().items()}
         return {name: tensor for name, tensor in memory.items() if name != "output"} | learned
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from kcl.core.settings import Settings, setting
+from kcl.errors import KclError
 from kcl.methods.coreset import LARGEST
 from kcl.methods.feature_maps import FOR_MANY_RUNS
 from kcl.methods.ridge_kernels import KERNELS
@@ -21,7 +22,7 @@ BATCH_NORMS = {
 }
 NETWORK_LOSSES = {
     "ridge": "that of the ridge classifier on the coreset, as published",
-    "linear": "that of a linear output of the task's own; the coreset is not seen in training",
+    "linear": "that of a linear output layer for the task; the coreset is not seen in training",
 }
 CLASS_HEADS = {
     "joint-ridge": "ridge regression on all coresets, every class weighing the same, λ by leave-one-out",
@@ -49,8 +50,9 @@ class KclSettings(Settings):
         "running", "statistics that BatchNorm uses at test", choices=BATCH_NORMS, at_test=True, since=3
     )
     test_strength: float = setting(
-        1.0, "λ at test, as a multiple of the one learned", above=0.0, high=1e6, at_test=True, since=3
-    )
+        1.0, "λ at test, as a multiple of the one learned, or of the initial one with network_loss=linear", above=0.0,
+        high=1e6, at_test=True, since=3,
+    )  # fmt: skip
     shared_metric: float = setting(
         0.0, "share of the within-class scatter, over all coresets, in the features' metric at test; 0: none", 0.0,
         below=1.0, at_test=True, since=3,
@@ -74,6 +76,16 @@ class KclSettings(Settings):
     log_variance_bound: float = setting(
         0.0, "bound on the absolute log-variances of ω, applied smoothly; 0: unbounded", 0.0, 80.0, since=3
     )
+
+    def check_network_loss(self) -> None:
+        """Refuse what only the ridge loss trains."""
+        if self.network_loss == "linear" and KERNELS[self.kernel].inferred:
+            raise KclError(
+                f"network_loss=linear does not train the posterior that kernel={self.kernel} needs: set kernel=linear "
+                "or kernel=rff"
+            )
+        if self.network_loss == "linear" and self.soft_targets:
+            raise KclError("network_loss=linear does not train soft_targets: set soft_targets=0")
 
     def as_trained(self) -> Self:
         """Matched targets are those of the averaged network's features, so that they depend on the average."""

@@ -16,8 +16,8 @@ from kcl.core.settings import BACKBONES, Settings, setting
 from kcl.core.shapes import Float
 from kcl.errors import KclError
 from kcl.functional import primal, statistics
+from kcl.functional.kernels import unit_length
 from kcl.functional.noise import Noise
-from kcl.functional.unit_length import unit_length
 from kcl.methods import views
 from kcl.methods.feature_maps import FOR_MANY_RUNS
 from kcl.methods.method import Batch, Learnable, Memory, Method, Places

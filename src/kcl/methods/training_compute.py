@@ -54,20 +54,21 @@ def training_compute(method: str, settings: Settings, tasks: Sequence[Shape]) ->
         return TrainingCompute(samples, 0, samples)
     if kind.joint:
         tasks = [Shape(samples, 0)]
-    updates = images = fisher = 0
+    updates = images = seen_once = 0
     for index, task in enumerate(tasks):
         coreset, added = 0, _replayed(kind, settings, ways, index)
         if isinstance(settings, KclSettings):
             coreset = settings.coreset_size_per_class * task.ways
             added = coreset if settings.network_loss == "ridge" else 0
+            seen_once += task.samples if settings.matched_targets else 0
         learned = task.samples - coreset
         batches = _batches(learned, settings)
         updates += batches
         images += learned + batches * added
         if isinstance(settings, EwcSettings) and settings.ewc_fisher == "classic":
-            fisher += min(settings.ewc_fisher_samples, task.samples)
+            seen_once += min(settings.ewc_fisher_samples, task.samples)
     passes = settings.epochs * settings.updates_per_batch
-    return TrainingCompute(samples, passes * updates, rotations(settings) * (passes * images + fisher))
+    return TrainingCompute(samples, passes * updates, rotations(settings) * (passes * images + seen_once))
 
 
 def _batches(samples: int, settings: Settings) -> int:

@@ -277,3 +277,11 @@ class ContinualModel(LearnedModel):
         if self.__dict__ is not before:
             raise KclError("the model was taught by two threads at once, and only the first lesson is kept: take turns")
         self.__dict__ = model.__dict__
+
+
+def to_be_kept(model: Any) -> ContinualModel:
+    """A model that is to be saved or exported, in its present state; anything else is refused."""
+    if not isinstance(model, ContinualModel):
+        advice = "call its as_model() first" if hasattr(model, "as_model") else "pass a ContinualModel"
+        raise KclError(f"{type(model).__name__} is not a model that can be saved or exported: {advice}")
+    return model.as_it_is()

@@ -133,7 +133,8 @@ class KernelContinualLearner:
         """The learned tasks as a model that can be saved and exported, with calibrated probabilities. Task names are
         the task numbers.
 
-        The model shares its weights with this learner. To teach it more tasks, save it and load it again.
+        The model shares its weights with this learner. To teach it more tasks, save it and load it again. It takes
+        inputs as the network sees them: where the stream's tasks permute or rotate pixels, after `task.view.move`.
         """
         kept = self._stack.kept
         scalings = {(view.mean, view.std) for _, view in kept.values()}

@@ -27,7 +27,7 @@ from kcl.core.opening import regular
 from kcl.core.randomness import LARGEST_SEED
 from kcl.errors import KclError
 from kcl.models import coreset_tensors, streaming_tensors
-from kcl.models.continual_model import ContinualModel
+from kcl.models.continual_model import ContinualModel, to_be_kept
 from kcl.models.lessons import LearnedTask
 
 FORMAT = 2
@@ -51,7 +51,7 @@ def save_model(model: ContinualModel, folder: str | Path) -> Path:
     """Write a model to a new folder, whose path is returned. It appears only when it is complete and on disk."""
     from safetensors.torch import save
 
-    folder, model = Path(folder), model.as_it_is()
+    folder, model = Path(folder), to_be_kept(model)
     if model.numbers:
         raise KclError("a model of numbers cannot be saved in a folder: pickle its estimator")
     if folder.exists():

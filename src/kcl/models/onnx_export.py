@@ -23,7 +23,7 @@ from kcl.errors import KclError
 from kcl.methods import class_heads, ridge_head, views
 from kcl.methods.feature_maps import FEATURE_MAPS
 from kcl.methods.ridge_head import Head
-from kcl.models.continual_model import ContinualModel
+from kcl.models.continual_model import ContinualModel, to_be_kept
 from kcl.models.coreset_heads import CoresetHeads
 from kcl.models.streaming_heads import StreamingHeads
 from kcl.nets.onnx_graph import trace
@@ -137,11 +137,11 @@ def export_onnx(model: ContinualModel, path: str | Path) -> Path:
     """Write the model to one ONNX file, whose path is returned. A failed export leaves no file behind.
 
     The file takes `inputs`, n queries as `predict` does (float32, or uint8), and `task`, (1,) of int64: the position of
-    the task in `model.tasks`, or −1 for all classes of a streaming head. It gives `logits`, (n, classes), in the order
+    the task in `model.tasks`, or −1 for all classes. It gives `logits`, (n, classes), in the order
     of `model.labels`, which is −∞ for classes outside the task. Its metadata has `kcl_tasks`, `kcl_labels` and
     `kcl_columns` as JSON.
     """
-    path, model = Path(path), model.as_it_is()
+    path, model = Path(path), to_be_kept(model)
     heads = model.heads
     module = AllSums(model, heads) if isinstance(heads, StreamingHeads) else AllHeads(model, heads)
     size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())

@@ -13,7 +13,7 @@ from kcl.core.files import write_whole
 from kcl.core.settings import nearest
 from kcl.errors import KclError
 from kcl.experiments.run_spec import RunSpec, by_training
-from kcl.experiments.speeds import TOGETHER, speed_of
+from kcl.experiments.speeds import speed_of
 from kcl.paper import class_incremental, equal_memory, paper_items, strong_parts, strong_results
 from kcl.paper.cell import FinishedRuns, Scale, run_compute
 from kcl.paper.inference_time import InferenceTime
@@ -99,8 +99,7 @@ def estimate(specs: Sequence[RunSpec], workers: int = 1) -> Estimate:
     steps = set_up = gigabytes = 0.0
     for group in groups.values():
         speed, compute = speed_of(group[0].settings.backbone), run_compute(group[0])
-        rounds = -(-len(by_training(group)) // TOGETHER)
-        steps += compute.updates * speed.step(compute.images_per_update) / 1e3 * rounds
+        steps += speed.training(compute.updates, compute.images_per_update, len(by_training(group)))
         set_up += speed.set_up
         gigabytes = max(gigabytes, speed.memory(compute.images_per_update))
     return Estimate(len(groups), len(specs), (steps + set_up / workers) / 60.0, gigabytes * workers)
