@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kcl.methods import ewc
+from kcl.methods.kcl_settings import KclSettings
 from kcl.methods.training_compute import Shape, training_compute
 from kcl.nets.mlp import MLP
 from kcl.nets.resnet import ResNet18
@@ -62,6 +63,10 @@ class TestTheCountIsWhatPasses:
         coreset = 8 if method == "kcl" else 0
         runs = make_runs(method, "resnet", samples=21 + coreset, split=True, backbone="cifar-resnet")
         assert _counted(runs, monkeypatch) == _expected(runs)
+
+
+def test_a_coreset_of_all_samples_leaves_no_updates() -> None:
+    assert training_compute("kcl", KclSettings(coreset_size_per_class=20), [Shape(200, 10)]).images_per_update == 0.0
 
 
 def test_a_linear_output_does_not_pass_the_coreset(make_runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ class TrainingCompute(NamedTuple):
 
     @property
     def images_per_update(self) -> float:
-        return self.images / self.updates
+        return self.images / max(1, self.updates)  # a method without steps has no updates
 
 
 def training_compute(method: str, settings: Settings, tasks: Sequence[Shape]) -> TrainingCompute:
