@@ -812,6 +812,7 @@ STRONG: dict[str, Any] = {
 }  # fmt: skip
 OWN: dict[str, Any] = {"batch_norm": "coreset", "warm_start": True, "log_variance_bound": 4.0, "soft_targets": 0.5,
                        "test_strength": 0.4, "shared_metric": 0.6}  # fmt: skip
+LIGHT: dict[str, Any] = {"network_loss": "linear", "kernel": "linear", "soft_targets": 0.0, "matched_targets": True}
 
 
 def strong(method: str, samples: int = 28, **settings: Any) -> Made:
@@ -879,12 +880,12 @@ def test_the_first_strong_step_equals_the_cpu(kernel: str) -> None:
             assert_near_in_norm(own, {name: tensor.detach() for name, tensor in named}, begun, 1e-2)
 
 
-@cases("method", [("kcl",), ("ewc",), ("a-gem",), ("er-reservoir",)])
-def test_strong_graphs_replayed_equal_steps_taken(method: str) -> None:
-    """With a coreset, with a penalty that steps change, with a direction of its own, with replayed samples: two updates
-    on every batch, the last batch smaller, two tasks; weights, averages, cursors and counts.
+@cases("method changes", [("kcl", {}), ("kcl", LIGHT), ("ewc", {}), ("a-gem", {}), ("er-reservoir", {})])
+def test_strong_graphs_replayed_equal_steps_taken(method: str, changes: dict[str, Any]) -> None:
+    """With a coreset, with a linear output layer, with a penalty that steps change, with a direction of its own, with
+    replayed samples: two updates on every batch, the last batch smaller, two tasks; weights, averages, cursors, counts.
     """
-    made = strong(method, updates_per_batch=2)
+    made = strong(method, updates_per_batch=2, **changes)
     replayed = made.learned()
     taken = stepped(made)
     assert len(set(replayed._trainer.sizes)) == 2

@@ -85,6 +85,11 @@ class TestSpecialCases:
     def test_every_kind_of_kernel(self, make_runs: Any, tmp_path: Path, engine: str, kernel: str) -> None:
         _assert_goes_on(make_runs("kcl", kernel=kernel), engine, tmp_path, 4)
 
+    def test_a_linear_output_that_trains_the_network(self, make_runs: Any, tmp_path: Path, engine: str) -> None:
+        """It is task state, lost when a task ends and needed in its middle."""
+        light = {"kernel": "linear", "network_loss": "linear", "matched_targets": True, "weight_average": 0.8}
+        _assert_goes_on(make_runs("kcl", updates_per_batch=2, **light), engine, tmp_path, 4)
+
     def test_the_classic_fisher(self, make_runs: Any, tmp_path: Path, engine: str) -> None:
         _assert_goes_on(make_runs("ewc", ewc_fisher="classic", ewc_fisher_samples=5), engine, tmp_path, 4)
 
