@@ -56,7 +56,10 @@ class KernelContinualLearner:
         **settings: Any,
     ) -> None:
         if stream.recipe is None and recipe != "paper":
-            raise KclError(f"there is no recipe {recipe!r} for a stream of your own; pass its settings one by one")
+            raise KclError(
+                f"there is no recipe {recipe!r} for a stream of your own; pass its settings one by one (kcl run BENCHMARK "
+                f"--recipe {recipe} --show-settings prints those of a benchmark like it)"
+            )
         published = recipe_settings(recipe, stream.recipe, "kcl") if stream.recipe else KclSettings()
         named, module = name_or_module(backbone)
         published = published.replace(**named) if module is None else _supported(published, module)
@@ -138,8 +141,10 @@ class KernelContinualLearner:
         """
         kept = self._stack.kept
         scalings = {(view.mean, view.std) for _, view in kept.values()}
-        if len(scalings) != 1:
-            raise KclError("a model needs at least one learned task, and all its tasks scaled in the same way")
+        if not kept:
+            raise KclError("a model needs at least one learned task: call learn first")
+        if len(scalings) > 1:
+            raise KclError("the tasks of a model must be scaled in the same way; these have different mean and std")
         model, tasks = ContinualModel(self._stack.seeds[0], self._module, self._stack.device), {}
         for index in sorted(kept):
             labels = self._labels(index)
