@@ -57,8 +57,8 @@ class KernelContinualLearner:
     ) -> None:
         if stream.recipe is None and recipe != "paper":
             raise KclError(
-                f"there is no recipe {recipe!r} for a stream of your own; pass its settings one by one (kcl run BENCHMARK "
-                f"--recipe {recipe} --show-settings prints those of a benchmark like it)"
+                f"there is no recipe {recipe!r} for a stream of your own; pass its settings one by one (kcl run "
+                f"BENCHMARK --recipe {recipe} --show-settings prints those of a benchmark like it)"
             )
         published = recipe_settings(recipe, stream.recipe, "kcl") if stream.recipe else KclSettings()
         named, module = name_or_module(backbone)
